@@ -1,0 +1,73 @@
+"""Flags from config fields: a command names the config classes it takes and receives what was given of each."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import typer
+
+from lm import options
+from lm.options import Option
+
+Given = dict[str, dict[str, Any]]
+
+
+def takes(
+    panels: Mapping[str, type], *, leave_out: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one flag for each option of some config classes.
+
+    The command's own signature has a keyword `given`; it receives {section: {field: value}} with the fields that
+    were set on the command line. Flags take their name, type, help and default from the field.
+
+    Args:
+        panels: section ("model", "training", …) to config class.
+        leave_out: fields that get no flag.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        flags = {
+            f"{section}__{described.name}": (section, described)
+            for section, config in panels.items()
+            for described in options.options(config)
+            if described.name not in leave_out
+        }
+
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> None:  # noqa: ANN401
+            given: Given = {section: {} for section in panels}
+            for key, (section, described) in flags.items():
+                value = values.pop(key)
+                if value is not None:
+                    described.check(value)
+                    given[section][described.name] = value
+            command(**values, given=given)
+
+        kept = [parameter for name, parameter in own.parameters.items() if name != "given"]
+        added = [_parameter(key, section, described) for key, (section, described) in flags.items()]
+        wrapper.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *added]}
+        return wrapper
+
+    return decorate
+
+
+def _parameter(name: str, section: str, described: Option) -> inspect.Parameter:
+    kind: Any = Literal[described.choices] if described.choices else described.kind
+    text = described.help
+    if described.default is not None:
+        text += f" [default: {_plain(described.default)}]"
+    flag = f"{described.flag}/--no-{described.flag[2:]}" if described.kind is bool else described.flag
+    text = text.replace("[", r"\[")  # or rich takes it for markup
+    annotation = Annotated[
+        kind | None, typer.Option(flag, help=text, rich_help_panel=section.capitalize(), show_default=False)
+    ]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _plain(value: Any) -> str:  # noqa: ANN401
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

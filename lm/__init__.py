@@ -1,0 +1,1 @@
+"""A language-model toolkit: tokenizers, models, training, decoding and scoring. Prints nothing."""

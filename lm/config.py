@@ -1,0 +1,265 @@
+"""What a run is: frozen dataclasses that check themselves. Imports no torch, so that help is instant."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lm import options
+from lm.errors import UsageError
+from lm.options import Checked, option
+
+FORMAT_VERSION = 1
+END_OF_TEXT = "<|endoftext|>"
+
+Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "none"]
+Norm = Literal["layernorm", "rmsnorm"]
+NormPosition = Literal["pre", "post"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
+TokenizerKind = Literal["bpe", "char", "byte"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+DType = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class ModelConfig(Checked):
+    """A stack of blocks. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model."""
+
+    vocab_size: int = 256
+    source_vocab_size: int | None = None
+    context_length: int = option(
+        256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
+    )
+    d_model: int = option(256, "Width of the residual stream.", minimum=1)
+    n_layers: int = option(4, "Blocks in the decoder.", minimum=1)
+    n_encoder_layers: int = option(0, "Blocks in the encoder; 0 makes a decoder-only model.", minimum=0)
+    n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1)
+    n_kv_heads: int | None = option(
+        None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1
+    )
+    d_ff: int | None = option(
+        None, "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].", minimum=1
+    )
+    positions: Positions = option(
+        "rotary", "How positions are encoded; learned ones end at the context, the others go on."
+    )
+    rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
+    norm: Norm = option("rmsnorm", "Kind of normalisation.")
+    norm_position: NormPosition = option("pre", "Normalise before each sublayer, or after adding its output.")
+    norm_eps: float = option(1e-5, "Added to the variance in normalisation.", minimum=0)
+    activation: Activation = option("swiglu", "Activation of the feed-forward layer.")
+    qk_norm: bool = option(False, "Normalise queries and keys (RMSNorm per head).")
+    bias: bool = option(False, "Give linear layers and LayerNorms a bias.")
+    dropout: float = option(
+        0.0, "Dropped share of embeddings, sublayer outputs and attention.", minimum=0, maximum=0.99
+    )
+    tie_embeddings: bool = option(True, "Use the token embedding as the output layer too.")
+    scale_embeddings: bool = option(False, "Multiply embeddings by the square root of d_model.")
+    init_std: float = option(0.02, "Standard deviation of the initial weights.", minimum=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab_size < 1:
+            raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
+        if self.d_model % self.n_heads:
+            raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
+        if self.n_heads % self.kv_heads:
+            raise UsageError(f"n_kv_heads {self.kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
+        if self.positions == "rotary" and self.head_size % 2:
+            raise UsageError(f"rotary positions need an even head size, not {self.head_size} (--d-model / --n-heads)")
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
+            raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
+        if self.source_vocab_size is not None and not self.is_encoder_decoder:
+            raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model reads a source as well."""
+        return self.n_encoder_layers > 0
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads: as many as query heads unless set."""
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def feed_forward_width(self) -> int:
+        """Hidden width of the feed-forward layer: 4·d_model unless set; 8/3·d_model, up to a multiple of 32, for SwiGLU."""
+        if self.d_ff is not None:
+            return self.d_ff
+        return -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model
+
+
+@dataclass(frozen=True)
+class TokenizerConfig(Checked):
+    """A tokenizer to be trained."""
+
+    kind: TokenizerKind = option("bpe", "Byte-level BPE, single characters, or single bytes.")
+    vocab_size: int = option(4096, "Size of a BPE vocabulary, special tokens included.", minimum=257)
+    min_frequency: int = option(2, "How often a pair must occur to be merged.", minimum=1)
+
+
+@dataclass(frozen=True)
+class DataConfig(Checked):
+    """How a corpus becomes tokens."""
+
+    validation: str = option(
+        "0.1",
+        "Held out for validation: a fraction, or files. A fraction is taken of the documents (duplicates "
+        "stay together), or of the end of the text where there are fewer than 100 documents.",
+    )
+    separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Checked):
+    """How a model is trained. Exactly one of steps, epochs and tokens says for how long."""
+
+    steps: int | None = option(None, "Train for this many optimizer steps.", minimum=1)
+    epochs: float | None = option(None, "Train for this many passes over the training split.", minimum=0)
+    tokens: int | None = option(None, "Train on this many tokens.", minimum=1)
+    batch_size: int = option(32, "Sequences in one optimizer step.", minimum=1)
+    batch_tokens: int | None = option(None, "Tokens in one optimizer step, instead of sequences.", minimum=1)
+    micro_batch_size: int | None = option(
+        None, "Sequences in one pass through the model; smaller ones accumulate [default: all at once].", minimum=1
+    )
+    learning_rate: float = option(1e-3, "Peak learning rate.", minimum=0)
+    schedule: Schedule = option("cosine", "Shape of the learning rate after warm-up.")
+    warmup_steps: int = option(50, "Steps over which the learning rate rises from zero.", minimum=0)
+    final_learning_rate: float = option(0.1, "Where the schedule ends, as a share of the peak.", minimum=0, maximum=1)
+    decay_fraction: float = option(0.2, "Share of the steps that the wsd schedule decays over.", minimum=0, maximum=1)
+    beta1: float = option(0.9, "AdamW: decay of the mean gradient.", minimum=0, maximum=0.9999)
+    beta2: float = option(0.95, "AdamW: decay of the mean squared gradient.", minimum=0, maximum=0.99999)
+    epsilon: float = option(1e-8, "AdamW: added to the denominator.", minimum=0)
+    weight_decay: float = option(0.1, "AdamW: decay of matrices; vectors are never decayed.", minimum=0)
+    clip: float = option(1.0, "Largest norm of the gradient; 0 leaves it alone.", minimum=0)
+    evaluate_every: int = option(
+        250, "Steps between evaluations on the whole validation split; 0 only at the end.", minimum=0
+    )
+    checkpoint_every: int | None = option(
+        None, "Steps between checkpoints; 0 only at the end [default: at each evaluation].", minimum=0
+    )
+    seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(lengths) > 1:
+            raise UsageError(f"give only one of {', '.join('--' + name for name in lengths)}")
+        if self.epochs == 0:
+            raise UsageError("epochs must be more than 0 (--epochs)")
+
+
+LENGTHS = ("steps", "epochs", "tokens")
+
+
+@dataclass(frozen=True)
+class SamplingConfig(Checked):
+    """How tokens are drawn from the model's distribution, and how many."""
+
+    temperature: float = option(0.8, "Divides the logits: below 1 safer, above 1 wilder, 0 is greedy.", minimum=0)
+    top_k: int | None = option(None, "Draw from the K most likely tokens only.", minimum=1)
+    top_p: float | None = option(
+        None, "Draw from the fewest tokens that together have at least this probability.", minimum=0, maximum=1
+    )
+    greedy: bool = option(False, "Always take the most likely token, whatever the other flags say.")
+    seed: int | None = option(
+        None, "Seed of the draws; sample i is the same for every -n [default: a fresh one].", minimum=0
+    )
+    max_tokens: int = option(200, "Stop after this many tokens.", minimum=1)
+
+
+@dataclass(frozen=True)
+class PerplexityConfig:
+    """How files are scored."""
+
+    context: int | None = option(None, "Tokens in a window [default: the model's context].", minimum=1)
+    stride: int | None = option(
+        None,
+        "Tokens from one window to the next, and scored in each. Half of the context lets every token (but a "
+        "document's first ones) see at least that much; the whole context is twice as fast and blinder; 1 is the slowest "
+        "and shows each token a full context [default: half of the context].",
+        minimum=1,
+    )
+    batch_size: int = option(16, "Windows scored together; changes the speed, not the result.", minimum=1)
+
+
+@dataclass(frozen=True)
+class HardwareConfig(Checked):
+    """What to run on; `auto` is resolved by looking at the machine."""
+
+    device: Device = option("auto", "Where to run: auto takes a GPU if there is one.")
+    dtype: DType = option(
+        "auto",
+        "Arithmetic of the matrix products; auto trains in bfloat16 where that is faster and is float32 otherwise.",
+    )
+    threads: int | None = option(None, "CPU threads [default: one per core].", minimum=1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was decided by looking at the machine and the data: written before the first step, only read afterwards.
+
+    Attributes:
+        device: where the run trains.
+        dtype: arithmetic of the matrix products.
+        threads: CPU threads.
+        steps: optimizer steps in all.
+        data: folder of the token shards.
+    """
+
+    device: str
+    dtype: str
+    threads: int
+    steps: int
+    data: str
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that defines a run; `config.json` is this, as JSON."""
+
+    model: ModelConfig = ModelConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    hardware: HardwareConfig = HardwareConfig()
+    preset: str | None = None
+    plan: Plan | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with the format's version in front."""
+        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> RunConfig:
+        """The inverse of `to_dict`; `where` names the file in messages."""
+        version = values.get("format_version")
+        if version != FORMAT_VERSION:
+            raise UsageError(f"{where}: format version {version} is not {FORMAT_VERSION}, the one this lm reads")
+        parts: dict[str, Any] = {
+            name: options.build(kind, values.get(name, {}), where=f"{where}, {name}") for name, kind in SECTIONS.items()
+        }
+        plan = values.get("plan")
+        return cls(
+            **parts,
+            preset=values.get("preset"),
+            plan=plan if plan is None else options.build(Plan, plan, where=f"{where}, plan"),
+        )
+
+
+SECTIONS: dict[str, type] = {
+    "model": ModelConfig,
+    "tokenizer": TokenizerConfig,
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "hardware": HardwareConfig,
+}

@@ -1,0 +1,134 @@
+"""One description of each option: a dataclass field that knows its type, default, help and limits.
+
+Flags, validation messages, TOML keys and the documentation are all read off these fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from lm.errors import UsageError
+
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What is known of one field.
+
+    Attributes:
+        name: the field's name, and the key in files.
+        kind: the plain type: int, float, str or bool.
+        choices: the values allowed, if only some are.
+        optional: whether None is allowed.
+        default: the value without a flag.
+        help: one line for a person.
+        minimum: the least value allowed (for numbers).
+        maximum: the greatest value allowed (for numbers).
+        flag: the command-line flag, with its dashes.
+    """
+
+    name: str
+    kind: type
+    choices: tuple[str, ...]
+    optional: bool
+    default: Any
+    help: str
+    minimum: float | None
+    maximum: float | None
+    flag: str
+
+    def check(self, value: Any) -> None:  # noqa: ANN401 (it is the type that is checked)
+        """Raise UsageError unless `value` is one this option can have."""
+        if value is None and self.optional:
+            return
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits = is_number if self.kind is float else isinstance(value, self.kind)
+        if not fits or (self.kind is int and isinstance(value, bool)):
+            raise UsageError(f"{self.name} must be {_NOUNS[self.kind]}, not {value!r} ({self.flag})")
+        if self.choices and value not in self.choices:
+            hint = suggestion(str(value), self.choices)
+            raise UsageError(
+                f"{self.name} cannot be {value!r}{hint}; choose from {', '.join(self.choices)} ({self.flag})"
+            )
+        if self.minimum is not None and not value >= self.minimum:
+            raise UsageError(f"{self.name} must be at least {self.minimum}, not {value} ({self.flag})")
+        if self.maximum is not None and not value <= self.maximum:
+            raise UsageError(f"{self.name} must be at most {self.maximum}, not {value} ({self.flag})")
+
+
+_NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+
+
+def option(
+    default: Any,  # noqa: ANN401
+    help: str,  # noqa: A002 (the field's name everywhere else)
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    flag: str | None = None,
+) -> Any:  # noqa: ANN401 (dataclasses.field is typed so too)
+    """A dataclass field that describes itself; `flag` where the flag is not the field's name."""
+    return dataclasses.field(
+        default=default, metadata={"help": help, "minimum": minimum, "maximum": maximum, "flag": flag}
+    )
+
+
+@cache
+def options(config: type[Any]) -> tuple[Option, ...]:
+    """The options of a config class, in the order of its fields."""
+    hints = get_type_hints(config)
+    described = [field for field in dataclasses.fields(config) if "help" in field.metadata]
+    return tuple(_describe(field, hints[field.name]) for field in described)
+
+
+def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN401
+    optional = get_origin(hint) in (Union, types.UnionType)
+    if optional:
+        hint = next(part for part in get_args(hint) if part is not type(None))
+    choices = get_args(hint) if get_origin(hint) is Literal else ()
+    return Option(
+        name=field.name,
+        kind=str if choices else hint,
+        choices=choices,
+        optional=optional,
+        default=field.default,
+        help=field.metadata["help"],
+        minimum=field.metadata["minimum"],
+        maximum=field.metadata["maximum"],
+        flag=field.metadata["flag"] or "--" + field.name.replace("_", "-"),
+    )
+
+
+class Checked:
+    """A config that checks itself when it is made: every described field against its own description."""
+
+    def __post_init__(self) -> None:
+        for described in options(type(self)):
+            described.check(getattr(self, described.name))
+
+
+def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
+    """Make a config from a mapping; a key it doesn't know is an error that suggests the nearest.
+
+    Args:
+        config: the dataclass.
+        values: field names to values.
+        where: what the mapping is, for the message ("config.json", "[model] of my.toml").
+    """
+    known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            raise UsageError(f"{where}: unknown key {key!r}{suggestion(key, known)}")
+    return config(**values)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)`, or nothing when no known word is close."""
+    nearest = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""

@@ -1,0 +1,173 @@
+"""Presets: each a row of values, no code. The published ones have the published parameter counts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lm.config import LENGTHS, SECTIONS, RunConfig
+from lm.errors import UsageError
+from lm.options import suggestion
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values that differ from the defaults of the configs, by section."""
+
+    summary: str
+    model: Values = field(default_factory=dict)
+    tokenizer: Values = field(default_factory=dict)
+    data: Values = field(default_factory=dict)
+    training: Values = field(default_factory=dict)
+
+
+def _gpt2(n_layers: int, d_model: int, n_heads: int) -> dict[str, Any]:
+    return {
+        "vocab_size": 50257, "context_length": 1024, "d_model": d_model, "n_layers": n_layers, "n_heads": n_heads,
+        "positions": "learned", "norm": "layernorm", "activation": "gelu-tanh", "bias": True, "dropout": 0.1,
+    }  # fmt: skip
+
+
+def _nanogpt(n_layers: int, d_model: int, context_length: int, n_heads: int, dropout: float) -> dict[str, Any]:
+    return {
+        "vocab_size": 65, "context_length": context_length, "d_model": d_model, "n_layers": n_layers,
+        "n_heads": n_heads, "positions": "learned", "norm": "layernorm", "activation": "gelu", "dropout": dropout,
+    }  # fmt: skip
+
+
+def _llama(n_layers: int, d_model: int, n_heads: int, context_length: int, d_ff: int) -> dict[str, Any]:
+    return {
+        "vocab_size": 32000, "context_length": context_length, "d_model": d_model, "n_layers": n_layers,
+        "n_heads": n_heads, "d_ff": d_ff,
+    }  # fmt: skip
+
+
+def _transformer(d_model: int, d_ff: int, n_heads: int, dropout: float) -> dict[str, Any]:
+    return {
+        "vocab_size": 37000, "context_length": 512, "d_model": d_model, "n_layers": 6, "n_encoder_layers": 6,
+        "n_heads": n_heads, "d_ff": d_ff, "positions": "sinusoidal", "norm": "layernorm", "norm_position": "post",
+        "activation": "relu", "bias": True, "dropout": dropout, "scale_embeddings": True,
+    }  # fmt: skip
+
+
+_NANOGPT_TRAINING = {"beta2": 0.99, "warmup_steps": 100, "learning_rate": 1e-3}
+_GPT2_TRAINING = {"batch_size": 480, "steps": 600_000, "learning_rate": 6e-4, "warmup_steps": 2000}
+_GPT2_TOKENIZER = {"vocab_size": 50257}
+_LLAMA_TRAINING = {"batch_size": 128, "steps": 100_000, "learning_rate": 5e-4, "warmup_steps": 1000}
+_TRANSFORMER_TRAINING = {
+    "batch_tokens": 25_000, "steps": 100_000, "schedule": "inverse-sqrt", "warmup_steps": 4000,
+    "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0, "clip": 0.0,
+}  # fmt: skip
+
+PRESETS: dict[str, Preset] = {
+    "tiny": Preset(
+        "0.8 M parameters: a first model of a small text, minutes on a laptop",
+        {"context_length": 128, "d_model": 128, "n_layers": 4, "n_heads": 4, "qk_norm": True},
+        {"vocab_size": 1024},
+        training={"batch_size": 32, "steps": 1000, "learning_rate": 3e-3, "evaluate_every": 100},
+    ),
+    "small": Preset(
+        "11 M parameters: tens of megabytes of text, hours on a laptop or minutes on a GPU",
+        {"context_length": 256, "d_model": 384, "n_layers": 6, "n_heads": 6, "qk_norm": True},
+        {"vocab_size": 4096},
+        training={"batch_size": 64, "steps": 5000, "learning_rate": 1e-3, "warmup_steps": 200},
+    ),
+    "base": Preset(
+        "85 M parameters: gigabytes of text, a GPU",
+        {"context_length": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12, "qk_norm": True},
+        {"vocab_size": 16384},
+        training={
+            "batch_size": 256, "micro_batch_size": 16, "steps": 20_000, "learning_rate": 6e-4, "warmup_steps": 1000,
+            "evaluate_every": 1000,
+        },
+    ),
+    "nanogpt-cpu": Preset(
+        "nanoGPT's recipe for a laptop: characters, context 64",
+        _nanogpt(4, 128, 64, 4, 0.0), {"kind": "char"},
+        training={**_NANOGPT_TRAINING, "batch_size": 12, "steps": 2000},
+    ),
+    "nanogpt": Preset(
+        "nanoGPT's recipe for a GPU: characters, context 256",
+        _nanogpt(6, 384, 256, 6, 0.2), {"kind": "char"},
+        training={**_NANOGPT_TRAINING, "batch_size": 64, "steps": 5000},
+    ),
+    "gpt1": Preset(
+        "GPT (Radford et al. 2018)",
+        {**_gpt2(12, 768, 12), "vocab_size": 40478, "context_length": 512, "norm_position": "post"},
+        {"vocab_size": 40478},
+        training={
+            "batch_size": 64, "epochs": 100.0, "learning_rate": 2.5e-4, "warmup_steps": 2000, "weight_decay": 0.01,
+        },
+    ),
+    "gpt2": Preset("GPT-2 (Radford et al. 2019)", _gpt2(12, 768, 12), _GPT2_TOKENIZER, training=_GPT2_TRAINING),
+    "gpt2-medium": Preset("GPT-2 medium", _gpt2(24, 1024, 16), _GPT2_TOKENIZER, training=_GPT2_TRAINING),
+    "gpt2-large": Preset("GPT-2 large", _gpt2(36, 1280, 20), _GPT2_TOKENIZER, training=_GPT2_TRAINING),
+    "gpt2-xl": Preset("GPT-2 XL", _gpt2(48, 1600, 25), _GPT2_TOKENIZER, training=_GPT2_TRAINING),
+    "llama-15m": Preset(
+        "Llama's block at the size of llama2.c's stories15M",
+        _llama(6, 288, 6, 256, 768), {"vocab_size": 32000}, training=_LLAMA_TRAINING,
+    ),
+    "llama-42m": Preset(
+        "Llama's block at the size of llama2.c's stories42M",
+        _llama(8, 512, 8, 1024, 1376), {"vocab_size": 32000}, training=_LLAMA_TRAINING,
+    ),
+    "llama-110m": Preset(
+        "Llama's block at the size of llama2.c's stories110M",
+        _llama(12, 768, 12, 1024, 2048), {"vocab_size": 32000}, training=_LLAMA_TRAINING,
+    ),
+    "smollm-135m": Preset(
+        "SmolLM 135M (2024): deep and narrow, 3 key/value heads for 9 query heads",
+        {**_llama(30, 576, 9, 2048, 1536), "n_kv_heads": 3, "vocab_size": 49152}, {"vocab_size": 49152},
+        training={**_LLAMA_TRAINING, "schedule": "wsd", "learning_rate": 3e-3, "final_learning_rate": 0.0},
+    ),
+    "transformer-base": Preset(
+        "the encoder-decoder of Vaswani et al. 2017, base",
+        _transformer(512, 2048, 8, 0.1), {"vocab_size": 37000},
+        training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4},
+    ),
+    "transformer-big": Preset(
+        "the encoder-decoder of Vaswani et al. 2017, big",
+        _transformer(1024, 4096, 16, 0.3), {"vocab_size": 37000},
+        training={**_TRANSFORMER_TRAINING, "learning_rate": 5e-4, "steps": 300_000},
+    ),
+}  # fmt: skip
+
+DEFAULT_PRESET = "tiny"
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name; UsageError with the nearest names if there is none."""
+    if name not in PRESETS:
+        raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)} (--preset)")
+    return PRESETS[name]
+
+
+def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
+    """The configuration of a preset with some fields given otherwise.
+
+    Args:
+        name: a key of PRESETS.
+        given: section ("model", "training", …) to the fields that were set, which win over the preset's.
+    """
+    row = preset(name)
+    given = given or {}
+    sections = {}
+    for section, config in SECTIONS.items():
+        values = {**getattr(row, section, {}), **given.get(section, {})}
+        if section == "training":
+            values = _one_length(values, given.get(section, {}))
+        sections[section] = config(**values)
+    return dataclasses.replace(RunConfig(preset=name), **sections)
+
+
+def _one_length(values: Values, given: Values) -> dict[str, Any]:
+    """A length that was given (steps, epochs or tokens) replaces the preset's, of whatever kind; so for batches."""
+    kept = dict(values)
+    for rivals in (LENGTHS, ("batch_size", "batch_tokens")):
+        if any(given.get(name) is not None for name in rivals):
+            kept = {key: value for key, value in kept.items() if key not in rivals or key in given}
+    return kept

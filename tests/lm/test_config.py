@@ -1,0 +1,90 @@
+"""Configs describe and check themselves; presets are rows of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from lm import options
+from lm.config import SECTIONS, DataConfig, ModelConfig, Plan, RunConfig, TrainingConfig
+from lm.errors import UsageError
+from lm.presets import PRESETS, preset, resolve
+
+
+@pytest.mark.parametrize("config", SECTIONS.values())
+def test_every_field_of_every_section_is_described(config):
+    names = {field.name for field in dataclasses.fields(config)}
+    described = {option.name for option in options.options(config)}
+    assert names - described == ({"vocab_size", "source_vocab_size"} if config is ModelConfig else set())
+    assert all(option.help.endswith((".", "]")) for option in options.options(config))
+
+
+def test_no_two_sections_share_a_flag():
+    flags = [option.flag for config in SECTIONS.values() for option in options.options(config)]
+    assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "message"),
+    [
+        (ModelConfig, {"d_model": -4}, r"d_model must be at least 1, not -4 \(--d-model\)"),
+        (ModelConfig, {"d_model": 2.5}, "d_model must be a whole number, not 2.5"),
+        (ModelConfig, {"n_layers": True}, "n_layers must be a whole number, not True"),
+        (ModelConfig, {"d_model": 100, "n_heads": 3}, "n_heads 3 does not divide d_model 100"),
+        (ModelConfig, {"n_heads": 4, "n_kv_heads": 3}, "n_kv_heads 3 does not divide n_heads 4"),
+        (ModelConfig, {"d_model": 12, "n_heads": 4}, "even head size, not 3"),
+        (ModelConfig, {"d_model": 15, "n_heads": 3, "positions": "sinusoidal"}, "even d_model, not 15"),
+        (ModelConfig, {"positions": "rotory"}, r"did you mean 'rotary'\?"),
+        (ModelConfig, {"dropout": 1.5}, "dropout must be at most 0.99, not 1.5"),
+        (ModelConfig, {"source_vocab_size": 9}, "needs an encoder"),
+        (TrainingConfig, {"steps": 5, "epochs": 1.0}, "only one of --steps, --epochs"),
+        (TrainingConfig, {"learning_rate": float("nan")}, "learning_rate must be at least 0, not nan"),
+        (TrainingConfig, {"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        (DataConfig, {"validation": 3}, "validation must be a word"),
+    ],
+)
+def test_a_wrong_value_is_named(config, values, message):
+    with pytest.raises(UsageError, match=message):
+        config(**values)
+
+
+def test_unknown_keys_suggest_the_nearest():
+    with pytest.raises(UsageError, match=r"my.toml: unknown key 'learning_rte' \(did you mean 'learning_rate'\?\)"):
+        options.build(TrainingConfig, {"learning_rte": 1}, where="my.toml")
+
+
+def test_unknown_presets_suggest_the_nearest():
+    with pytest.raises(UsageError, match=r"no preset 'gpt-2' \(did you mean 'gpt2'\?\)"):
+        preset("gpt-2")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_run_config_survives_json(name):
+    config = dataclasses.replace(resolve(name), plan=Plan("cpu", "float32", 2, 10, "data"))
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict())), where="config.json") == config
+
+
+def test_another_format_version_is_refused():
+    with pytest.raises(UsageError, match="config.json: format version 999"):
+        RunConfig.from_dict({**RunConfig().to_dict(), "format_version": 999}, where="config.json")
+
+
+def test_what_is_given_wins_over_the_preset():
+    config = resolve("nanogpt-cpu", {"model": {"n_layers": 2}, "training": {"tokens": 500}, "tokenizer": {"kind": "bpe"}})
+    assert (config.model.n_layers, config.model.d_model) == (2, 128)
+    assert (config.training.steps, config.training.tokens) == (None, 500)
+    assert config.tokenizer.kind == "bpe"
+
+
+def test_a_batch_in_sequences_replaces_one_in_tokens():
+    config = resolve("transformer-base", {"training": {"batch_size": 7}})
+    assert (config.training.batch_size, config.training.batch_tokens) == (7, None)
+
+
+@pytest.mark.parametrize(("activation", "width"), [("gelu", 4 * 96), ("swiglu", 256)])
+def test_feed_forward_width_follows_the_model(activation, width):
+    config = ModelConfig(d_model=96, activation=activation)
+    assert config.feed_forward_width == width
+    assert dataclasses.replace(config, d_ff=50).feed_forward_width == 50
