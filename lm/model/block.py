@@ -1,0 +1,175 @@
+"""The one transformer block, of encoders, decoders and GPTs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from lm.config import ModelConfig
+from lm.model.attention import KeyValueCache, MultiHeadAttention
+from lm.model.masks import Mask
+from lm.model.positions import Rotation
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    """Source: So et al. 2021 (Primer)."""
+    return F.relu(x).square()
+
+
+def _swiglu(x: Tensor) -> Tensor:
+    """(…, 2·width): a gate and what it lets through -> (…, width). Source: Shazeer 2020."""
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate) * value
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": _gelu_tanh,
+    "relu2": _relu_squared,
+    "swiglu": _swiglu,
+}
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them, at each position alone."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.feed_forward_width
+        self.up = nn.Linear(config.d_model, 2 * width if config.activation == "swiglu" else width, bias=config.bias)
+        self.down = nn.Linear(width, config.d_model, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same shape."""
+        return self.down(self.activation(self.up(x)))
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over d_model."""
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.d_model, config.norm_eps)
+    return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
+
+
+@dataclass
+class BlockCache:
+    """What a block remembers while decoding: its own positions, and the memory it attends to."""
+
+    attention: KeyValueCache = field(default_factory=KeyValueCache)
+    cross_attention: KeyValueCache = field(default_factory=KeyValueCache)
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention to a memory if asked, and a feed-forward layer, each with a residual connection.
+
+    Source: Vaswani et al. 2017, section 3.1 (normalised after); Radford et al. 2019 (normalised before).
+    """
+
+    def __init__(self, config: ModelConfig, *, cross_attention: bool = False) -> None:
+        super().__init__()
+        self.norm_first = config.norm_position == "pre"
+        self.attention_norm = make_norm(config)
+        self.attention = MultiHeadAttention(config)
+        self.cross_attention_norm = make_norm(config) if cross_attention else None
+        self.cross_attention = MultiHeadAttention(config) if cross_attention else None
+        self.feed_forward_norm = make_norm(config)
+        self.feed_forward = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+        rotation: Rotation | None = None,
+        cache: BlockCache | None = None,
+    ) -> Tensor:
+        """Transform each position by what it sees.
+
+        Args:
+            x: (batch, length, d_model).
+            mask: which positions of `x` (and its cache) each one sees.
+            memory: (batch, memory length, d_model), for a block with cross-attention.
+            memory_mask: which positions of the memory are seen; all of them without it.
+            rotation: rotary positions of `x`.
+            cache: extended in place.
+
+        Returns:
+            (batch, length, d_model).
+        """
+        own_cache = cache.attention if cache else None
+        x = self._residual(
+            x, self.attention_norm, lambda h: self.attention(h, mask=mask, rotation=rotation, cache=own_cache)
+        )
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            attend, seen = self.cross_attention, memory_mask or Mask()
+            memory_cache = cache.cross_attention if cache else None
+            x = self._residual(
+                x, self.cross_attention_norm, lambda h: attend(h, mask=seen, memory=memory, cache=memory_cache)
+            )
+        return self._residual(x, self.feed_forward_norm, self.feed_forward)
+
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            return x + self.dropout(sublayer(norm(x)))
+        return norm(x + self.dropout(sublayer(x)))
+
+
+class Stack(nn.Module):
+    """Blocks one after the other, with a last normalisation where blocks normalise first."""
+
+    def __init__(self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(config, cross_attention=cross_attention) for _ in range(n_layers))
+        self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+        rotation: Rotation | None = None,
+        cache: list[BlockCache] | None = None,
+    ) -> Tensor:
+        """As `Block.forward`, with one cache for each block."""
+        for index, block in enumerate(self.blocks):
+            layer_cache = cache[index] if cache else None
+            x = block(x, mask=mask, memory=memory, memory_mask=memory_mask, rotation=rotation, cache=layer_cache)
+        return self.final_norm(x)
+
+
+def initialise(module: nn.Module, config: ModelConfig) -> None:
+    """Draw the weights: normal with `init_std`, outputs of sublayers smaller by √(2·layers), biases zero.
+
+    Embeddings that are scaled by √d_model start at 1/√d_model. Source: Radford et al. 2019, section 2.3.
+    """
+    layers = max(config.n_layers, config.n_encoder_layers)
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        elif parameter.ndim == 1:
+            nn.init.ones_(parameter)
+        elif name.endswith(("output.weight", "down.weight")):
+            nn.init.normal_(parameter, std=config.init_std / (2 * layers) ** 0.5)
+        elif name.endswith("tokens.weight") and config.scale_embeddings:
+            nn.init.normal_(parameter, std=config.d_model**-0.5)
+        else:
+            nn.init.normal_(parameter, std=config.init_std)
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,139 @@
+"""The two models, both stacks of `Block`: a decoder-only language model and an encoder-decoder."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from lm.config import ModelConfig
+from lm.model.block import BlockCache, Stack, initialise
+from lm.model.masks import Mask
+from lm.model.positions import Embedding, RotaryPositions, Rotation
+
+IGNORED = -100
+
+
+class DecoderCache:
+    """Keys and values of all the blocks of a decoder."""
+
+    def __init__(self, n_layers: int) -> None:
+        self.blocks = [BlockCache() for _ in range(n_layers)]
+
+    @property
+    def length(self) -> int:
+        """Positions fed so far."""
+        return self.blocks[0].attention.length
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was, in every block."""
+        for block in self.blocks:
+            block.attention.reorder(rows)
+            block.cross_attention.reorder(rows)
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on; what was read of a memory stays."""
+        for block in self.blocks:
+            block.attention.truncate(length)
+
+
+class Transformer(nn.Module):
+    """What both models share: a target embedding, a stack of decoder blocks, and an output layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config, config.vocab_size)
+        self.rotary = RotaryPositions(config) if config.positions == "rotary" else None
+        self.decoder = Stack(config, config.n_layers, cross_attention=config.is_encoder_decoder)
+        self.head = None if config.tie_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
+
+    def new_cache(self) -> DecoderCache:
+        """An empty cache for decoding step by step."""
+        return DecoderCache(self.config.n_layers)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, d_model) -> (…, vocabulary)."""
+        weight = self.embedding.tokens.weight if self.head is None else self.head.weight
+        return F.linear(hidden, weight)
+
+    def rotation(self, tokens: Tensor, *, start: int = 0) -> Rotation | None:
+        """The rotary positions of (batch, length) ids at start …, if this model has them."""
+        return None if self.rotary is None else self.rotary(start, tokens.shape[1], tokens.device)
+
+
+class DecoderOnly(Transformer):
+    """A GPT: tokens in, the logits of the next token at each position out."""
+
+    def hidden(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
+        """(batch, length) ids, after those in the cache -> (batch, length, d_model) final states."""
+        start = cache.length if cache else 0
+        rotation = self.rotation(tokens, start=start)
+        x = self.embedding(tokens, start=start)
+        return self.decoder(x, mask=Mask.causal(), rotation=rotation, cache=cache.blocks if cache else None)
+
+    def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
+        """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""
+        return self.logits(self.hidden(tokens, cache=cache))
+
+
+class EncoderDecoder(Transformer):
+    """The transformer of 2017: a source is encoded, and a target decoded that attends to it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.source_embedding = (
+            None if config.source_vocab_size is None else Embedding(config, config.source_vocab_size)
+        )
+        self.encoder = Stack(config, config.n_encoder_layers)
+
+    def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model)."""
+        embedding = self.embedding if self.source_embedding is None else self.source_embedding
+        rotation = self.rotation(source)
+        return self.encoder(embedding(source), mask=Mask.keys(lengths), rotation=rotation)
+
+    def hidden(
+        self, target: Tensor, *, memory: Tensor, lengths: Tensor | None = None, cache: DecoderCache | None = None
+    ) -> Tensor:
+        """(batch, length) target ids, after those in the cache -> (batch, length, d_model) final states.
+
+        Args:
+            target: the ids so far (teacher forcing: the whole target, shifted right).
+            memory: (batch, source length, d_model) from `encode`.
+            lengths: (batch,) real source lengths.
+            cache: extended in place.
+        """
+        start = cache.length if cache else 0
+        return self.decoder(
+            self.embedding(target, start=start),
+            mask=Mask.causal(),
+            memory=memory,
+            memory_mask=Mask.keys(lengths),
+            rotation=self.rotation(target, start=start),
+            cache=cache.blocks if cache else None,
+        )
+
+    def forward(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """(batch, source length) and (batch, target length) ids -> (batch, target length, vocabulary) logits."""
+        memory = self.encode(source, lengths=lengths)
+        return self.logits(self.hidden(target, memory=memory, lengths=lengths))
+
+
+def build_model(config: ModelConfig, *, seed: int = 0) -> DecoderOnly | EncoderDecoder:
+    """A model with freshly drawn weights, the same for the same seed; torch's own generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = EncoderDecoder(config) if config.is_encoder_decoder else DecoderOnly(config)
+        initialise(model, config)
+    return model
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum of the surprisals of the targets, in nats; targets of -100 (padding) count nothing.
+
+    Args:
+        logits: (…, vocabulary), of any float type; the sum is float32.
+        targets: (…) ids.
+    """
+    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")

@@ -1,0 +1,78 @@
+"""Weights of our models in Hugging Face's modules, for tests that compare the two."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from lm.config import ModelConfig
+from lm.model.transformer import DecoderOnly
+
+
+def randomise(model: nn.Module, seed: int = 0) -> None:
+    """Every parameter becomes random, norms and biases too, so that none can be ignored."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator) * 0.1
+        parameter.data = noise + (1.0 if parameter.ndim == 1 else 0.0)
+
+
+def gpt2(model: DecoderOnly) -> GPT2LMHeadModel:
+    """Hugging Face's GPT-2 with the weights of ours."""
+    config = model.config
+    theirs = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.vocab_size, n_positions=config.context_length, n_embd=config.d_model,
+            n_layer=config.n_layers, n_head=config.n_heads, n_inner=config.feed_forward_width,
+            resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout,
+        )
+    ).eval()  # fmt: skip
+    ours = model.state_dict()
+    names = {"attention_norm": "ln_1", "feed_forward_norm": "ln_2", "attention.input": "attn.c_attn",
+             "attention.output": "attn.c_proj", "feed_forward.up": "mlp.c_fc", "feed_forward.down": "mlp.c_proj"}  # fmt: skip
+    state = {"transformer.wte.weight": ours["embedding.tokens.weight"], "lm_head.weight": ours["embedding.tokens.weight"],
+             "transformer.wpe.weight": ours["embedding.positions.weight"]}  # fmt: skip
+    for kind in ("weight", "bias"):
+        state[f"transformer.ln_f.{kind}"] = ours[f"decoder.final_norm.{kind}"]
+        for layer in range(config.n_layers):
+            for name, their_name in names.items():
+                value = ours[f"decoder.blocks.{layer}.{name}.{kind}"]
+                # their linear layers are stored transposed
+                state[f"transformer.h.{layer}.{their_name}.{kind}"] = value.T if value.ndim == 2 else value
+    theirs.load_state_dict(state)
+    return theirs
+
+
+def llama(model: DecoderOnly) -> LlamaForCausalLM:
+    """Hugging Face's Llama with the weights of ours."""
+    config = model.config
+    theirs = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocab_size, hidden_size=config.d_model, intermediate_size=config.feed_forward_width,
+            num_hidden_layers=config.n_layers, num_attention_heads=config.n_heads, num_key_value_heads=config.kv_heads,
+            max_position_embeddings=config.context_length, rms_norm_eps=config.norm_eps,
+            tie_word_embeddings=config.tie_embeddings, rope_theta=config.rope_base,
+        )
+    ).eval()  # fmt: skip
+    theirs.load_state_dict(_llama_state(model.state_dict(), config))
+    return theirs
+
+
+def _llama_state(ours: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    embedding = ours["embedding.tokens.weight"]
+    state = {"model.embed_tokens.weight": embedding, "lm_head.weight": ours.get("head.weight", embedding),
+             "model.norm.weight": ours["decoder.final_norm.weight"]}  # fmt: skip
+    sizes = [config.n_heads * config.head_size, *[config.kv_heads * config.head_size] * 2]
+    for layer in range(config.n_layers):
+        block, theirs = f"decoder.blocks.{layer}.", f"model.layers.{layer}."
+        state[theirs + "input_layernorm.weight"] = ours[block + "attention_norm.weight"]
+        state[theirs + "post_attention_layernorm.weight"] = ours[block + "feed_forward_norm.weight"]
+        projections = ours[block + "attention.input.weight"].split(sizes)
+        for name, value in zip("qkv", projections, strict=True):
+            state[theirs + f"self_attn.{name}_proj.weight"] = value
+        state[theirs + "self_attn.o_proj.weight"] = ours[block + "attention.output.weight"]
+        gate, up = ours[block + "feed_forward.up.weight"].chunk(2)
+        state |= {theirs + "mlp.gate_proj.weight": gate, theirs + "mlp.up_proj.weight": up}
+        state[theirs + "mlp.down_proj.weight"] = ours[block + "feed_forward.down.weight"]
+    return state

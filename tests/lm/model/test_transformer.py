@@ -1,0 +1,179 @@
+"""The models: the same block everywhere, published sizes, and the numbers of independent implementations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from lm.config import ModelConfig
+from lm.model.block import Block, count_parameters
+from lm.model.cost import parameters_by_part, training_flops_per_token
+from lm.model.masks import Mask
+from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model, cross_entropy
+from lm.presets import PRESETS, resolve
+from tests.lm.model import hugging_face
+
+PUBLISHED = {
+    "gpt1": 116_534_784, "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200, "llama-15m": 15_191_712, "smollm-135m": 134_515_008,
+    "transformer-base": 44_138_496 + 512 * 37_000,
+}  # fmt: skip
+
+
+def small(**fields: object) -> ModelConfig:
+    values = {"vocab_size": 97, "context_length": 32, "d_model": 48, "n_layers": 3, "n_heads": 4, **fields}
+    return ModelConfig(**values)
+
+
+def randomised(config: ModelConfig):
+    model = build_model(config).eval()
+    hugging_face.randomise(model)
+    return model
+
+
+def ids(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(0, 97, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(name):
+    assert sum(parameters_by_part(resolve(name).model).values()) == PUBLISHED[name]
+
+
+def test_gpt2_counts_as_hugging_face_counts():
+    with torch.device("meta"):
+        ours, theirs = build_model(resolve("gpt2").model), GPT2LMHeadModel(GPT2LMHeadModel.config_class())
+        assert count_parameters(ours) == count_parameters(theirs)
+
+
+def test_flops_of_gpt2_by_hand():
+    matrices = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 12 * (4 * 768 + 3072 + 768) + 50257 * 768
+    assert training_flops_per_token(resolve("gpt2").model) == pytest.approx(6 * matrices + 6 * 12 * 768 * 1024)
+
+
+def test_every_stack_is_made_of_the_same_block():
+    gpt, translator = DecoderOnly(small()), EncoderDecoder(small(n_encoder_layers=2))
+    stacks = [gpt.decoder, translator.encoder, translator.decoder]
+    assert {type(block) for stack in stacks for block in stack.blocks} == {Block}
+    assert [len(stack.blocks) for stack in stacks] == [3, 2, 3]
+    assert [block.cross_attention is not None for stack in stacks for block in stack.blocks[:1]] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if "gpt2-" not in name])
+def test_every_preset_builds_and_runs(name):
+    config = dataclasses.replace(resolve(name).model, vocab_size=97, n_layers=1, context_length=16)
+    config = dataclasses.replace(config, n_encoder_layers=min(1, config.n_encoder_layers))
+    model = build_model(config).eval()
+    inputs = (ids(2, 5), ids(2, 7)) if config.is_encoder_decoder else (ids(2, 7),)
+    assert model(*inputs).shape == (2, 7, 97)
+
+
+def test_equals_hugging_face_gpt2():
+    ours = randomised(small(positions="learned", norm="layernorm", activation="gelu-tanh", bias=True))
+    theirs, tokens = hugging_face.gpt2(ours), ids(4, 32)
+    compare(ours, theirs, tokens)
+
+
+@pytest.mark.parametrize("fields", [{}, {"n_kv_heads": 2}, {"n_kv_heads": 1, "tie_embeddings": False}, {"rope_base": 500.0}])
+def test_equals_hugging_face_llama(fields):
+    ours = randomised(small(**fields))
+    compare(ours, hugging_face.llama(ours), ids(4, 32))
+
+
+def compare(ours: DecoderOnly, theirs: torch.nn.Module, tokens: torch.Tensor) -> None:
+    with torch.no_grad():
+        logits, reference = ours(tokens), theirs(tokens, labels=tokens)
+    torch.testing.assert_close(logits, reference.logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits.log_softmax(-1), reference.logits.log_softmax(-1), atol=1e-5, rtol=1e-5)
+    loss = cross_entropy(logits[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
+    torch.testing.assert_close(loss, reference.loss, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-half", "rotary", "none"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_cached_equals_uncached(positions, norm_position, kv_heads):
+    model = randomised(small(positions=positions, norm_position=norm_position, n_kv_heads=kv_heads, qk_norm=True))
+    tokens, cache = ids(3, 20), model.new_cache()
+    parts = [model(part, cache=cache) for part in tokens.split([7, 1, 1, 8, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), atol=1e-5, rtol=1e-5)
+    cache.truncate(12)
+    again = model(tokens[:, 12:], cache=cache)
+    torch.testing.assert_close(again, model(tokens)[:, 12:], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_future_never_changes_the_past(dtype):
+    model = randomised(small()).to(dtype).train()
+    tokens, changed = ids(2, 20), ids(2, 20)
+    changed[:, 10:] = (changed[:, 10:] + 1) % 97
+    assert torch.equal(model(tokens)[:, :10], model(changed)[:, :10])
+    assert not torch.equal(model(tokens)[:, 10:], model(changed)[:, 10:])
+
+
+def test_batched_equals_single():
+    model, tokens = randomised(small()), ids(5, 16)
+    singles = torch.cat([model(row[None]) for row in tokens])
+    torch.testing.assert_close(model(tokens), singles, atol=1e-5, rtol=1e-5)
+
+
+def test_bfloat16_products_follow_the_fused_kernel():
+    """Training in bfloat16 on a CPU takes another kernel than evaluation; they are the same function."""
+    model, tokens = randomised(small()), ids(4, 32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        trained = model(tokens)
+        with torch.no_grad():
+            evaluated = model(tokens)
+    assert (trained - evaluated).abs().mean() < 0.02 * evaluated.abs().mean()
+
+
+@pytest.mark.parametrize("fields", [{}, {"source_vocab_size": 61, "positions": "sinusoidal", "norm_position": "post"}])
+def test_encoder_decoder_ignores_padding_and_the_future(fields):
+    model = randomised(small(n_encoder_layers=2, **fields))
+    source, target, lengths = ids(3, 9) % 61, ids(3, 6), torch.tensor([9, 5, 1])
+    logits = model(source, target, lengths=lengths)
+    padded = torch.cat((source, ids(3, 4, seed=5) % 61), dim=1)
+    for row, length in enumerate(lengths.tolist()):
+        padded[row, length:] = 60
+    torch.testing.assert_close(model(padded, target, lengths=lengths), logits, atol=1e-5, rtol=1e-5)
+    changed = target.clone()
+    changed[:, 4:] = (changed[:, 4:] + 1) % 97
+    torch.testing.assert_close(model(source, changed, lengths=lengths)[:, :4], logits[:, :4], atol=1e-6, rtol=1e-6)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(source[row : row + 1, :length], target[row : row + 1])
+        torch.testing.assert_close(alone[0], logits[row], atol=1e-5, rtol=1e-5)
+
+
+def test_encoder_decoder_cached_equals_uncached():
+    model = randomised(small(n_encoder_layers=2, n_kv_heads=2))
+    source, target, lengths = ids(3, 9), ids(3, 12), torch.tensor([9, 5, 0])
+    memory, cache = model.encode(source, lengths=lengths), model.new_cache()
+    steps = [model.hidden(part, memory=memory, lengths=lengths, cache=cache) for part in target.split([5, 1, 6], dim=1)]
+    logits = model.logits(torch.cat(steps, dim=1))
+    assert logits.isfinite().all()
+    torch.testing.assert_close(logits, model(source, target, lengths=lengths), atol=1e-5, rtol=1e-5)
+
+
+def test_encoder_shares_the_embedding_unless_it_has_its_own():
+    shared, own = build_model(small(n_encoder_layers=1)), build_model(small(n_encoder_layers=1, source_vocab_size=61))
+    assert count_parameters(own) - count_parameters(shared) == 61 * 48
+
+
+def test_the_seed_decides_the_weights_and_nothing_else_moves():
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    one, same, other = build_model(small(), seed=3), build_model(small(), seed=3), build_model(small(), seed=4)
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert not torch.equal(one.embedding.tokens.weight, other.embedding.tokens.weight)
+
+
+def test_a_block_needs_no_length_squared_memory_for_a_long_causal_sequence(monkeypatch):
+    monkeypatch.setattr(Mask, "allowed", lambda *_: pytest.fail("a mask was made"))
+    model = build_model(small(n_layers=1, d_model=8, n_heads=1)).eval()
+    with torch.inference_mode():
+        assert model.hidden(ids(1, 4000)).shape == (1, 4000, 8)
