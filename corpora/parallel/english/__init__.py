@@ -1,0 +1,1 @@
+"""English: inflection and the order of words."""

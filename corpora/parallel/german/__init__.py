@@ -1,0 +1,1 @@
+"""German: declension, conjugation and the order of words."""

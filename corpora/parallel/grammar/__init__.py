@@ -1,0 +1,1 @@
+"""The grammar proper: derives abstract sentences at random, with selectional restrictions."""
