@@ -1,0 +1,1 @@
+"""From text to tokens: tokenizers, documents, and shards of tokens on disk."""

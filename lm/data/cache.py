@@ -1,0 +1,61 @@
+"""What is kept between runs because it can be made again: tokens, and tokenizers trained on the way to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+from lm.config import FORMAT_VERSION, TokenizerConfig
+from lm.data import tokenizer_training
+from lm.data.corpus import Corpus, training_texts
+from lm.data.tokenizer import Tokenizer
+from lm.errors import InputError
+
+
+def cache_root() -> Path:
+    """Where things are kept: `$LM_CACHE`, else `lm` in `$XDG_CACHE_HOME` or in `~/.cache`."""
+    if chosen := os.environ.get("LM_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
+
+
+def train_tokenizer(
+    corpus: Corpus, config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None
+) -> Tokenizer:
+    """Train a tokenizer on the sources of a corpus, or find the one trained on the same before.
+
+    Raises:
+        InputError: there is no text.
+        UsageError: the settings contradict each other.
+    """
+    tokenizer_training.check(config, special_tokens=special_tokens, unknown=unknown)
+    limit = tokenizer_training.SAMPLE_BYTES
+    settings = [dataclasses.asdict(config), list(special_tokens), unknown, limit, corpus.separator]
+    depends = [FORMAT_VERSION, tokenizers.__version__, settings, [found.sha256 for found in corpus.sources]]
+    path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
+    try:
+        return Tokenizer.load(path)
+    except InputError:
+        trained = tokenizer_training.train(
+            training_texts(corpus),
+            config,
+            corpus_bytes=corpus.source_bytes,
+            special_tokens=special_tokens,
+            unknown=unknown,
+        )
+    _keep(trained.tokenizer, path)
+    return trained.tokenizer
+
+
+def _keep(tokenizer: Tokenizer, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    tokenizer.save(partial)
+    partial.replace(path)

@@ -1,0 +1,147 @@
+"""A corpus surveyed: which files, how much text, and which documents are held out for validation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from lm.config import DataConfig
+from lm.data import documents
+from lm.data.documents import Fragment, Source, Survey
+from lm.data.pieces import Piece, pieces
+from lm.data.shards import SplitName
+from lm.data.tokenizer import Tokenizer
+from lm.errors import InputError, UsageError
+
+FEWEST_DOCUMENTS = 100
+"""With fewer documents than this, a fraction is held out from the end of the text."""
+
+_HASHED_CHARACTERS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files after one pass over them.
+
+    Attributes:
+        sources: the corpus.
+        validation_sources: the validation split, where it has files of its own.
+        fraction: the share of the corpus that is held out otherwise.
+        separator: the line that ends a document within a file.
+    """
+
+    sources: tuple[Survey, ...]
+    validation_sources: tuple[Survey, ...]
+    fraction: Fraction
+    separator: str
+
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of all text, files for validation included."""
+        return self.source_bytes + sum(found.bytes for found in self.validation_sources)
+
+    @property
+    def source_bytes(self) -> int:
+        """UTF-8 bytes of the sources' text."""
+        return sum(found.bytes for found in self.sources)
+
+    @property
+    def boundary(self) -> int | None:
+        """Where validation begins, in bytes of text, if the end of the text is held out."""
+        if not self.fraction or sum(found.documents for found in self.sources) >= FEWEST_DOCUMENTS:
+            return None
+        return int(self.source_bytes * (1 - self.fraction))
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A piece, the split it goes to, and the file it is from."""
+
+    split: SplitName
+    source: Source
+    piece: Piece
+
+
+def survey(sources: Sequence[Source], config: DataConfig) -> Corpus:
+    """Read every file once. Files that are also named as validation are left out of the rest.
+
+    Raises:
+        InputError: a file is no UTF-8 text, or there is no text at all.
+        UsageError: the validation fraction is not between 0 and 1.
+    """
+    fraction = _fraction(config.validation)
+    held_out = documents.resolve([config.validation]) if fraction is None else []
+    held_out_paths = {source.path.resolve() for source in held_out}
+    kept = [source for source in sources if source.path.resolve() not in held_out_paths]
+    surveys = _survey_all(kept, config.separator)
+    return Corpus(surveys, _survey_all(held_out, config.separator), fraction or Fraction(0), config.separator)
+
+
+def _survey_all(sources: Sequence[Source], separator: str) -> tuple[Survey, ...]:
+    surveys = tuple(documents.survey(source, separator) for source in sources)
+    if sources and not any(found.bytes for found in surveys):
+        raise InputError(f"{', '.join(source.name for source in sources[:3])}: the corpus is empty; there is no text")
+    return surveys
+
+
+def _fraction(validation: str) -> Fraction | None:
+    """The number that `--validation` gives; None if it names files."""
+    try:
+        fraction = Fraction(validation)
+    except (ValueError, ZeroDivisionError):
+        return None
+    if not 0 <= fraction < 1:
+        raise UsageError(f"validation must be a fraction from 0 to below 1, or files, not {validation} (--validation)")
+    return fraction
+
+
+def routed(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[Routed]:
+    """All pieces of a corpus with the splits they go to; each document goes to one.
+
+    With a fraction, a document is held out if a hash of its first 16,384 characters falls below it; or, where there
+    are few documents, if it begins at or beyond the boundary, which ends the document that it falls into.
+    """
+    boundary = corpus.boundary
+    position = 0
+    for found in corpus.sources:
+        fragments: Iterable[Fragment] = documents.fragments(found.source, corpus.separator)
+        if boundary is not None:
+            fragments = _divided(fragments, boundary - position)
+        split: SplitName = "train"
+        for piece in pieces(fragments, tokenizer):
+            if piece.starts_document:
+                held_out = position >= boundary if boundary is not None else _falls_below(corpus.fraction, piece.text)
+                split = "validation" if held_out else "train"
+            position += len(piece.text.encode())
+            yield Routed(split, found.source, piece)
+    for found in corpus.validation_sources:
+        for piece in pieces(documents.fragments(found.source, corpus.separator), tokenizer):
+            yield Routed("validation", found.source, piece)
+
+
+def _divided(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragment]:
+    """The fragments with a new document begun at a boundary (in bytes), or at the first character after it."""
+    for fragment in fragments:
+        data = fragment.text.encode()
+        while 0 < boundary < len(data) and data[boundary] & 0xC0 == 0x80:  # inside a character
+            boundary += 1
+        if 0 < boundary < len(data):
+            yield Fragment(data[:boundary].decode(), fragment.starts_document)
+            yield Fragment(data[boundary:].decode(), starts_document=True)
+        else:
+            yield Fragment(fragment.text, fragment.starts_document or boundary == 0)
+        boundary -= len(data)
+
+
+def _falls_below(fraction: Fraction, text: str) -> bool:
+    digest = hashlib.blake2b(text[:_HASHED_CHARACTERS].encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def training_texts(corpus: Corpus) -> Iterator[str]:
+    """The text of the sources in pieces cut between words, for training a tokenizer."""
+    for found in corpus.sources:
+        for piece in pieces(documents.fragments(found.source, corpus.separator), tokenizer=None):
+            yield piece.text

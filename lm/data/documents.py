@@ -1,0 +1,220 @@
+"""Text files, folders, globs and stdin as documents, streamed in bounded memory.
+
+A text file is one document, unless it has separator lines: a line that is exactly the separator, ended by a line feed,
+by carriage return and line feed, or by the end of the file. A separator line ends a document and belongs to none,
+its own line end included; the line end before it stays with the document that it ends. Everything else is kept as it
+is: line ends of any kind, white space, a byte order mark. Documents without a single character are dropped.
+"""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import hashlib
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from lm.errors import InputError
+
+STDIN = "-"
+SUFFIXES = (".txt", ".text", ".md")
+"""What is taken of a folder; files named one by one, or by a glob, may have any suffix."""
+
+BLOCK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of a corpus.
+
+    Attributes:
+        name: what the user calls it, for messages.
+        path: where its bytes are; for stdin and pipes a temporary copy.
+    """
+
+    name: str
+    path: Path
+    spool: IO[bytes] | None = field(
+        default=None, repr=False, compare=False
+    )  # deleted with the last Source that holds it
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Part of a document: never empty, and of bounded size."""
+
+    text: str
+    starts_document: bool
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over a source finds.
+
+    Attributes:
+        source: the source.
+        sha256: of the file's bytes.
+        size: the file's bytes.
+        documents: documents in it.
+        bytes: UTF-8 bytes of their text; the separators are not counted.
+    """
+
+    source: Source
+    sha256: str
+    size: int
+    documents: int
+    bytes: int
+
+
+def resolve(patterns: Sequence[str]) -> list[Source]:
+    """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
+
+    A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths; hidden ones
+    are skipped. A glob (`**` goes into folders) stands for the files it matches.
+
+    Raises:
+        InputError: a file is missing, or a folder or glob holds no text file.
+    """
+    sources: dict[Path, Source] = {}
+    for pattern in patterns:
+        for source in _resolve(pattern):
+            sources.setdefault(source.path.resolve(), source)
+    return list(sources.values())
+
+
+def _resolve(pattern: str) -> list[Source]:
+    path = Path(pattern)
+    if pattern == STDIN:
+        return [_spool(sys.stdin.buffer, "stdin")]
+    if path.is_dir():
+        return _in_folder(path)
+    if path.is_file():
+        return [Source(pattern, path)]
+    if path.exists():  # a pipe, as the shell's <(command) makes one, can be read only once
+        with path.open("rb") as stream:
+            return [_spool(stream, pattern)]
+    if not glob.has_magic(pattern):
+        raise InputError(f"{pattern}: no such file or folder")
+    matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 (may be absolute)
+    sources = [Source(str(match), match) for match in matches if match.is_file()]
+    if not sources:
+        raise InputError(f"{pattern}: no file matches")
+    return sources
+
+
+def _in_folder(folder: Path) -> list[Source]:
+    below = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES and path.is_file())
+    shown = [path for path in below if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    if not shown:
+        raise InputError(f"{folder}: no {', '.join(SUFFIXES)} file in this folder; name other files one by one")
+    return [Source(str(path), path) for path in shown]
+
+
+def _spool(stream: BinaryIO, name: str) -> Source:
+    spool = tempfile.NamedTemporaryFile(prefix="lm-stdin-")  # noqa: SIM115 (it lives as long as its Source)
+    while block := stream.read(BLOCK_BYTES):
+        spool.write(block)
+    spool.flush()
+    return Source(name, Path(spool.name), spool)
+
+
+def survey(source: Source, separator: str) -> Survey:
+    """Read a source once, from start to end: its hash, and how much text there is.
+
+    Raises:
+        InputError: it is not a UTF-8 text file.
+    """
+    digest = hashlib.sha256()
+    documents = size = 0
+    for fragment in fragments(source, separator, observe=digest.update):
+        documents += fragment.starts_document
+        size += len(fragment.text.encode())
+    return Survey(source, digest.hexdigest(), source.path.stat().st_size, documents, size)
+
+
+def fragments(source: Source, separator: str, *, observe: Callable[[bytes], None] | None = None) -> Iterator[Fragment]:
+    """The documents of a source, in fragments of at most a few hundred kilobytes, cut anywhere.
+
+    Args:
+        source: the file.
+        separator: the line that ends a document.
+        observe: called with each block of the file's bytes as it is read.
+
+    Raises:
+        InputError: the source is not a UTF-8 text file.
+    """
+    starts = True
+    for text in _separated(_decoded(source, observe), separator):
+        if text is None:
+            starts = True
+        elif text:
+            yield Fragment(text, starts)
+            starts = False
+
+
+def _decoded(source: Source, observe: Callable[[bytes], None] | None) -> Iterator[str]:
+    """The text of a file, in blocks."""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    offset = 0
+    with _open(source) as stream:
+        while True:
+            block = stream.read(BLOCK_BYTES)
+            if observe:
+                observe(block)
+            if offset == 0:
+                _refuse_binary(block, source)
+            pending = len(decoder.getstate()[0])
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                raise _not_utf8(source, offset - pending + error.start, error.object[error.start]) from None
+            yield text
+            if not block:
+                return
+            offset += len(block)
+
+
+def _open(source: Source) -> BinaryIO:
+    """The bytes of a source's text: the one place that knows how files are stored."""
+    return source.path.open("rb")
+
+
+def _refuse_binary(block: bytes, source: Source) -> None:
+    if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InputError(f"{source.name}: looks like UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8")
+    if (position := block.find(0)) >= 0:
+        raise InputError(
+            f"{source.name}: looks like a binary file (NUL byte at offset {position}); give it as UTF-8 text"
+        )
+
+
+def _not_utf8(source: Source, offset: int, byte: int) -> InputError:
+    return InputError(
+        f"{source.name}: not valid UTF-8 at byte offset {offset} (0x{byte:02x}); "
+        "convert it first, for instance: iconv -f LATIN1 -t UTF-8"
+    )
+
+
+def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
+    """The text of the blocks with None for each separator line."""
+    line = re.compile(rf"{re.escape(separator)}\r?\n")  # what starts a line is checked below: a lookbehind is slow
+    unsure = len(separator) + 1  # a separator line that is not complete yet can be this long
+    before = "\n"  # the character before `rest`; a file starts with a line
+    rest = ""
+    for block in blocks:
+        buffer, start = before + rest + block, 1
+        for match in line.finditer(buffer, 1):
+            if buffer[match.start() - 1] == "\n":
+                yield buffer[start : match.start()]
+                yield None
+                start = match.end()
+        end = max(start, len(buffer) - unsure)
+        yield buffer[start:end]
+        before, rest = buffer[end - 1], buffer[end:]
+    last = (before + rest).removesuffix("\r")
+    yield rest[: len(last) - 1 - len(separator)] if last.endswith("\n" + separator) else rest

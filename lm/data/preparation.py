@@ -1,0 +1,279 @@
+"""From a corpus to a folder of token shards: in parallel, in bounded memory, and only once for the same inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lm.config import FORMAT_VERSION, DataConfig
+from lm.data import corpus as corpora
+from lm.data import shards
+from lm.data.cache import cache_root
+from lm.data.corpus import Corpus, Routed
+from lm.data.documents import Source, Survey
+from lm.data.pieces import Piece
+from lm.data.shards import Manifest, ShardWriter, SourceRecord, SplitName, SplitRecord
+from lm.data.tokenizer import FILE_NAME, Ids, Tokenizer
+from lm.errors import InputError
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of text that are done, and all there are."""
+
+_BATCH_CHARACTERS = 1 << 20
+_BATCHES_AHEAD = 2  # one batch is encoded while the tokens of the other are copied and written
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A folder of token shards.
+
+    Attributes:
+        folder: where it is.
+        manifest: what it holds.
+        reused: whether it was there already.
+    """
+
+    folder: Path
+    manifest: Manifest
+    reused: bool
+
+
+def prepare(
+    sources: Sequence[Source],
+    tokenizer: Tokenizer,
+    config: DataConfig,
+    folder: Path | str,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Tokenize a corpus into a folder; reuse the folder if it holds just that.
+
+    Each document is written as its tokens after the tokenizer's start-of-text token. Where that is not also the
+    end-of-text token, the latter follows; where it is, the next document's start serves, and one ends the split.
+
+    Args:
+        sources: the corpus, as `documents.resolve` gives it.
+        tokenizer: what makes the tokens.
+        config: separator and validation rule.
+        folder: is made, with its parents; may exist if it is empty or holds prepared tokens.
+        force: replace prepared tokens that are not the same.
+        progress: called as text is tokenized.
+
+    Raises:
+        InputError: a source is no text, or the folder holds something else, or nothing is left to train on.
+        UsageError: the validation rule makes no sense.
+    """
+    folder = Path(folder)
+    corpus = corpora.survey(sources, config)
+    key = _key(corpus, tokenizer)
+    existing = _existing(folder)
+    if existing and existing.key == key:
+        return Prepared(folder, existing, reused=True)
+    if (folder / shards.MANIFEST).exists():
+        if not force:
+            raise InputError(f"{folder}: holds other tokens already; choose another folder, or --force")
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")
+    manifest = _write(corpus, tokenizer, folder, config=config, key=key, progress=progress)
+    return Prepared(folder, manifest, reused=False)
+
+
+def prepare_cached(
+    sources: Sequence[Source],
+    tokenizer: Tokenizer,
+    config: DataConfig,
+    *,
+    root: Path | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Tokenize a corpus into a folder of the cache, or find it there.
+
+    Args:
+        sources: the corpus.
+        tokenizer: what makes the tokens.
+        config: separator and validation rule.
+        root: the cache [default: `cache_root()`].
+        progress: called as text is tokenized; not at all if the tokens are there.
+
+    Raises:
+        InputError: a source is no text, or nothing is left to train on.
+        UsageError: the validation rule makes no sense.
+    """
+    corpus = corpora.survey(sources, config)
+    key = _key(corpus, tokenizer)
+    folder = (root or cache_root()) / "tokens" / key[:32]
+    if existing := _existing(folder):
+        return Prepared(folder, existing, reused=True)
+    manifest = _write(corpus, tokenizer, folder, config=config, key=key, progress=progress)
+    return Prepared(folder, manifest, reused=False)
+
+
+def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
+    """A hash of all that the tokens depend on: contents, not names or times."""
+    contents = [[found.sha256 for found in group] for group in (corpus.sources, corpus.validation_sources)]
+    depends = [FORMAT_VERSION, tokenizer.sha256, corpus.separator, str(corpus.fraction), *contents]
+    return hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+
+
+def _existing(folder: Path) -> Manifest | None:
+    try:
+        return shards.read_manifest(folder)
+    except InputError:
+        return None
+
+
+def _write(
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, config: DataConfig, key: str, progress: Progress | None
+) -> Manifest:
+    """Write all files into a folder beside the final one, which then takes its place."""
+    place = folder.absolute()
+    partial = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
+    partial.mkdir(parents=True)
+    try:
+        dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+        writers = {split: _SplitWriter(partial, split, tokenizer, dtype) for split in shards.SPLITS}
+        done = 0
+        for item, ids in _encoded(corpora.routed(corpus, tokenizer), tokenizer):
+            done += writers[item.split].add(item.piece, ids)
+            if progress:
+                progress(done, corpus.bytes)
+        manifest = Manifest(
+            key=key,
+            tokenizer=tokenizer.sha256,
+            vocab_size=tokenizer.vocab_size,
+            dtype=dtype,
+            separator=config.separator,
+            validation=config.validation,
+            sources=_records(corpus.sources),
+            validation_sources=_records(corpus.validation_sources),
+            splits={split: writer.close() for split, writer in writers.items()},
+        )
+        _check(manifest, corpus)
+        tokenizer.save(partial / FILE_NAME)
+        _sync(partial / FILE_NAME)
+        (partial / shards.MANIFEST).write_text(json.dumps(manifest.to_dict(), indent=2) + "\n", encoding="utf-8")
+        _sync(partial / shards.MANIFEST)
+        _put_in_place(partial, place, key)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return manifest
+
+
+class _SplitWriter:
+    """Writes the documents of one split, with the tokens that part them."""
+
+    def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer, dtype: str) -> None:
+        self._shards = ShardWriter(folder, split, dtype=dtype)
+        start, end = tokenizer.start_of_text, tokenizer.end_of_text
+        self._start = np.array([] if start is None else [start], dtype=np.uint32)
+        self._end = np.array([] if end is None else [end], dtype=np.uint32)
+        self._between = self._start if start == end else np.concatenate([self._end, self._start])
+        self._documents = self._bytes = 0
+
+    def add(self, piece: Piece, ids: Ids) -> int:
+        """Write a piece; returns its size in bytes."""
+        if piece.starts_document:
+            self._shards.append(self._between if self._documents else self._start)
+            self._documents += 1
+        self._shards.append(ids)
+        size = len(piece.text.encode())
+        self._bytes += size
+        return size
+
+    def close(self) -> SplitRecord:
+        if self._documents:
+            self._shards.append(self._end)
+        self._shards.close()
+        return SplitRecord(self._documents, sum(self._shards.shards), self._bytes, tuple(self._shards.shards))
+
+
+def _encoded(items: Iterable[Routed], tokenizer: Tokenizer) -> Iterator[tuple[Routed, Ids]]:
+    """Each piece with its tokens, in order; encoding runs ahead of the caller by a bounded amount."""
+    with ThreadPoolExecutor(_BATCHES_AHEAD) as pool:
+        waiting: deque[tuple[list[Routed], Future[list[Ids]]]] = deque()
+        for batch in _batches(items):
+            waiting.append((batch, pool.submit(_encode, batch, tokenizer)))
+            if len(waiting) > _BATCHES_AHEAD:
+                yield from _finished(*waiting.popleft())
+        while waiting:
+            yield from _finished(*waiting.popleft())
+
+
+def _finished(batch: list[Routed], tokens: Future[list[Ids]]) -> Iterator[tuple[Routed, Ids]]:
+    yield from zip(batch, tokens.result(), strict=True)
+
+
+def _encode(batch: list[Routed], tokenizer: Tokenizer) -> list[Ids]:
+    try:
+        tokens = tokenizer.encode_batch([item.piece.context + item.piece.text for item in batch])
+    except InputError:
+        for item in batch:  # which file it was
+            _encode_one(item, tokenizer)
+        raise
+    return [ids[item.piece.context_tokens :] for item, ids in zip(batch, tokens, strict=True)]
+
+
+def _encode_one(item: Routed, tokenizer: Tokenizer) -> None:
+    try:
+        tokenizer.encode(item.piece.text)
+    except InputError as error:
+        raise InputError(f"{item.source.name}: {error}") from None
+
+
+def _batches(items: Iterable[Routed]) -> Iterator[list[Routed]]:
+    batch: list[Routed] = []
+    characters = 0
+    for item in items:
+        batch.append(item)
+        characters += len(item.piece.text)
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _check(manifest: Manifest, corpus: Corpus) -> None:
+    if sum(split.bytes for split in manifest.splits.values()) != corpus.bytes:
+        names = ", ".join(record.path for record in manifest.sources[:3])
+        raise InputError(f"{names}: the corpus changed while it was read; try again")
+    if not manifest.splits["train"].tokens:
+        raise InputError(f"no text is left to train on: validation {manifest.validation} takes all (--validation)")
+
+
+def _records(surveys: Iterable[Survey]) -> tuple[SourceRecord, ...]:
+    return tuple(SourceRecord(found.source.name, found.size, found.sha256) for found in surveys)
+
+
+def _put_in_place(partial: Path, folder: Path, key: str) -> None:
+    """Give the complete folder its name; what had the name before goes, unless it is the same."""
+    _sync(partial)
+    if (existing := _existing(folder)) and existing.key == key:  # another process was faster
+        return
+    replaced = partial.with_name(partial.name + "-replaced")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(replaced)
+    partial.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Have a file or a folder's entries on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,45 @@
+"""How vocabularies spell bytes: byte-level characters (GPT-2) and byte-fallback tokens (`<0x0A>`)."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def is_byte_level(description: dict[str, Any]) -> bool:
+    """Whether a tokenizer (its JSON, parsed) spells bytes as characters, as GPT-2's does."""
+    decoder = description["decoder"] or {}
+    if decoder.get("type") == "Sequence" and len(decoder["decoders"]) == 1:
+        decoder = decoder["decoders"][0]
+    return decoder.get("type") == "ByteLevel"
+
+
+def spelled_bytes(token: str) -> bytes:
+    """The bytes that a byte-level token's characters spell; a token with other characters stands for itself."""
+    alphabet = byte_alphabet()
+    try:
+        return bytes(alphabet[character] for character in token)
+    except KeyError:
+        return token.encode()
+
+
+def spelled_byte(token: str) -> bytes | None:
+    """The byte of a byte-fallback token such as `<0x0A>`; None for any other token."""
+    match = _BYTE_FALLBACK.fullmatch(token)
+    return bytes([int(match[1], 16)]) if match else None
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """The character that stands for each byte in a byte-level vocabulary.
+
+    Printable Latin-1 stands for itself, the rest for characters from U+0100 on.
+
+    Source: Radford et al. 2019, `bytes_to_unicode` of GPT-2's encoder.
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lm.data import documents
+from lm.data.documents import Source
+from lm.errors import InputError
+
+SEPARATOR = "<|endoftext|>"
+
+
+def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> Source:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return Source(name, path)
+
+
+def read(source: Source, separator: str = SEPARATOR) -> list[str]:
+    texts: list[str] = []
+    for fragment in documents.fragments(source, separator):
+        if fragment.starts_document:
+            texts.append("")
+        texts[-1] += fragment.text
+    return texts
+
+
+def line_by_line(text: str, separator: str) -> list[str]:
+    """The rule, said as simply as possible."""
+    found = [""]
+    for line in re.findall(r"[^\n]*\n|[^\n]+\Z", text):
+        if line in (separator, separator + "\n", separator + "\r\n", separator + "\r"):
+            found.append("")
+        else:
+            found[-1] += line
+    return [document for document in found if document]
+
+
+class TestSeparators:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("one\ntwo\n", ["one\ntwo\n"]),
+            (f"one\n{SEPARATOR}\ntwo", ["one\n", "two"]),
+            (f"one\r\n{SEPARATOR}\r\ntwo\r\n", ["one\r\n", "two\r\n"]),
+            (f"{SEPARATOR}\n{SEPARATOR}\none\n{SEPARATOR}", ["one\n"]),
+            (
+                f"in {SEPARATOR}\n{SEPARATOR} line\n {SEPARATOR}\n",
+                [f"in {SEPARATOR}\n{SEPARATOR} line\n {SEPARATOR}\n"],
+            ),
+            (f"one\n{SEPARATOR}\n\n{SEPARATOR}\ntwo", ["one\n", "\n", "two"]),
+            ("", []),
+        ],
+    )
+    def test_a_line_that_is_the_separator_ends_a_document(self, text: str, expected: list[str], tmp_path: Path) -> None:
+        assert read(written(tmp_path, text)) == expected
+
+    @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
+    def test_blocks_make_no_difference(self, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(documents, "BLOCK_BYTES", block)
+        draw = random.Random(block)
+        for _ in range(200):
+            separator = draw.choice(["S", "<|e|>", "ab"])
+            parts = [separator, "\n", f"\n{separator}\n", "\r\n", "x", "é", " ", separator[:-1], "한"]
+            text = "".join(draw.choices(parts, k=draw.randrange(12)))
+            assert read(written(tmp_path, text), separator) == line_by_line(text, separator)
+
+    def test_a_document_streams_in_small_fragments(self, tmp_path: Path) -> None:
+        source = written(tmp_path, "no line ends " * 100_000)
+        lengths = [len(fragment.text) for fragment in documents.fragments(source, SEPARATOR)]
+        assert max(lengths) <= documents.BLOCK_BYTES + len(SEPARATOR) + 2
+
+    def test_a_byte_order_mark_is_text(self, tmp_path: Path) -> None:
+        assert read(written(tmp_path, "\ufeffone")) == ["\ufeffone"]
+
+
+class TestSurvey:
+    def test_counts_and_hash(self, tmp_path: Path) -> None:
+        data = f"é\n{SEPARATOR}\ntwo".encode()
+        found = documents.survey(written(tmp_path, data), SEPARATOR)
+        assert found.sha256 == hashlib.sha256(data).hexdigest()
+        assert (found.size, found.documents, found.bytes) == (len(data), 2, 6)
+
+
+class TestWrongFiles:
+    @pytest.mark.parametrize("block", [1, 5, 1 << 18])
+    @pytest.mark.parametrize(
+        ("data", "offset", "byte"),
+        [
+            (b"\xffabc", 0, "ff"),
+            ("한국어".encode() + b"\xe9 caf", 9, "e9"),
+            (b"cut short \xed\x95", 10, "ed"),
+            (b"a" * 5000 + b"\xc3(" + b"b" * 100, 5000, "c3"),
+        ],
+    )
+    def test_invalid_utf8_is_refused_with_its_offset(
+        self, data: bytes, offset: int, byte: str, *, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(documents, "BLOCK_BYTES", block)
+        with pytest.raises(
+            InputError, match=rf"corpus\.txt: not valid UTF-8 at byte offset {offset} \(0x{byte}\).*iconv"
+        ):
+            read(written(tmp_path, data))
+
+    def test_a_binary_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"model\.bin: looks like a binary file \(NUL byte at offset 4\)"):
+            read(written(tmp_path, b"\x7fELF\x00\x01", "model.bin"))
+
+    def test_utf16_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"corpus\.txt: looks like UTF-16"):
+            read(written(tmp_path, "text".encode("utf-16")))
+
+
+class TestResolve:
+    def names(self, folder: Path, patterns: list[str]) -> list[str]:
+        return [source.path.relative_to(folder).as_posix() for source in documents.resolve(patterns)]
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for name in ("b.txt", "a.MD", "sub/c.text", "sub/data.csv", ".hidden/d.txt", "sub/.e.txt", "page.html"):
+            written(tmp_path, name, name)
+        return tmp_path
+
+    def test_a_folder_is_its_text_files_in_order(self, folder: Path) -> None:
+        assert self.names(folder, [str(folder)]) == ["a.MD", "b.txt", "sub/c.text"]
+
+    def test_globs_and_names_take_any_suffix(self, folder: Path) -> None:
+        assert self.names(folder, [f"{folder}/**/*.csv", f"{folder}/page.html"]) == ["sub/data.csv", "page.html"]
+
+    def test_a_file_named_twice_is_read_once(self, folder: Path) -> None:
+        assert self.names(folder, [f"{folder}/b.txt", str(folder)]) == ["b.txt", "a.MD", "sub/c.text"]
+
+    def test_a_file_whose_name_looks_like_a_glob(self, folder: Path) -> None:
+        written(folder, "x", "odd[1].txt")
+        assert self.names(folder, [f"{folder}/odd[1].txt"]) == ["odd[1].txt"]
+
+    @pytest.mark.parametrize(
+        ("pattern", "message"),
+        [("nowhere.txt", "nowhere.txt: no such file"), ("*.pdf", r"\*\.pdf: no file matches"), ("empty", "no .txt")],
+    )
+    def test_what_holds_nothing_is_named(self, pattern: str, message: str, folder: Path) -> None:
+        (folder / "empty").mkdir()
+        with pytest.raises(InputError, match=message):
+            documents.resolve([f"{folder}/{pattern}"])
+
+    def test_stdin_can_be_read_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        data = "고양이\n".encode() * 100_000
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+        (source,) = documents.resolve(["-"])
+        assert source.name == "stdin"
+        assert "".join(read(source)).encode() == "".join(read(source)).encode() == data
+
+    def test_a_pipe_can_be_read_twice(self) -> None:
+        receiving, sending = os.pipe()
+        os.write(sending, b"text")
+        os.close(sending)
+        (source,) = documents.resolve([f"/dev/fd/{receiving}"])
+        os.close(receiving)
+        assert read(source) == read(source) == ["text"]
