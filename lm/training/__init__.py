@@ -1,0 +1,1 @@
+"""Training: schedules, optimizers, and the loop that yields what happens."""

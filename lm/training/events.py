@@ -1,0 +1,48 @@
+"""What happens in training, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step: mean loss in nats per token, and how long it took."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The loss over the whole validation split, in nats per token and bits per byte of text."""
+
+    step: int
+    loss: float
+    bits_per_byte: float
+    tokens: int
+    seconds: float
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint is on the disk."""
+
+    step: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The caller asked to stop before the last step; the checkpoint is saved."""
+
+    step: int
+
+
+Event = Step | Evaluation | Saved | Stopped

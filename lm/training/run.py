@@ -1,0 +1,160 @@
+"""A run in progress: started with a plan, or resumed as if it had never stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from lm import checkpoint
+from lm.checkpoint import TrainingState
+from lm.config import LENGTHS, Plan, RunConfig, TrainingConfig
+from lm.data.batches import WindowOrder
+from lm.data.shards import Tokens, open_split
+from lm.data.tokenizer import Tokenizer
+from lm.errors import InputError, UsageError
+from lm.hardware import Hardware, training_hardware
+from lm.model.transformer import build_model
+from lm.training.journal import Journal
+from lm.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
+
+
+class Run:
+    """A run in progress: model, optimizer, data and how far it has come. Made by `start` or `resume`."""
+
+    def __init__(self, folder: Path, config: RunConfig, tokenizer: Tokenizer, plan: Plan, state: TrainingState) -> None:
+        self.folder, self.config, self.tokenizer, self.plan, self.state = folder, config, tokenizer, plan, state
+        self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
+        torch.set_num_threads(plan.threads)
+        self.model = build_model(config.model, seed=config.training.seed).to(self.hardware.torch_device)
+        self.optimizer = make_optimizer(self.model, config.training)
+        data = Path(plan.data)
+        self.train_tokens = open_split(data, "train")
+        self.validation_tokens = open_split(data, "validation")
+        self.order = _window_order(self.train_tokens, config)
+
+    @property
+    def context(self) -> int:
+        """Length of the training windows, in tokens."""
+        return self.config.model.context_length
+
+    @property
+    def batch_size(self) -> int:
+        """Windows in an optimizer step."""
+        return sequences_per_step(self.config.training, self.context)
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training split so far."""
+        return self.state.samples / self.order.windows
+
+
+def start(folder: Path, config: RunConfig, tokenizer: Tokenizer, data: Path) -> Run:
+    """A new run in a folder of its own, its plan written down.
+
+    Args:
+        folder: to be made; InputError if it holds a run already.
+        config: what to train; the vocabulary size is taken from the tokenizer.
+        tokenizer: that made the shards.
+        data: folder of the shards (`lm.data.shards`).
+    """
+    if holds_checkpoints(folder):
+        raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+    order = _window_order(open_split(data, "train"), config)
+    hardware = training_hardware(config.hardware, d_model=config.model.d_model)
+    plan = Plan(
+        device=hardware.device,
+        dtype=hardware.dtype,
+        threads=hardware.threads,
+        steps=planned_steps(config.training, windows=order.windows, context=config.model.context_length),
+        data=str(data.resolve()),
+    )
+    config = dataclasses.replace(config, plan=plan)
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    checkpoint.write_json(folder / checkpoint.CONFIG, config.to_dict())
+    Journal(folder).forget_after(0)
+    return Run(folder, config, tokenizer, plan, TrainingState())
+
+
+def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | None = None) -> Run:
+    """Go on with a run from its last checkpoint (or the one given), as if it had never stopped.
+
+    Args:
+        path: a run folder, or one of its checkpoints.
+        longer: steps, epochs or tokens of this replace the run's own length.
+        data: the shards, where they are no longer where the run's plan says.
+    """
+    found = checkpoint.find_checkpoint(path, which="last")
+    if found.parent.name != "checkpoints":
+        raise InputError(f"{path}: not in the checkpoints/ of a run; --resume takes a run folder or a checkpoint in one")
+    checkpoint.verify(found)
+    config = checkpoint.load_config(found)
+    if config.plan is None:
+        raise InputError(f"{found / checkpoint.CONFIG}: has no plan, so this run cannot be resumed")
+    folder, state, plan = found.parent.parent, checkpoint.load_state(found), config.plan
+    if data is not None:
+        plan = dataclasses.replace(plan, data=str(data.resolve()))
+    if longer is not None:
+        lengths = {name: getattr(longer, name) for name in LENGTHS}
+        config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
+        windows = _window_order(open_split(Path(plan.data), "train"), config).windows
+        plan = dataclasses.replace(
+            plan, steps=planned_steps(config.training, windows=windows, context=config.model.context_length)
+        )
+    if state.step >= plan.steps:
+        raise UsageError(f"{folder}: finished after {state.step} steps; give a larger --steps to train on")
+    run = Run(folder, dataclasses.replace(config, plan=plan), Tokenizer.load(found / checkpoint.TOKENIZER), plan, state)
+    run.model.load_state_dict(load_file(found / checkpoint.MODEL))
+    restore_optimizer(run.optimizer, run.model, load_file(found / checkpoint.OPTIMIZER))
+    checkpoint.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
+    Journal(folder).forget_after(state.step)
+    return run
+
+
+def holds_checkpoints(folder: Path) -> bool:
+    """Whether a folder is a run with something to lose."""
+    return any(folder.glob("checkpoints/step-*"))
+
+
+def sequences_per_step(config: TrainingConfig, context: int) -> int:
+    """Windows in an optimizer step, given in sequences or in tokens."""
+    return config.batch_size if config.batch_tokens is None else max(1, config.batch_tokens // context)
+
+
+def planned_steps(config: TrainingConfig, *, windows: int, context: int) -> int:
+    """How many optimizer steps the steps, epochs or tokens asked for come to."""
+    sequences = sequences_per_step(config, context)
+    if config.epochs is not None:
+        return max(1, math.ceil(config.epochs * windows / sequences))
+    if config.tokens is not None:
+        return math.ceil(config.tokens / (sequences * context))
+    if config.steps is None:
+        raise UsageError("say how long to train: --steps, --epochs or --tokens")
+    return config.steps
+
+
+def _window_order(tokens: Tokens, config: RunConfig) -> WindowOrder:
+    context = config.model.context_length
+    if len(tokens) <= context:
+        raise InputError(
+            f"the training split has {len(tokens)} tokens, but one window takes {context + 1}: "
+            "add text, or use a shorter --context"
+        )
+    return WindowOrder(tokens=len(tokens), context=context, seed=config.training.seed)
+
+
+def save(run: Run, *, is_best: bool) -> Path:
+    """Write a checkpoint of the run as it is; returns its folder."""
+    return checkpoint.save_checkpoint(
+        run.folder,
+        config=run.config,
+        tokenizer=run.tokenizer,
+        model=run.model.state_dict(),
+        optimizer=optimizer_tensors(run.optimizer, run.model),
+        state=run.state,
+        is_best=is_best,
+    )

@@ -1,0 +1,147 @@
+"""Training as a generator of events: the library yields what happened, the caller draws it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from lm.data.batches import evaluation_batches
+from lm.errors import TrainingError
+from lm.hardware import Hardware
+from lm.model.cost import training_flops_per_token
+from lm.model.transformer import cross_entropy
+from lm.training.events import Evaluation, Event, Saved, Step, Stopped
+from lm.training.journal import Journal
+from lm.training.run import Run, save
+from lm.training.schedules import learning_rate
+
+_EVALUATION_TOKENS = 16_384
+
+
+def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
+    """Train to the last step of the plan, or until `stop()` is true after a step; then save.
+
+    Args:
+        run: from `start` or `resume`.
+        stop: asked once a step.
+
+    Yields:
+        what happened, in order; it is in the run's journal by then.
+
+    Raises:
+        TrainingError: the loss is no longer finite. Checkpoints stay as they are.
+    """
+    journal = Journal(run.folder)
+    while run.state.step < run.plan.steps:
+        event = _step(run)
+        journal.step(event, epoch=run.epoch)
+        yield event
+        stopping = stop()
+        is_last = run.state.step == run.plan.steps
+        is_best = False
+        if is_last or (_due(run.config.training.evaluate_every, run.state.step) and not stopping):
+            evaluation = _evaluate_and_note(run)
+            if evaluation is not None:
+                is_best = evaluation.is_best
+                journal.evaluation(evaluation)
+                yield evaluation
+        if is_last or stopping or is_best or _checkpoint_due(run):
+            yield Saved(run.state.step, save(run, is_best=is_best))
+        if stopping and not is_last:
+            yield Stopped(run.state.step)
+            return
+
+
+def _due(every: int, step: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _checkpoint_due(run: Run) -> bool:
+    training = run.config.training
+    every = training.evaluate_every if training.checkpoint_every is None else training.checkpoint_every
+    return _due(every, run.state.step)
+
+
+def _step(run: Run) -> Step:
+    began = time.perf_counter()
+    config, state = run.config.training, run.state
+    rate = learning_rate(state.step, config=config, steps=run.plan.steps)
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+    torch.manual_seed(_fold(config.seed, state.step))
+    windows = torch.from_numpy(run.order.batch(run.train_tokens, state.samples, run.batch_size))
+    loss = _accumulate(run, windows)
+    norm = nn.utils.clip_grad_norm_(run.model.parameters(), config.clip or math.inf)
+    mean = float(loss) / windows[:, 1:].numel()
+    if not math.isfinite(mean) or not math.isfinite(float(norm)):
+        raise TrainingError(
+            f"{run.folder}: the loss is {mean} and the gradient's norm {float(norm)} at step {state.step + 1}; "
+            "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
+        )
+    run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    tokens, seconds = windows[:, 1:].numel(), time.perf_counter() - began
+    run.state = dataclasses.replace(
+        state,
+        step=state.step + 1,
+        samples=state.samples + len(windows),
+        tokens=state.tokens + tokens,
+        flops=state.flops + tokens * training_flops_per_token(run.config.model),
+        seconds=state.seconds + seconds,
+        finished=state.step + 1 >= run.plan.steps,
+    )
+    return Step(run.state.step, mean, rate, float(norm), tokens, seconds)
+
+
+def _accumulate(run: Run, windows: Tensor) -> Tensor:
+    """Gradients of the mean loss over all tokens of a batch, in micro-batches; returns the summed nats."""
+    total, predicted = torch.zeros((), device=run.hardware.torch_device), windows[:, 1:].numel()
+    for part in windows.split(run.config.training.micro_batch_size or len(windows)):
+        nats = window_loss(run.model, part.to(run.hardware.torch_device, non_blocking=True), run.hardware)
+        (nats / predicted).backward()
+        total += nats.detach()
+    return total
+
+
+def window_loss(model: nn.Module, windows: Tensor, hardware: Hardware) -> Tensor:
+    """Summed surprisal, in nats, of (rows, context + 1) windows: each token but the first is predicted."""
+    with hardware.autocast():
+        logits = model(windows[:, :-1])
+    return cross_entropy(logits, windows[:, 1:])
+
+
+def evaluate(run: Run) -> tuple[float, int]:
+    """Summed nats and number of predictions over the whole validation split, in disjoint windows of the context."""
+    rows = max(1, _EVALUATION_TOKENS // run.context)
+    nats, predicted = 0.0, 0
+    run.model.eval()
+    with torch.inference_mode():
+        for windows in evaluation_batches(run.validation_tokens, context=run.context, rows=rows):
+            batch = torch.from_numpy(windows).to(run.hardware.torch_device)
+            nats += float(window_loss(run.model, batch, run.hardware))
+            predicted += batch[:, 1:].numel()
+    run.model.train()
+    return nats, predicted
+
+
+def _evaluate_and_note(run: Run) -> Evaluation | None:
+    if len(run.validation_tokens) < 2:
+        return None
+    began = time.perf_counter()
+    nats, predicted = evaluate(run)
+    loss, state = nats / predicted, run.state
+    is_best = state.best_loss is None or loss < state.best_loss
+    if is_best:
+        run.state = dataclasses.replace(state, best_loss=loss, best_step=state.step)
+    bits_per_byte = nats / math.log(2) / max(1, run.validation_tokens.bytes)
+    return Evaluation(state.step, loss, bits_per_byte, predicted, time.perf_counter() - began, is_best)
+
+
+def _fold(seed: int, step: int) -> int:
+    """One seed for each step of a run; neighbouring seeds share no step's."""
+    return (seed * 0x9E3779B1 + step * 0x85EBCA77 + 1) % 2**63

@@ -1,0 +1,142 @@
+"""Checkpoints are there whole or not at all, and damage is noticed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import torch
+
+from lm import checkpoint
+from lm.checkpoint import TrainingState, find_checkpoint, load_model, save_checkpoint
+from lm.config import ModelConfig, RunConfig, TokenizerConfig
+from lm.data import tokenizer_training
+from lm.errors import InputError
+from lm.hardware import Hardware
+from lm.model.transformer import build_model
+
+CPU = Hardware("cpu", "float32", 2)
+
+
+@pytest.fixture
+def save(tmp_path):
+    config = RunConfig(model=ModelConfig(vocab_size=257, d_model=16, n_layers=1, n_heads=2, context_length=8))
+    tokenizer = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+
+    def save(step: int, *, is_best: bool = False):
+        model = build_model(config.model, seed=step).state_dict()
+        moments = {"embedding.tokens.weight.exp_avg": torch.ones(3)}
+        return save_checkpoint(
+            tmp_path, config=config, tokenizer=tokenizer, model=model, optimizer=moments,
+            state=TrainingState(step=step, best_loss=1.5), is_best=is_best,
+        )  # fmt: skip
+
+    return save
+
+
+def test_what_is_saved_is_loaded(save, tmp_path):
+    folder = save(3)
+    loaded = load_model(tmp_path, CPU)
+    assert loaded.folder == folder
+    assert loaded.config.model.d_model == 16
+    assert loaded.tokenizer.encode("é") == loaded.tokenizer.encode("é")
+    expected = build_model(loaded.config.model, seed=3).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in loaded.model.state_dict().items())
+    assert not loaded.model.training
+    assert checkpoint.load_state(folder) == TrainingState(step=3, best_loss=1.5)
+
+
+def test_a_checkpoint_is_complete_in_itself(save, tmp_path):
+    moved = save(3).rename(tmp_path / "elsewhere")
+    names = {path.name for path in moved.iterdir()}
+    assert names == {
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+        "manifest.json",
+    }
+    assert load_model(moved, CPU).folder == moved
+
+
+def test_which_one(save, tmp_path):
+    save(3, is_best=True)
+    save(12)
+    assert find_checkpoint(tmp_path).name == "step-3"
+    assert find_checkpoint(tmp_path, which="last").name == "step-12"
+    (tmp_path / "best").unlink()
+    assert find_checkpoint(tmp_path).name == "step-12"
+    (tmp_path / "last").unlink()
+    assert find_checkpoint(tmp_path).name == "step-12"
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json", "state.json"]
+)
+def test_damage_is_noticed_and_named(save, tmp_path, name):
+    path = save(3) / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"{name}: differs"):
+        load_model(tmp_path, CPU)
+    path.unlink()
+    with pytest.raises(InputError, match=f"{name}: missing"):
+        load_model(tmp_path, CPU)
+
+
+@pytest.mark.parametrize("failing", ["save_file", "write_json", "_sync", "_replace_text"])
+def test_a_failed_save_loses_nothing(save, tmp_path, failing, monkeypatch):
+    """Whatever write fails on the way, the run still has a checkpoint that loads."""
+    save(3)
+    real = getattr(checkpoint, failing)
+    for fails_at in itertools.count():
+        calls = itertools.count()
+
+        def fail(*arguments, fails_at=fails_at, calls=calls):
+            if next(calls) == fails_at:
+                raise OSError(28, "No space left on device")
+            return real(*arguments)
+
+        monkeypatch.setattr(checkpoint, failing, fail)
+        try:
+            save(12)
+        except OSError:
+            assert load_model(tmp_path, CPU, which="last").folder.name in ("step-3", "step-12")
+        else:
+            assert fails_at > 0
+            break
+
+
+def test_a_half_written_checkpoint_is_none(save, tmp_path):
+    save(3)
+    (save(12) / "manifest.json").unlink()
+    assert find_checkpoint(tmp_path, which="last").name == "step-3"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "not a run"),
+        ({"config.json": "{}"}, "not a run"),
+        ({"config.json": "{}", "checkpoints/x": ""}, "no checkpoint yet"),
+    ],
+)
+def test_a_folder_that_is_no_run(tmp_path, content, message):
+    for name, text in content.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        find_checkpoint(tmp_path)
+    with pytest.raises(InputError, match="no such run"):
+        find_checkpoint(tmp_path / "nowhere")
+
+
+def test_a_newer_format_is_refused_by_name(save):
+    folder = save(3)
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "format_version": 99}))
+    with pytest.raises(InputError, match="config.json: format version 99"):
+        checkpoint.load_config(folder)

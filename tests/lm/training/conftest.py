@@ -1,0 +1,45 @@
+"""A small corpus of bytes, tokenized once, and runs on it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from lm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainingConfig
+from lm.data import documents, preparation, tokenizer_training
+from lm.data.tokenizer import Tokenizer
+from lm.training.run import Run, start
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> Tokenizer:
+    return tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory, byte_tokenizer) -> Path:
+    """Shards of a text in which the next word depends on the last."""
+    chance, words = random.Random(1), ["ba", "du", "ki", "mo", "ne"]
+    text, at = [], 0
+    for _ in range(3000):
+        at = (at * 2 + (chance.random() < 0.3)) % len(words)
+        text.append(words[at])
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "text.txt").write_text(" ".join(text))
+    sources = documents.resolve([str(folder / "text.txt")])
+    return preparation.prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
+
+
+@pytest.fixture
+def make_run(tmp_path, shards, byte_tokenizer):
+    """Start a small run; fields of any config may be given."""
+
+    def make(name: str = "run", *, model: dict | None = None, **training: object) -> Run:
+        shape = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, **(model or {})}
+        settings = {"batch_size": 6, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **training}
+        config = RunConfig(model=ModelConfig(**shape), training=TrainingConfig(**settings))
+        return start(tmp_path / name, config, byte_tokenizer, shards)
+
+    return make

@@ -1,0 +1,200 @@
+"""Training: the numbers of a plain loop, exact resumption, honest evaluation, and nothing saved is ever lost."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lm import checkpoint
+from lm.config import TrainingConfig
+from lm.errors import InputError, TrainingError, UsageError
+from lm.model.transformer import build_model
+from lm.training.events import Evaluation, Saved, Step, Stopped
+from lm.training.optimizers import make_optimizer
+from lm.training.run import planned_steps, resume, start
+from lm.training.schedules import learning_rate
+from lm.training.trainer import evaluate, train
+
+
+def stop_after(steps: int):
+    taken = iter(range(1, 1_000_000))
+    return lambda: next(taken) >= steps
+
+
+def sums(run) -> dict[str, str]:
+    found = checkpoint.find_checkpoint(run.folder, which="last")
+    return json.loads((found / "manifest.json").read_text())["sha256"]
+
+
+def test_equals_a_plain_loop(make_run):
+    """AdamW, warm-up, clipping and the mean loss, written out with torch alone."""
+    run = make_run(model={"dropout": 0.0}, steps=8, micro_batch_size=2, clip=0.5)
+    config = run.config.training
+    model = build_model(run.config.model, seed=config.seed)
+    decayed = [p for p in model.parameters() if p.ndim == 2]
+    kept = [p for p in model.parameters() if p.ndim == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": kept, "weight_decay": 0.0}],
+        betas=(0.9, 0.95), eps=1e-8,
+    )  # fmt: skip
+    expected = []
+    for step in range(8):
+        windows = torch.from_numpy(run.order.batch(run.train_tokens, 6 * step, 6))
+        loss = F.cross_entropy(model(windows[:, :-1]).transpose(1, 2), windows[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, config=config, steps=8)
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    losses = [event.loss for event in train(run) if isinstance(event, Step)]
+    assert losses == pytest.approx(expected, abs=1e-5)
+    for ours, theirs in zip(run.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 7])
+def test_resuming_equals_never_having_stopped(make_run, stop):
+    """Weights, optimizer and journal, byte for byte, with dropout, accumulation and a decaying schedule."""
+    whole, parts = make_run("whole", micro_batch_size=4), make_run("parts", micro_batch_size=4)
+    list(train(whole))
+    stopped = list(train(parts, stop=stop_after(stop)))
+    assert isinstance(stopped[-1], Stopped)
+    resumed = resume(parts.folder)
+    assert resumed.state.step == stop
+    list(train(resumed))
+    assert sums(whole)["model.safetensors"] == sums(resumed)["model.safetensors"]
+    assert sums(whole)["optimizer.safetensors"] == sums(resumed)["optimizer.safetensors"]
+    steps = [
+        [line for line in (run.folder / "metrics.jsonl").read_text().splitlines() if "gradient_norm" in line]
+        for run in (whole, resumed)
+    ]
+    assert steps[0] == steps[1]
+    assert len(steps[0]) == 12
+
+
+def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
+    run = make_run(checkpoint_every=4)
+    events = list(train(run))
+    first = next(event.folder for event in events if isinstance(event, Saved) and event.step == 4)
+    before = sums(run)
+    list(train(resume(first)))
+    assert sums(run)["model.safetensors"] == before["model.safetensors"]
+    steps = [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+
+
+def test_accumulation_changes_nothing(make_run):
+    losses = []
+    for index, micro_batch_size in enumerate((None, 1, 4)):
+        run = make_run(str(index), model={"dropout": 0.0}, micro_batch_size=micro_batch_size)
+        losses.append([event.loss for event in train(run) if isinstance(event, Step)])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0] == pytest.approx(losses[2], abs=1e-5)
+
+
+def test_dropout_depends_on_the_seed_and_the_step_alone(make_run):
+    first, again, other = make_run("a"), make_run("b"), make_run("c", seed=1)
+    torch.manual_seed(123)
+    one = [event.loss for event in train(first) if isinstance(event, Step)]
+    torch.manual_seed(456)
+    assert one == [event.loss for event in train(again) if isinstance(event, Step)]
+    assert one != [event.loss for event in train(other) if isinstance(event, Step)]
+
+
+def test_evaluation_scores_the_whole_split(make_run):
+    run = make_run()
+    nats, predicted = evaluate(run)
+    tokens = torch.from_numpy(run.validation_tokens.read(0, len(run.validation_tokens)).astype("int64"))
+    model = run.model.double().eval()
+    expected = 0.0
+    with torch.no_grad():
+        for at in range(1, len(tokens)):
+            window = (at - 1) // 16 * 16
+            expected -= model(tokens[None, window:at])[0, -1].log_softmax(-1)[tokens[at]].item()
+    assert predicted == len(tokens) - 1
+    assert nats == pytest.approx(expected, rel=1e-5)
+
+
+def test_it_learns(make_run):
+    """The text has an entropy of about 0.2 nats a byte; a uniform guess costs 5.5."""
+    run = make_run(model={"dropout": 0.0}, steps=240, batch_size=16, learning_rate=1e-2, evaluate_every=80)
+    losses = [event.loss for event in train(run) if isinstance(event, Evaluation)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.5
+    assert run.state.best_loss == losses[-1]
+
+
+def test_events_and_pointers(make_run):
+    run = make_run(evaluate_every=5, checkpoint_every=4)
+    events = list(train(run))
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(1, 13))
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    assert [event.step for event in evaluations] == [5, 10, 12]
+    best = min(evaluations, key=lambda event: event.loss).step
+    saved = {event.step for event in events if isinstance(event, Saved)}
+    assert saved == {4, 8, 12} | {event.step for event in evaluations if event.is_best}
+    assert checkpoint.find_checkpoint(run.folder, which="last").name == "step-12"
+    assert checkpoint.find_checkpoint(run.folder, which="best").name == f"step-{best}"
+    bits = evaluations[-1].loss * evaluations[-1].tokens / math.log(2) / run.validation_tokens.bytes
+    assert evaluations[-1].bits_per_byte == pytest.approx(bits)
+
+
+def test_a_run_is_never_overwritten(make_run, shards, byte_tokenizer):
+    run = make_run()
+    list(train(run))
+    before = sums(run)
+    with pytest.raises(InputError, match="holds a run already"):
+        start(run.folder, run.config, byte_tokenizer, shards)
+    with pytest.raises(UsageError, match="finished after 12 steps"):
+        resume(run.folder)
+    assert sums(run) == before
+
+
+def test_a_finished_run_can_be_trained_on(make_run):
+    run = make_run(schedule="constant")
+    list(train(run))
+    longer = resume(run.folder, longer=TrainingConfig(steps=20))
+    list(train(longer))
+    whole = make_run("whole", schedule="constant", steps=20)
+    list(train(whole))
+    assert sums(longer)["model.safetensors"] == sums(whole)["model.safetensors"]
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_run):
+    run = make_run()
+    list(train(run, stop=stop_after(5)))
+    before, broken = sums(run), resume(run.folder)
+    with torch.no_grad():
+        broken.model.embedding.tokens.weight.fill_(torch.nan)
+    with pytest.raises(TrainingError, match="the loss is nan .* at step 6"):
+        list(train(broken))
+    assert sums(run) == before
+
+
+def test_vectors_are_not_decayed(make_run):
+    run = make_run(model={"bias": True, "norm": "layernorm", "positions": "learned"})
+    optimizer = make_optimizer(run.model, TrainingConfig(steps=1, weight_decay=0.3))
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in run.model.named_parameters():
+        assert decay[id(parameter)] == (0.0 if name.endswith("bias") or "norm" in name else 0.3)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [({"steps": 7}, 7), ({"epochs": 2.0}, 25), ({"epochs": 0.01}, 1), ({"tokens": 1281}, 11),
+     ({"tokens": 1280, "batch_tokens": 250}, 6)],
+)  # fmt: skip
+def test_length_in_steps_epochs_or_tokens(given, steps):
+    config = TrainingConfig(**{"batch_size": 8, **given})
+    assert planned_steps(config, windows=100, context=16) == steps
+
+
+def test_a_corpus_shorter_than_a_window_is_named(make_run):
+    with pytest.raises(InputError, match="the training split has .* tokens, but one window takes 100001"):
+        make_run(model={"context_length": 100_000})
