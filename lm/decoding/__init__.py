@@ -1,0 +1,1 @@
+"""Decoding: steps through a model, samplers, and the loop that generates."""

@@ -1,0 +1,147 @@
+import pytest
+import torch
+
+from lm.config import ModelConfig, SamplingConfig
+from lm.decoding.generate import Finish, Token, generate, prompt_ids
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import DecoderSteps
+from lm.errors import UsageError
+from lm.model.transformer import DecoderOnly, build_model
+from tests.lm.model import hugging_face
+
+GREEDY = Sampler.of(SamplingConfig(greedy=True))
+PROMPT = [3, 14, 15, 9, 2, 6]
+
+
+def make_model(context: int = 64, **fields) -> DecoderOnly:
+    shape = {"positions": "learned", "norm": "layernorm", "activation": "gelu-tanh", "bias": True, **fields}
+    config = ModelConfig(vocab_size=60, context_length=context, d_model=32, n_layers=2, n_heads=4, **shape)
+    model = build_model(config, seed=2).eval()
+    assert isinstance(model, DecoderOnly)
+    hugging_face.randomise(model)
+    return model
+
+
+def collect(model, sampler, *, cached=True, prompt=PROMPT, max_tokens=20, **options):
+    """Tokens, log-probabilities and finish reasons by row."""
+    tokens, logprobs, reasons = {}, {}, {}
+    for event in generate(DecoderSteps(model, cached=cached), prompt, sampler, max_tokens=max_tokens, **options):
+        if isinstance(event, Token):
+            assert event.row not in reasons
+            tokens.setdefault(event.row, []).append(event.id)
+            logprobs.setdefault(event.row, []).append(event.logprob)
+        else:
+            assert isinstance(event, Finish)
+            reasons[event.row] = event.reason
+    return tokens, logprobs, reasons
+
+
+def teacher_forced(model, tokens, prompt=PROMPT):
+    """Logits that predict each of the tokens, all read at once in float64."""
+    with torch.no_grad():
+        logits = model.double()(torch.tensor([prompt + tokens]))[0]
+    model.float()
+    return logits[len(prompt) - 1 : -1]
+
+
+def test_greedy_tokens_and_log_probabilities_are_those_of_teacher_forcing():
+    model = make_model()
+    tokens, logprobs, reasons = collect(model, GREEDY)
+    logits = teacher_forced(model, tokens[0])
+    assert tokens[0] == logits.argmax(-1).tolist()
+    expected = logits.log_softmax(-1).gather(-1, torch.tensor(tokens[0])[:, None]).squeeze(-1)
+    torch.testing.assert_close(torch.tensor(logprobs[0], dtype=torch.float64), expected, atol=1e-5, rtol=0)
+    assert reasons == {0: "length"}
+
+
+def test_sampled_log_probabilities_are_the_unfiltered_models():
+    model = make_model()
+    tokens, logprobs, _ = collect(model, Sampler.of(SamplingConfig(temperature=0.5, top_k=5, seed=1)), n=3)
+    for row in range(3):
+        expected = teacher_forced(model, tokens[row]).log_softmax(-1).gather(-1, torch.tensor(tokens[row])[:, None])
+        torch.testing.assert_close(torch.tensor(logprobs[row]).double(), expected.squeeze(-1), atol=1e-5, rtol=0)
+
+
+def test_greedy_generation_agrees_with_hugging_face():
+    model = make_model()
+    tokens, logprobs, _ = collect(model, GREEDY, max_tokens=40)
+    theirs = hugging_face.gpt2(model).generate(
+        torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, output_logits=True, return_dict_in_generate=True,
+        eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    assert tokens[0] == theirs.sequences[0, len(PROMPT) :].tolist()
+    expected = torch.cat(theirs.logits).log_softmax(-1).max(-1).values
+    torch.testing.assert_close(torch.tensor(logprobs[0]), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("context", [8, 64])
+@pytest.mark.parametrize("fields", [{}, {"positions": "rotary", "n_kv_heads": 2}], ids=str)
+def test_cached_greedy_tokens_equal_uncached_ones_unless_the_best_two_are_as_good(context, fields):
+    model = make_model(context, **fields)
+    for start in range(8):
+        prompt = [start, start + 1, start + 2]
+        cached, _, _ = collect(model, GREEDY, prompt=prompt, max_tokens=50)
+        uncached, _, _ = collect(model, GREEDY, prompt=prompt, max_tokens=50, cached=False)
+        for index, (ours, reference) in enumerate(zip(cached[0], uncached[0], strict=True)):
+            if ours != reference:
+                logits = DecoderSteps(model, cached=False).feed(torch.tensor([prompt + uncached[0][:index]]))
+                best, second = logits[0, -1].topk(2).values.tolist()
+                assert best - second <= 1e-4
+                break
+
+
+def test_a_sample_is_the_same_whatever_samples_are_beside_it():
+    model, sampler = make_model(), Sampler.of(SamplingConfig(temperature=1.0, seed=7))
+    together, _, _ = collect(model, sampler, n=6)
+    for row in range(6):
+        alone, _, _ = collect(model, sampler, n=1, first=row)
+        assert alone == {row: together[row]}
+    assert len({tuple(sample) for sample in together.values()}) == 6
+    assert collect(model, sampler, n=6)[0] == together
+
+
+def test_samples_that_end_leave_without_changing_the_others():
+    model, sampler = make_model(context=16), Sampler.of(SamplingConfig(temperature=1.0, seed=3))
+    stops = {1, 2, 5}
+    free, free_logprobs, _ = collect(model, sampler, n=8, max_tokens=30)
+    stopped, logprobs, reasons = collect(model, sampler, n=8, max_tokens=30, stop_ids=stops)
+    assert set(reasons.values()) == {"length", "end_of_text"}
+    for row in range(8):
+        ends = [index for index, token in enumerate(free[row]) if token in stops]
+        length = ends[0] + 1 if ends else 30
+        assert stopped[row] == free[row][:length]
+        assert logprobs[row] == pytest.approx(free_logprobs[row][:length], abs=1e-5)
+        assert reasons[row] == ("end_of_text" if ends else "length")
+
+
+def test_tokens_come_one_round_after_another():
+    rows = [event.row for event in generate(DecoderSteps(make_model()), PROMPT, GREEDY, max_tokens=3, n=2)]
+    assert rows == [0, 1, 0, 1, 0, 0, 1, 1]
+
+
+def test_a_reader_of_events_can_still_train_between_them():
+    model = make_model(positions="rotary")
+    for _ in generate(DecoderSteps(model), PROMPT, GREEDY, max_tokens=2):
+        model(torch.tensor([PROMPT])).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.decoder.parameters())
+
+
+class Letters:
+    """A tokenizer of 26 letters, as far as prompts go."""
+
+    def __init__(self, start_of_text):
+        self.start_of_text = start_of_text
+
+    def encode(self, text):
+        return [ord(letter) - ord("a") for letter in text]
+
+
+def test_a_prompt_begins_with_the_start_token_if_there_is_one():
+    assert prompt_ids(Letters(30), "cab") == [30, 2, 0, 1]
+    assert prompt_ids(Letters(30), "") == [30]
+    assert prompt_ids(Letters(None), "cab") == [2, 0, 1]
+
+
+def test_nothing_to_begin_from_is_an_error_that_asks_for_a_prompt():
+    with pytest.raises(UsageError, match="give a prompt"):
+        prompt_ids(Letters(None), "")
