@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +17,7 @@ Given = dict[str, dict[str, Any]]
 
 
 def takes(
-    panels: Mapping[str, type], *, leave_out: tuple[str, ...] = ()
+    panels: Mapping[str, type], *, leave_out: tuple[str, ...] = (), defaults: object = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one flag for each option of some config classes.
 
@@ -26,6 +27,7 @@ def takes(
     Args:
         panels: section ("model", "training", …) to config class.
         leave_out: fields that get no flag.
+        defaults: holds the values without flags, as `defaults.section.field`, where they are not the fields' own.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,7 +50,10 @@ def takes(
             command(**values, given=given)
 
         kept = [parameter for name, parameter in own.parameters.items() if name != "given"]
-        added = [_parameter(key, section, described) for key, (section, described) in flags.items()]
+        added = [
+            _parameter(key, section, described, _default(described, getattr(defaults, section, None)))
+            for key, (section, described) in flags.items()
+        ]
         wrapper.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *added]}
         return wrapper
@@ -56,18 +61,47 @@ def takes(
     return decorate
 
 
-def _parameter(name: str, section: str, described: Option) -> inspect.Parameter:
-    kind: Any = Literal[described.choices] if described.choices else described.kind
+_METAVARS = {int: "N", float: "X", str: "TEXT", bool: None}
+
+
+def _default(described: Option, config: object) -> Any:  # noqa: ANN401
+    return described.default if config is None else getattr(config, described.name)
+
+
+def _parameter(name: str, section: str, described: Option, default: Any) -> inspect.Parameter:  # noqa: ANN401
+    """A choice is plain text here: the option's own check says more than Typer's when it is none of them."""
     text = described.help
-    if described.default is not None:
-        text += f" [default: {_plain(described.default)}]"
+    if described.choices:
+        text += f" One of {', '.join(described.choices)}."
+    if default is not None:
+        text += f" [default: {_plain(default)}]"
     flag = f"{described.flag}/--no-{described.flag[2:]}" if described.kind is bool else described.flag
-    text = text.replace("[", r"\[")  # or rich takes it for markup
     annotation = Annotated[
-        kind | None, typer.Option(flag, help=text, rich_help_panel=section.capitalize(), show_default=False)
+        described.kind | None,
+        typer.Option(
+            flag,
+            help=text.replace("[", r"\["),
+            metavar="NAME" if described.choices else _METAVARS[described.kind],
+            rich_help_panel=section.capitalize(),
+            show_default=False,
+            autocompletion=_completion(described.choices) if described.choices else None,
+        ),
     ]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+def _completion(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in choices if choice.startswith(incomplete)]
+
+    return complete
+
+
 def _plain(value: Any) -> str:  # noqa: ANN401
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def unwrapped(docstring: str | None) -> str:
+    """A docstring as help: the lines of a paragraph are joined, indented lines stay as they are."""
+    text = inspect.cleandoc(docstring or "").replace("[", r"\[")
+    return re.sub(r"(?<!\n)\n(?=[^\n ])", " ", text)

@@ -178,7 +178,7 @@ class SamplingConfig(Checked):
 
 
 @dataclass(frozen=True)
-class PerplexityConfig:
+class PerplexityConfig(Checked):
     """How files are scored."""
 
     context: int | None = option(None, "Tokens in a window [default: the model's context].", minimum=1)

@@ -72,7 +72,9 @@ def test_another_format_version_is_refused():
 
 
 def test_what_is_given_wins_over_the_preset():
-    config = resolve("nanogpt-cpu", {"model": {"n_layers": 2}, "training": {"tokens": 500}, "tokenizer": {"kind": "bpe"}})
+    config = resolve(
+        "nanogpt-cpu", {"model": {"n_layers": 2}, "training": {"tokens": 500}, "tokenizer": {"kind": "bpe"}}
+    )
     assert (config.model.n_layers, config.model.d_model) == (2, 128)
     assert (config.training.steps, config.training.tokens) == (None, 500)
     assert config.tokenizer.kind == "bpe"

@@ -30,8 +30,10 @@ def gpt2(model: DecoderOnly) -> GPT2LMHeadModel:
     ).eval()  # fmt: skip
     ours = model.state_dict()
     names = {"attention_norm": "ln_1", "feed_forward_norm": "ln_2", "attention.input": "attn.c_attn",
-             "attention.output": "attn.c_proj", "feed_forward.up": "mlp.c_fc", "feed_forward.down": "mlp.c_proj"}  # fmt: skip
-    state = {"transformer.wte.weight": ours["embedding.tokens.weight"], "lm_head.weight": ours["embedding.tokens.weight"],
+             "attention.output": "attn.c_proj", "feed_forward.up": "mlp.c_fc",
+             "feed_forward.down": "mlp.c_proj"}  # fmt: skip
+    embedding = ours["embedding.tokens.weight"]
+    state = {"transformer.wte.weight": embedding, "lm_head.weight": embedding,
              "transformer.wpe.weight": ours["embedding.positions.weight"]}  # fmt: skip
     for kind in ("weight", "bias"):
         state[f"transformer.ln_f.{kind}"] = ours[f"decoder.final_norm.{kind}"]

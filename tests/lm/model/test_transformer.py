@@ -77,7 +77,9 @@ def test_equals_hugging_face_gpt2():
     compare(ours, theirs, tokens)
 
 
-@pytest.mark.parametrize("fields", [{}, {"n_kv_heads": 2}, {"n_kv_heads": 1, "tie_embeddings": False}, {"rope_base": 500.0}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"n_kv_heads": 2}, {"n_kv_heads": 1, "tie_embeddings": False}, {"rope_base": 500.0}]
+)
 def test_equals_hugging_face_llama(fields):
     ours = randomised(small(**fields))
     compare(ours, hugging_face.llama(ours), ids(4, 32))

@@ -1,0 +1,139 @@
+"""What commands draw: numbers for people, tables, and training as it happens."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lm.training.events import Evaluation, Step
+
+if TYPE_CHECKING:
+    from lm.training.events import Event
+
+_PLAIN_LINES = 20
+_SMOOTHING = 0.9
+
+
+def note(text: str) -> None:
+    """One line about what is going on, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def count(number: float) -> str:
+    """A number at a glance: 812, 4.1k, 12.3M, 1.5G."""
+    for limit, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= limit:
+            return f"{number / limit:.3g}{prefix}"
+    return f"{number:.3g}"
+
+
+def quantity(number: float, unit: str) -> str:
+    """A number with a unit at a glance: 812 B, 12.3 MB, 4.5 GFLOPs."""
+    shown = count(number)
+    digits = shown.rstrip("kMGTPE")
+    return f"{digits} {shown[len(digits) :]}{unit}"
+
+
+def size(number: float) -> str:
+    """Bytes at a glance: 812 B, 4.1 kB, 12.3 MB."""
+    return quantity(number, "B")
+
+
+def duration(seconds: float) -> str:
+    """A time at a glance: 8.1 s, 2:05, 1:02:05."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout, numbers to the right; no frame or colour when it goes to a file or a pipe."""
+    rows = [list(row) for row in rows]
+    is_number = [all(row[i][:1].isdigit() or row[i] in ("", "–") for row in rows) for i in range(len(columns))]
+    if sys.stdout.isatty():
+        drawn = Table(header_style="bold")
+        for column, right in zip(columns, is_number, strict=True):
+            drawn.add_column(column, justify="right" if right else "left")
+        for row in rows:
+            drawn.add_row(*row)
+        Console(highlight=False).print(drawn)
+        return
+    lines = [list(columns), *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        cells = zip(line, widths, is_number, strict=True)
+        print("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip())
+
+
+class TrainingDisplay:
+    """Draws the events of training: a live line on a terminal, now and then a plain line elsewhere."""
+
+    def __init__(self, *, steps: int, first_step: int, tokens_per_step: int) -> None:
+        self.steps, self.tokens_per_step = steps, tokens_per_step
+        self.loss = 0.0
+        self.shown, self.began, self.seconds = 0, time.perf_counter(), 0.0
+        self.every = max(1, (steps - first_step) // _PLAIN_LINES)
+        self.first_step = first_step
+        console = Console(stderr=True)
+        self.progress = Progress(
+            TextColumn("step {task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
+            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} tok/s  lr {task.fields[rate]}"),
+            TimeRemainingColumn(compact=True), console=console, disable=not console.is_terminal,
+        )  # fmt: skip
+        self.task = self.progress.add_task("", total=steps, completed=first_step, loss="–", speed="–", rate="–")
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def show(self, event: Event) -> None:
+        """Draw one event."""
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Evaluation):
+            best = "  best so far" if event.is_best else ""
+            self._line(
+                f"step {event.step:>6,}  validation loss {event.loss:.4f}  perplexity {perplexity(event.loss)}  "
+                f"{event.bits_per_byte:.3f} bits/byte{best}"
+            )
+
+    def _step(self, event: Step) -> None:
+        self.shown += 1
+        self.seconds += event.seconds
+        keep = min(_SMOOTHING, 1 - 1 / self.shown)
+        self.loss = keep * self.loss + (1 - keep) * event.loss
+        speed = count(self.shown * event.tokens / self.seconds)
+        fields = {"loss": f"{self.loss:.3f}", "speed": speed, "rate": f"{event.learning_rate:.2g}"}
+        self.progress.update(self.task, completed=event.step, **fields)
+        if self.progress.disable and (event.step % self.every == 0 or event.step == self.steps):
+            left = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
+            self._line(
+                f"step {event.step:>6,}/{self.steps:,}  loss {self.loss:.4f}  lr {event.learning_rate:.2g}  "
+                f"{speed} tok/s  {duration(left)} left"
+            )
+
+    def _line(self, text: str) -> None:
+        if self.progress.disable:
+            note(text)
+        else:
+            self.progress.console.print(text, highlight=False)
+
+
+def perplexity(nats: float) -> str:
+    """The perplexity of a mean loss, as text."""
+    return f"{math.exp(nats):.2f}" if nats < 20 else "over 1e8"

@@ -1,0 +1,125 @@
+"""`lm info`: what a run or a preset is, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lm.config import RunConfig
+from lm.errors import InputError
+from lm.options import suggestion
+from lm.presets import PRESETS, resolve
+
+
+def info(
+    target: Annotated[
+        str | None, typer.Argument(help="A run, a checkpoint or a preset; without one, all presets are listed.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a run or a preset is: parameters by part, memory, arithmetic per token and spent so far.
+
+    Examples:
+      lm info
+      lm info gpt2
+      lm info runs/novel --json
+    """
+    if target is None:
+        _list_presets(as_json)
+        return
+    described = _describe(target)
+    if as_json:
+        print(json.dumps(described, ensure_ascii=False))
+        return
+    _print(described)
+
+
+def _list_presets(as_json: bool) -> None:
+    from cli.display import count, table
+    from lm.model.cost import parameters_by_part
+
+    rows = {name: (sum(parameters_by_part(resolve(name).model).values()), row.summary) for name, row in PRESETS.items()}
+    if as_json:
+        print(json.dumps({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
+        return
+    table(("preset", "parameters", "what it is"), [(name, count(n), summary) for name, (n, summary) in rows.items()])
+
+
+def _describe(target: str) -> dict[str, Any]:
+    from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_bytes, training_flops_per_token
+
+    config, progress = _find(target)
+    model, parts = config.model, dict(parameters_by_part(config.model))
+    return {
+        "name": target,
+        "preset": config.preset,
+        "parameters": {**{part: number for part, number in parts.items() if number}, "total": sum(parts.values())},
+        "weights_bytes": {"float32": 4 * sum(parts.values()), "bfloat16": 2 * sum(parts.values())},
+        "training_bytes": training_bytes(model),
+        "cache_bytes_per_token": cache_bytes_per_token(model),
+        "training_flops_per_token": training_flops_per_token(model),
+        "config": config.to_dict(),
+        **progress,
+    }
+
+
+def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
+    """The configuration that a name means, and for a run how far it has come."""
+    if target in PRESETS and not Path(target).exists():
+        return resolve(target), {}
+    if not Path(target).exists():
+        raise InputError(f"{target}: neither a run nor a preset{suggestion(target, PRESETS)}; `lm info` lists presets")
+    from lm.checkpoint import find_checkpoint, load_config, load_state
+
+    folder = find_checkpoint(Path(target), which="last")
+    return load_config(folder), {"checkpoint": str(folder), "progress": dataclasses.asdict(load_state(folder))}
+
+
+def _print(described: dict[str, Any]) -> None:
+    from cli.display import table
+
+    parameters = described["parameters"]
+    shares = [
+        (part, f"{number:,}", f"{100 * number / parameters['total']:.1f}%") for part, number in parameters.items()
+    ]
+    table(("parameters", "number", "share"), shares)
+    print()
+    for name, text in [*_facts(described), *_progress(described)]:
+        print(f"{name:<12}{text}")
+
+
+def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
+    from cli.display import quantity, size
+
+    model, weights = described["config"]["model"], described["weights_bytes"]
+    encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
+    return [
+        ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}, {model['n_heads']} heads"),
+        ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
+        ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
+        ("positions", model["positions"]),
+        ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
+        ("training", f"{size(described['training_bytes'])} for weights, gradients and AdamW, and activations on top"),
+        ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
+        ("cache", f"{size(described['cache_bytes_per_token'])} a token of each sequence, in float32"),
+    ]
+
+
+def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:
+    from cli.display import count, duration, perplexity, quantity
+
+    if "progress" not in described:
+        return []
+    state, plan = described["progress"], described["config"]["plan"]
+    spent = f"{count(state['tokens'])} tokens, {quantity(state['flops'], 'FLOPs')}, {duration(state['seconds'])}"
+    lines = [("trained", f"step {state['step']:,} of {plan['steps']:,}: {spent}")]
+    if state["best_loss"] is not None:
+        loss = state["best_loss"]
+        lines.append(
+            ("best", f"validation loss {loss:.4f}, perplexity {perplexity(loss)}, at step {state['best_step']:,}")
+        )
+    return lines

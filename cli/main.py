@@ -1,0 +1,87 @@
+"""The `lm` command: the app, and the one place where an error becomes a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from cli import demo, generate, info, perplexity, prepare, tokenizer, train
+from cli.options import unwrapped
+from lm.errors import LMError
+
+app = typer.Typer(
+    name="lm",
+    help="Train, sample and measure language models on text of your own.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo.demo)
+app.command()(train.train)
+app.command()(generate.generate)
+app.command()(perplexity.perplexity)
+app.command()(info.info)
+app.command()(prepare.prepare)
+app.add_typer(tokenizer.app, name="tokenizer")
+for registered in (*app.registered_commands, *tokenizer.app.registered_commands):
+    registered.help = unwrapped(registered.callback.__doc__)
+
+# typer bundles its own click; every usage error is a subclass of the base of its public BadParameter.
+_UsageProblem = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"lm {version('lm-toolkit')} (torch {version('torch')})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train, sample and measure language models on text of your own."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped)."""
+    try:
+        return app(list(arguments), prog_name="lm", standalone_mode=False) or 0
+    except LMError as error:
+        return _fail(str(error), error.exit_code)
+    except _UsageProblem as error:
+        return _fail(f"{error.format_message()} (see --help)", 2)  # type: ignore[attr-defined]
+    except typer.Abort:
+        return 130
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"lm: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(143)
+
+
+def main() -> None:
+    """Entry point of the `lm` command."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

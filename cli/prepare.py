@@ -1,0 +1,140 @@
+"""`lm prepare`: turn a corpus into token shards, and the progress bar of doing so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import Given, takes
+from cli.tokenizer import AsJson, Specials, Texts, Unknown, load_tokenizer
+from lm.config import DataConfig, RunConfig, TokenizerConfig
+from lm.errors import UsageError
+
+if TYPE_CHECKING:
+    from lm.data.documents import Source
+    from lm.data.preparation import Prepared
+    from lm.data.tokenizer import Tokenizer
+
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="FILE",
+        help="A tokenizer.json, or a folder that has one; without it, one is trained on the corpus.",
+        rich_help_panel="Tokenizer",
+        show_default=False,
+    ),
+]
+
+
+@takes({"tokenizer": TokenizerConfig, "data": DataConfig})
+def prepare(
+    corpus: Texts,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FOLDER", help="Where to; without it, the cache.", show_default=False),
+    ] = None,
+    tokenizer: TokenizerFile = None,
+    special: Specials = None,
+    unknown: Unknown = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace tokens that the folder has already.")] = False,
+    as_json: AsJson = False,
+    given: Given,
+) -> None:
+    """Turn a corpus into token shards, as lm train does by itself.
+
+    A second run with the same inputs reuses the shards. Without -o they go where lm train finds them.
+    """
+    training_flags = [*given["tokenizer"], *(["special"] if special else []), *(["unknown"] if unknown else [])]
+    if tokenizer is not None and training_flags:
+        flag = "--" + training_flags[0].replace("_", "-")
+        raise UsageError(f"{flag} is for training a tokenizer; it does not go with --tokenizer")
+    from lm.data import documents, preparation
+
+    config = RunConfig(tokenizer=TokenizerConfig(**given["tokenizer"]), data=DataConfig(**given["data"]))
+    sources = documents.resolve(corpus)
+    loaded = tokenizer_for(sources, config, tokenizer, special=special, unknown=unknown)
+    with encode_progress() as progress:
+        if out is None:
+            prepared = preparation.prepare_cached(sources, loaded, config.data, progress=progress)
+        else:
+            prepared = preparation.prepare(sources, loaded, config.data, out, force=force, progress=progress)
+    report = _report(prepared)
+    _show(report)
+    if as_json:
+        print(json.dumps(report, ensure_ascii=False))
+
+
+def tokenizer_for(
+    sources: Sequence[Source],
+    config: RunConfig,
+    path: Path | None,
+    *,
+    special: Sequence[str] | None = None,
+    unknown: str | None = None,
+) -> Tokenizer:
+    """The tokenizer at a path; without one, the one that the config describes, trained on the sources."""
+    if path is not None:
+        return load_tokenizer(path)
+    from cli.display import note, size
+    from lm.data import cache, corpus, tokenizer_training
+
+    surveyed = corpus.survey(sources, config.data)
+    limit = tokenizer_training.SAMPLE_BYTES
+    if config.tokenizer.kind == "bpe" and surveyed.source_bytes > limit:
+        note(f"tokenizer trained on a sample: {size(limit)} of {size(surveyed.source_bytes)}")
+    return cache.train_tokenizer(surveyed, config.tokenizer, special_tokens=special or (), unknown=unknown)
+
+
+@contextmanager
+def encode_progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar for tokenizing, fed with (bytes done, bytes in all); None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("tokenizing", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _report(prepared: Prepared) -> dict[str, Any]:
+    manifest = prepared.manifest
+    splits = {
+        name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes, "shards": len(split.shards)}
+        for name, split in manifest.splits.items()
+    }
+    return {
+        "folder": str(prepared.folder),
+        "reused": prepared.reused,
+        "vocab_size": manifest.vocab_size,
+        "tokenizer": manifest.tokenizer,
+        "splits": splits,
+    }
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from cli.display import size
+
+    table = Table("split", box=None, pad_edge=False)
+    for column in ("documents", "tokens", "text", "bytes per token"):
+        table.add_column(column, justify="right")
+    for name, split in report["splits"].items():
+        compression = f"{split['bytes'] / split['tokens']:.2f}" if split["tokens"] else "–"
+        table.add_row(name, f"{split['documents']:,}", f"{split['tokens']:,}", size(split["bytes"]), compression)
+    console = Console(stderr=True, highlight=False)
+    console.print(table)
+    console.print(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}", soft_wrap=True, markup=False)

@@ -1,0 +1,200 @@
+"""`lm tokenizer`: train a tokenizer, encode and decode."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import Given, takes
+from lm.config import DataConfig, TokenizerConfig
+from lm.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from lm.data.corpus import Corpus
+    from lm.data.tokenizer import Tokenizer
+    from lm.data.tokenizer_training import Trained
+
+app = typer.Typer(help="Train a tokenizer, encode text and decode ids.", no_args_is_help=True)
+
+Texts = Annotated[
+    list[str], typer.Argument(metavar="CORPUS", help="Text files, folders, globs, or - for stdin.", show_default=False)
+]
+TokenizerPath = Annotated[
+    Path,
+    typer.Argument(metavar="TOKENIZER", help="A tokenizer.json, or a run, checkpoint or folder that has one."),
+]
+Specials = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--special",
+        metavar="TOKEN",
+        help="A special token to add (may be repeated); bpe and byte have <|endoftext|> anyway.",
+        rich_help_panel="Tokenizer",
+    ),
+]
+Unknown = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CHARACTER",
+        help="With --kind char: what stands for characters the corpus does not have; without it they are an error.",
+        rich_help_panel="Tokenizer",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+
+_MEASURED_BYTES = 1_000_000
+
+
+@app.command()
+@takes({"tokenizer": TokenizerConfig, "data": DataConfig}, leave_out=("validation",))
+def train(
+    corpus: Texts,
+    *,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The tokenizer.json to write.")],
+    special: Specials = None,
+    unknown: Unknown = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    as_json: AsJson = False,
+    given: Given,
+) -> None:
+    """Train a tokenizer on text files.
+
+    The result is a plain tokenizer.json that the tokenizers and transformers libraries load too.
+    """
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder; name the file to write, for instance {out / 'tokenizer.json'} (--out)")
+    if out.exists() and not force:
+        raise InputError(f"{out}: is there already; choose another name, or --force")
+    from cli.display import note
+    from lm.data import corpus as corpora
+    from lm.data import documents, tokenizer_training
+
+    config = TokenizerConfig(**given["tokenizer"])
+    tokenizer_training.check(config, special_tokens=special or (), unknown=unknown)
+    data = DataConfig(**given["data"], validation="0")
+    surveyed = corpora.survey(documents.resolve(corpus), data)
+    trained = tokenizer_training.train(
+        corpora.training_texts(surveyed),
+        config,
+        corpus_bytes=surveyed.source_bytes,
+        special_tokens=special or (),
+        unknown=unknown,
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    trained.tokenizer.save(out)
+    report = _report(trained, surveyed, config, out)
+    note(_described(report))
+    if as_json:
+        print(json.dumps(report, ensure_ascii=False))
+
+
+def _report(trained: Trained, surveyed: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
+    from lm.data import corpus as corpora
+    from lm.data.tokenizer_training import Sample
+
+    sample = Sample(corpora.training_texts(surveyed), corpus_bytes=surveyed.source_bytes, limit=_MEASURED_BYTES)
+    tokens = sum(len(ids) for text in sample for ids in trained.tokenizer.encode_batch([text]))
+    return {
+        "path": str(out),
+        "kind": config.kind,
+        "vocab_size": trained.tokenizer.vocab_size,
+        "special_tokens": trained.tokenizer.special_tokens,
+        "bytes_per_token": round(sample.used / tokens, 4) if tokens else None,
+        "sample_bytes": trained.sample_bytes,
+        "corpus_bytes": trained.corpus_bytes,
+        "sha256": trained.tokenizer.sha256,
+    }
+
+
+def _described(report: Mapping[str, Any]) -> str:
+    from cli.display import size
+
+    sample, corpus = report["sample_bytes"], report["corpus_bytes"]
+    compression = f", {report['bytes_per_token']:.2f} bytes per token" if report["bytes_per_token"] else ""
+    if report["kind"] == "byte":
+        used = "nothing to train"
+    elif sample < corpus:
+        used = f"trained on a sample: {size(sample)} of {size(corpus)}"
+    else:
+        used = f"trained on {size(corpus)}"
+    return f"{report['path']}: {report['kind']}, vocabulary {report['vocab_size']:,}{compression}; {used}"
+
+
+@app.command()
+def encode(
+    tokenizer: TokenizerPath,
+    text: Annotated[
+        str | None, typer.Argument(help="The text; without it all of stdin, line ends included.", show_default=False)
+    ] = None,
+    *,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Take special tokens spelled in the text for those tokens.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the ids of a text: one line, with spaces between them."""
+    ids = load_tokenizer(tokenizer).encode(_stdin() if text is None else text, parse_special=parse_special)
+    print(json.dumps(ids) if as_json else " ".join(map(str, ids)))
+
+
+@app.command()
+def decode(
+    tokenizer: TokenizerPath,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="IDS", help="The ids; without them stdin, as encode prints them.", show_default=False),
+    ] = None,
+    *,
+    skip_special: Annotated[bool, typer.Option("--skip-special", help="Leave special tokens out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the text of ids, exactly: nothing is added to it unless stdout is a terminal."""
+    loaded = load_tokenizer(tokenizer)
+    text = loaded.decode(_numbers(" ".join(ids) if ids else _stdin()), skip_special=skip_special)
+    if as_json:
+        print(json.dumps({"text": text}, ensure_ascii=False))
+        return
+    if sys.stdout.isatty() and not text.endswith("\n"):
+        text += "\n"
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def _numbers(text: str) -> list[int]:
+    words = re.sub(r"[\[\],]", " ", text).split()
+    wrong = next((word for word in words if not word.isascii() or not word.isdecimal()), None)
+    if wrong is not None:
+        raise InputError(f"{wrong!r} is no token id; ids are whole numbers with spaces between them")
+    return [int(word) for word in words]
+
+
+def _stdin() -> str:
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"stdin: not valid UTF-8 at byte offset {error.start} (0x{data[error.start]:02x})") from None
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a file, of a folder that has a tokenizer.json, or of a run's last checkpoint."""
+    from lm.data.tokenizer import FILE_NAME, Tokenizer
+
+    if not path.is_dir():
+        return Tokenizer.load(path)
+    last = path / "last"
+    folders = [path]
+    if last.is_file():
+        folders.append(path / "checkpoints" / last.read_text(encoding="utf-8").strip())
+    found = next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
+    if found is None:
+        raise InputError(f"{path}: no {FILE_NAME} in this folder, and it is no run with checkpoints")
+    return Tokenizer.load(found)

@@ -1,0 +1,202 @@
+"""`lm train`: a model from a text."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import Given, takes
+from lm.config import LENGTHS, SECTIONS, RunConfig, TrainingConfig
+from lm.errors import InputError, UsageError
+from lm.presets import DEFAULT_PRESET, PRESETS, resolve
+
+if TYPE_CHECKING:
+    from lm.data.tokenizer import Tokenizer
+    from lm.training.run import Run
+
+RUNS = Path("runs")
+
+
+@takes(SECTIONS, defaults=resolve(DEFAULT_PRESET))
+def train(
+    corpus: Annotated[
+        list[str] | None, typer.Argument(help="Text files, folders or globs, - for stdin, or a folder of `lm prepare`.")
+    ] = None,
+    *,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help=r"Folder of the new run \[default: a new one under runs/].")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option("--preset", help=f"Start from these settings: {', '.join(PRESETS)}.")
+    ] = DEFAULT_PRESET,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json instead of training one.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with this run from its last checkpoint.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")] = False,
+    given: Given,
+) -> None:
+    """Train a language model on text of your own.
+
+    The text is tokenized first (the tokens are kept for the next time), a tenth is held out, and the model with the
+    lowest loss on it is the run's best. Ctrl-C saves; --resume goes on exactly where it stopped.
+
+    A preset sets all that follows; flags change it. The defaults shown are those of the preset tiny.
+
+    Examples:
+      lm train book.txt
+      lm train texts/ --preset small --epochs 3 -o runs/novel
+      lm train --resume runs/novel
+    """
+    run = _resumed(resume, corpus, given) if resume else _started(corpus or [], out, preset, tokenizer, given)
+    signal_number = _train(run)
+    if as_json:
+        print(json.dumps(_summary(run)))
+    if signal_number and not run.state.finished:
+        raise typer.Exit(128 + signal_number)
+
+
+def _started(corpus: list[str], out: Path | None, preset: str, tokenizer: Path | None, given: Given) -> Run:
+    from cli.display import count, note
+    from lm.training.run import start
+
+    config = resolve(preset, given)
+    if config.model.is_encoder_decoder:
+        raise UsageError(f"preset {preset} is an encoder-decoder, which needs pairs of texts; lm train takes a corpus")
+    if not corpus:
+        raise UsageError("name a corpus: text files, folders, globs, or - for stdin")
+    made, data = _tokens(corpus, config, tokenizer)
+    run = start(out or _free_folder(corpus[0], preset), config, made, data)
+    parameters = sum(p.numel() for p in run.model.parameters())
+    note(
+        f"model   {count(parameters)} parameters (preset {preset}), {run.plan.dtype} on {run.plan.device}, "
+        f"{run.plan.threads} threads"
+    )
+    note(
+        f"plan    {run.plan.steps:,} steps of {run.batch_size} x {run.context} tokens: "
+        f"{run.plan.steps * run.batch_size / run.order.windows:.1f} epochs, {training_flops(run):.2g} FLOPs"
+    )
+    note(f"run     {run.folder}")
+    return run
+
+
+def training_flops(run: Run) -> float:
+    """Arithmetic of all the steps that a run has planned."""
+    from lm.model.cost import training_flops_per_token
+
+    return run.plan.steps * run.batch_size * run.context * training_flops_per_token(run.config.model)
+
+
+def _tokens(corpus: list[str], config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:
+    """The tokenizer and the folder of shards: those of `lm prepare`, or made now."""
+    from cli.display import count, note, size
+    from cli.prepare import encode_progress, tokenizer_for
+    from lm.data import documents, shards
+    from lm.data.preparation import prepare_cached
+    from lm.data.tokenizer import FILE_NAME, Tokenizer
+
+    if len(corpus) == 1 and (Path(corpus[0]) / shards.MANIFEST).is_file():
+        folder = Path(corpus[0])
+        manifest, made = shards.read_manifest(folder), Tokenizer.load(tokenizer or folder / FILE_NAME)
+        if made.sha256 != manifest.tokenizer:
+            raise InputError(f"{tokenizer}: not the tokenizer that made the tokens in {folder} (leave out --tokenizer)")
+    else:
+        sources = documents.resolve(corpus)
+        made = tokenizer_for(sources, config, tokenizer)
+        with encode_progress() as progress:
+            prepared = prepare_cached(sources, made, config.data, progress=progress)
+        folder, manifest = prepared.folder, prepared.manifest
+        note(f"tokens  {folder}{' (made before)' if prepared.reused else ''}")
+    train, held_out = manifest.splits["train"], manifest.splits["validation"]
+    note(
+        f"corpus  {size(train.bytes + held_out.bytes)} in {train.documents + held_out.documents:,} documents; "
+        f"vocabulary {made.vocab_size:,}; {count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
+    )
+    return made, folder
+
+
+def _free_folder(corpus: str, preset: str) -> Path:
+    stem = Path(corpus).stem if corpus != "-" else "stdin"
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stem).strip("-.") or "run"
+    names = (f"{stem}-{preset}" + (f"-{number}" if number > 1 else "") for number in range(1, 1_000_000))
+    return next(RUNS / name for name in names if not (RUNS / name).exists())
+
+
+def _resumed(path: Path, corpus: list[str] | None, given: Given) -> Run:
+    from cli.display import note
+    from lm.training.run import resume
+
+    lengths = {name: value for name, value in given["training"].items() if name in LENGTHS}
+    fixed = [name for section in given.values() for name in section if name not in LENGTHS]
+    if corpus or fixed:
+        what = f"--{fixed[0].replace('_', '-')}" if fixed else "a corpus"
+        raise UsageError(f"--resume goes on with the run as it was planned; {what} cannot be changed (start a new run)")
+    run = resume(path, longer=TrainingConfig(**lengths) if lengths else None)
+    note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    return run
+
+
+def _train(run: Run) -> int:
+    """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
+    from cli.display import TrainingDisplay, duration, note, perplexity
+    from lm.training.trainer import train
+
+    tokens = run.batch_size * run.context
+    with _StopSignals() as signals:
+        display = TrainingDisplay(steps=run.plan.steps, first_step=run.state.step, tokens_per_step=tokens)
+        with display:
+            for event in train(run, stop=signals.received):
+                display.show(event)
+    if not run.state.finished:
+        note(f"stopped at step {run.state.step:,}, saved; go on with: lm train --resume {run.folder}")
+        return signals.number
+    note(f"done in {duration(run.state.seconds)} of training")
+    if run.state.best_loss is not None:
+        best = run.state.best_loss
+        note(f"best    validation loss {best:.4f}, perplexity {perplexity(best)}, at step {run.state.best_step:,}")
+    note(f'next    lm generate {run.folder} "Once"    lm perplexity {run.folder} FILE    lm info {run.folder}')
+    return signals.number
+
+
+class _StopSignals:
+    """While open, the first Ctrl-C or SIGTERM asks training to stop after its step; the second ends it at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def __enter__(self) -> _StopSignals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:
+            raise SystemExit(128 + number)
+        self.number = number
+        print("\nstopping after this step; once more to stop at once, without saving", file=sys.stderr)
+
+    def received(self) -> bool:
+        """Whether a signal has come."""
+        return self.number != 0
+
+
+def _summary(run: Run) -> dict[str, object]:
+    state = run.state
+    return {
+        "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,
+        "best_loss": state.best_loss, "best_step": state.best_step, "seconds": state.seconds, "flops": state.flops,
+    }  # fmt: skip

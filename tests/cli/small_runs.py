@@ -1,0 +1,35 @@
+"""Runs with random weights, for tests of commands that need a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lm.checkpoint import TrainingState, save_checkpoint
+from lm.config import ModelConfig, RunConfig, TokenizerConfig
+from lm.data import tokenizer_training
+from lm.data.tokenizer import Tokenizer
+from lm.model.transformer import build_model
+
+TEXT = "The owl saw the fox by the mill.\nÜber den Bäumen sang 狐 the owl — and the fox ran.\n" * 3
+
+
+def make_run(folder: Path, *, kind: str = "bpe", **fields) -> Path:
+    """A run of a small model that was never trained; `fields` are those of ModelConfig."""
+    tokenizer = make_tokenizer(kind)
+    shape = {"context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
+    model = ModelConfig(vocab_size=tokenizer.vocab_size, **shape)
+    save_checkpoint(
+        folder,
+        config=RunConfig(model=model),
+        tokenizer=tokenizer,
+        model=build_model(model, seed=3).state_dict(),
+        optimizer={},
+        state=TrainingState(),
+        is_best=True,
+    )
+    return folder
+
+
+def make_tokenizer(kind: str) -> Tokenizer:
+    config = TokenizerConfig(kind=kind, vocab_size=300)
+    return tokenizer_training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer

@@ -1,0 +1,259 @@
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cli.main import run
+from lm.data.tokenizer import Tokenizer
+from lm.decoding.steps import DecoderSteps
+from tests.cli.small_runs import make_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of three kinds of model, by the kind of their tokenizer or shape."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "bpe": make_run(folder / "bpe"),
+        "char": make_run(folder / "char", kind="char"),
+        "encoder": make_run(folder / "encoder", n_encoder_layers=1, positions="sinusoidal"),
+    }
+
+
+class Stdin(io.TextIOWrapper):
+    """Standard input that holds these bytes, as a pipe or a terminal does."""
+
+    def __init__(self, data: bytes = b"", *, terminal: bool = False) -> None:
+        super().__init__(io.BytesIO(data))
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.fixture(autouse=True)
+def stdin(monkeypatch):
+    """Replaces standard input; empty unless a test says otherwise."""
+
+    def replace(data: bytes = b"", **options) -> None:
+        monkeypatch.setattr(sys, "stdin", Stdin(data, **options))
+
+    replace()
+    return replace
+
+
+@pytest.fixture
+def lm(capsys):
+    """Runs a command line that must succeed; returns its standard output."""
+
+    def succeed(*arguments) -> str:
+        code = run([str(argument) for argument in arguments])
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        assert output.err == ""
+        return output.out
+
+    return succeed
+
+
+def failure(capsys, *arguments) -> tuple[int, str]:
+    code = run([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    return code, output.err
+
+
+def records(lm, *arguments) -> list[dict]:
+    return [json.loads(line) for line in lm("generate", *arguments, "--json").splitlines()]
+
+
+def test_json_describes_each_sample(lm, runs):
+    (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 12, "--seed", 5)
+    assert list(sample) == ["prompt", "text", "tokens", "logprobs", "finish_reason", "seed"]
+    assert sample["prompt"] == "The owl"
+    assert sample["seed"] == 5
+    assert sample["finish_reason"] in ("length", "end_of_text")
+    tokenizer = Tokenizer.load(runs["bpe"] / "checkpoints/step-0/tokenizer.json")
+    assert sample["text"] == tokenizer.decode(sample["tokens"])
+    assert len(sample["tokens"]) == len(sample["logprobs"]) == 12
+
+
+def test_log_probabilities_are_the_models(lm, runs):
+    from lm.checkpoint import load_model
+    from lm.config import HardwareConfig
+    from lm.hardware import inference_hardware
+
+    (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 9, "--temperature", 0.5, "--top-k", 3)
+    loaded = load_model(runs["bpe"], inference_hardware(HardwareConfig(device="cpu")))
+    prompt = [loaded.tokenizer.start_of_text, *loaded.tokenizer.encode("The owl")]
+    logits = DecoderSteps(loaded.model, cached=False).feed(torch.tensor([prompt + sample["tokens"]]))[0]
+    expected = logits[len(prompt) - 1 : -1].log_softmax(-1)[torch.arange(9), sample["tokens"]]
+    assert sample["logprobs"] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_text_is_the_prompt_and_its_continuation(lm, runs):
+    flags = ("--greedy", "--max-tokens", 10)
+    (sample,) = records(lm, runs["bpe"], "The owl", *flags)
+    assert lm("generate", runs["bpe"], "The owl", *flags) == "The owl" + sample["text"].removesuffix("\n") + "\n"
+    assert lm("generate", runs["bpe"], "The owl", *flags, "--no-echo") == sample["text"].removesuffix("\n") + "\n"
+
+
+def test_samples_are_parted_by_separator_lines_as_documents_of_a_corpus(lm, runs):
+    flags = (runs["bpe"], "The", "-n", 4, "--seed", 1, "--max-tokens", 8)
+    samples = records(lm, *flags)
+    texts = ["The" + sample["text"].removesuffix("\n") + "\n" for sample in samples]
+    assert lm("generate", *flags) == "<|endoftext|>\n".join(texts)
+    assert len(set(texts)) == 4
+
+
+def test_a_sample_is_the_same_for_every_number_of_samples_batch_and_cache(lm, runs):
+    flags = ("The owl", "--seed", 11, "--max-tokens", 50)
+    reference = records(lm, runs["bpe"], *flags, "-n", 5)
+    for others in (["-n", 2], ["-n", 5, "--batch-size", 2], ["-n", 5, "--no-cache"], ["-n", 3, "--batch-size", 1]):
+        again = records(lm, runs["bpe"], *flags, *others)
+        assert [sample["tokens"] for sample in again] == [sample["tokens"] for sample in reference[: len(again)]]
+    (first,) = records(lm, runs["bpe"], *flags)
+    assert first["tokens"] == reference[0]["tokens"]
+
+
+def test_a_fresh_seed_is_reported_and_repeats_the_sample(lm, runs):
+    (sample,) = records(lm, runs["bpe"], "The owl")
+    (other,) = records(lm, runs["bpe"], "The owl")
+    assert sample["seed"] != other["seed"]
+    (again,) = records(lm, runs["bpe"], "The owl", "--seed", sample["seed"])
+    assert again["tokens"] == sample["tokens"]
+
+
+def test_the_prompt_can_come_from_a_pipe_less_one_line_end(lm, runs, stdin):
+    for data, argument, prompt in (
+        (b"The fox\n", [], "The fox"),
+        (b"The fox\r\n", ["-"], "The fox"),
+        ("Über\n\n".encode(), [], "Über\n"),
+        (b"ignored", ["The owl"], "The owl"),
+    ):
+        stdin(data)
+        (sample,) = records(lm, runs["bpe"], *argument, "--max-tokens", 1)
+        assert sample["prompt"] == prompt
+
+
+def test_without_a_prompt_a_new_document_begins(lm, runs, stdin):
+    for terminal in (True, False):
+        stdin(b"", terminal=terminal)
+        (sample,) = records(lm, runs["bpe"], "--max-tokens", 3)
+        assert sample["prompt"] == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_without_a_prompt_or_a_start_token_a_prompt_is_asked_for(capsys, runs, stdin, terminal):
+    stdin(b"", terminal=terminal)
+    code, message = failure(capsys, "generate", runs["char"])
+    assert code == 2
+    assert "give a prompt" in message
+
+
+def test_a_text_ends_at_its_end_token(lm, runs):
+    samples = records(lm, runs["bpe"], "The owl", "-n", 40, "--temperature", 3, "--max-tokens", 60, "--seed", 2)
+    end = Tokenizer.load(runs["bpe"] / "checkpoints/step-0/tokenizer.json").end_of_text
+    reasons = [sample["finish_reason"] for sample in samples]
+    assert set(reasons) == {"length", "end_of_text"}
+    for sample in samples:
+        assert (sample["tokens"][-1] == end) == (sample["finish_reason"] == "end_of_text")
+        assert end not in sample["tokens"][:-1]
+        assert "<|endoftext|>" not in sample["text"]
+
+
+def test_stats_go_to_stderr_when_asked_for(capsys, runs):
+    assert run(["generate", str(runs["bpe"]), "The", "--stats", "--seed", "9", "--max-tokens", "3"]) == 0
+    error = capsys.readouterr().err
+    assert "3 tokens" in error
+    assert "seed 9" in error
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--temperature", "-1"], "--temperature"),
+        (["--top-k", "0"], "--top-k"),
+        (["--top-p", "2"], "--top-p"),
+        (["--max-tokens", "-5"], "--max-tokens"),
+        (["-n", "0"], "--samples"),
+        (["--dtype", "float8"], "--dtype"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_exit_code_2(capsys, runs, flags, named):
+    code, message = failure(capsys, "generate", runs["bpe"], "The", *flags)
+    assert code == 2
+    assert named in message
+
+
+def test_what_is_no_run_is_one_line_and_exit_code_1(capsys, tmp_path):
+    for path in (tmp_path / "nothing", tmp_path):
+        code, message = failure(capsys, "generate", path, "The")
+        assert code == 1
+        assert str(path) in message
+
+
+def test_an_encoder_decoder_is_refused(capsys, runs):
+    code, message = failure(capsys, "generate", runs["encoder"], "The")
+    assert code == 2
+    assert "encoder-decoder" in message
+
+
+def test_bytes_that_are_no_text_are_refused(capsys, runs, stdin):
+    stdin(b"The \xff owl")
+    code, message = failure(capsys, "generate", runs["bpe"])
+    assert code == 1
+    assert "byte offset 4" in message
+    code, message = failure(capsys, "generate", runs["char"], "The owl Q")
+    assert code == 1
+    assert "Q" in message
+
+
+def command(*arguments) -> list[str]:
+    return [sys.executable, "-m", "cli.main", *(str(argument) for argument in arguments)]
+
+
+def test_ctrl_c_ends_with_what_there_is(runs):
+    process = subprocess.Popen(
+        command("generate", runs["bpe"], "The", "--max-tokens", 10**9), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    begun = process.stdout.read(40)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == b""
+    assert begun.startswith(b"The")
+    (begun + output).decode()
+    assert output.endswith(b"\n")
+
+
+def test_on_a_terminal_nothing_waits_for_a_key(runs):
+    ours, theirs = pty.openpty()
+    finished = subprocess.run(
+        command("generate", runs["bpe"], "--max-tokens", 5), stdin=theirs, capture_output=True, timeout=120, check=True
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert finished.stdout
+    assert finished.stderr == b""
+
+
+def test_the_prompt_is_bold_on_a_terminal(runs, tmp_path):
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    subprocess.run(
+        command("generate", runs["bpe"], "The owl", "--max-tokens", 2), stdin=theirs, stdout=theirs,
+        stderr=subprocess.PIPE, env=environment, timeout=120, check=True,
+    )  # fmt: skip
+    written = os.read(ours, 10_000)
+    os.close(ours)
+    os.close(theirs)
+    assert written.startswith(b"\x1b[1mThe owl\x1b[0m")

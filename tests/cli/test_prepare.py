@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+from lm.data.shards import open_split
+from lm.data.tokenizer import Tokenizer
+
+TEXT = "It was the best of times, it was the worst of times.\n" * 50
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    Path("corpus.txt").write_text(TEXT)
+    return tmp_path
+
+
+def test_trains_a_tokenizer_and_keeps_it_with_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prepare", "corpus.txt", "-o", "out", "--vocab-size", "280", "--json"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    tokens = [open_split("out", "train"), open_split("out", "validation")]
+    assert report["reused"] is False
+    assert [report["splits"][name]["tokens"] for name in ("train", "validation")] == [len(split) for split in tokens]
+    tokenizer = Tokenizer.load("out/tokenizer.json")
+    assert "".join(tokenizer.decode(split.read(0, len(split))) for split in tokens) == TEXT
+    assert "wrote out" in captured.err
+    assert "\x1b" not in captured.err
+
+
+def test_a_second_run_reuses_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["prepare", "corpus.txt", "-o", "out", "--kind", "char", "--json"]
+    assert run(arguments) == 0
+    before = Path("out/train-00000.npy").stat().st_mtime_ns
+    assert run(arguments) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["reused"], second["reused"]) == (False, True)
+    assert Path("out/train-00000.npy").stat().st_mtime_ns == before
+
+
+def test_without_a_folder_tokens_go_to_the_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prepare", "corpus.txt", "--kind", "byte", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert Path(report["folder"]).is_relative_to(folder / "cache")
+
+
+def test_a_tokenizer_and_validation_files_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("held.txt").write_text("held out")
+    assert run(["tokenizer", "train", "corpus.txt", "-o", "t.json", "--kind", "byte"]) == 0
+    arguments = ["prepare", "corpus.txt", "--tokenizer", "t.json", "-o", "out", "--validation", "held.txt", "--json"]
+    assert run(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["validation"]["bytes"] == 8
+
+
+def test_stdin_is_a_corpus() -> None:
+    command = [sys.executable, "-m", "cli.main", "prepare", "-", "--kind", "char", "-o", "out", "--validation", "0"]
+    subprocess.run(command, input=b"abcabc", check=True, capture_output=True)
+    assert open_split("out", "train").read(0, 6).tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere.txt", "-o", "out"], 1, "nowhere.txt"),
+        (["corpus.txt", "-o", "out", "--validation", "2"], 2, "--validation"),
+        (["corpus.txt", "-o", "out", "--tokenizer", "t.json", "--vocab-size", "300"], 2, "--vocab-size"),
+        (["corpus.txt", "-o", "out", "--tokenizer", "nowhere.json"], 1, "nowhere.json"),
+        (["binary.txt", "-o", "out"], 1, "binary.txt: looks like a binary file (NUL byte at offset 1)"),
+        (["empty.txt", "-o", "out"], 1, "empty"),
+        (["corpus.txt", "-o", "."], 1, "holds no prepared tokens"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("binary.txt").write_bytes(b"a\0b")
+    Path("empty.txt").write_text("")
+    assert run(["prepare", *arguments]) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not Path("out").exists()

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+from cli.main import run
+from lm.data import tokenizer_training
+
+TEXT = "It was the best of times, it was the worst of times.\n" * 50
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def byte_tokenizer(corpus: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "bytes.json"
+    assert run(["tokenizer", "train", str(corpus), "-o", str(path), "--kind", "byte"]) == 0
+    return path
+
+
+def lm(*arguments: str, stdin: bytes = b"") -> bytes:
+    command = [sys.executable, "-m", "cli.main", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, check=True).stdout
+
+
+def test_training_writes_a_file_and_says_what_it_made(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "tokenizer.json"
+    arguments = ["tokenizer", "train", str(corpus), "-o", str(out), "--vocab-size", "280", "--special", "<|user|>"]
+    assert run([*arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    loaded = tokenizers.Tokenizer.from_file(str(out))
+    assert report["vocab_size"] == loaded.get_vocab_size() == 280
+    assert report["special_tokens"] == {"<|endoftext|>": 0, "<|user|>": 1}
+    assert report["bytes_per_token"] == pytest.approx(len(TEXT) / len(loaded.encode(TEXT).ids), abs=1e-3)
+    assert "vocabulary 280" in captured.err
+    assert "trained on 2.65 kB" in captured.err
+
+
+def test_a_sample_is_announced(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        tokenizer_training.train, "__kwdefaults__", {"special_tokens": (), "unknown": None, "sample_bytes": 1000}
+    )
+    (tmp_path / "z.txt").write_text("short text")
+    assert run(["tokenizer", "train", str(tmp_path), "-o", str(tmp_path / "t.json"), "--vocab-size", "270"]) == 0
+    assert "trained on a sample: 10 B of 2.66 kB" in capsys.readouterr().err
+
+
+def test_characters_are_exactly_the_corpus_s(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "char.json"
+    assert run(["tokenizer", "train", str(corpus), "-o", str(out), "--kind", "char", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["vocab_size"] == len(set(TEXT))
+    assert run(["tokenizer", "encode", str(out), "Ω"]) == 1
+    error = capsys.readouterr().err
+    assert "U+03A9" in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_is_replaced_only_if_asked(
+    corpus: Path, byte_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = byte_tokenizer.read_bytes()
+    arguments = ["tokenizer", "train", str(corpus), "-o", str(byte_tokenizer), "--kind", "char"]
+    assert run(arguments) == 1
+    assert "--force" in capsys.readouterr().err
+    assert byte_tokenizer.read_bytes() == before
+    assert run([*arguments, "--force"]) == 0
+    assert byte_tokenizer.read_bytes() != before
+
+
+def test_encode_prints_ids(byte_tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(["tokenizer", "encode", str(byte_tokenizer), "é\n"]) == 0
+    assert run(["tokenizer", "encode", str(byte_tokenizer), "ab", "--json"]) == 0
+    assert capsys.readouterr().out == "195 169 10\n[97, 98]\n"
+
+
+def test_special_tokens_are_parsed_if_asked(byte_tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(["tokenizer", "encode", str(byte_tokenizer), "a<|endoftext|>", "--parse-special"]) == 0
+    assert capsys.readouterr().out == "97 256\n"
+
+
+def test_decode_takes_what_encode_prints(byte_tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    for ids in (["97", "256", "98"], ["[97, 256, 98]"]):
+        assert run(["tokenizer", "decode", str(byte_tokenizer), *ids]) == 0
+    assert run(["tokenizer", "decode", str(byte_tokenizer), "97", "256", "98", "--skip-special", "--json"]) == 0
+    assert capsys.readouterr().out == 'a<|endoftext|>ba<|endoftext|>b{"text": "ab"}\n'
+
+
+@pytest.mark.parametrize("data", ["", "no newline", "한국어 🙂\r\n\n  <|endoftext|>\n"])
+def test_encode_then_decode_is_the_identity_on_bytes(data: str, byte_tokenizer: Path) -> None:
+    ids = lm("tokenizer", "encode", str(byte_tokenizer), stdin=data.encode())
+    assert lm("tokenizer", "decode", str(byte_tokenizer), stdin=ids) == data.encode()
+
+
+def test_a_run_and_a_checkpoint_have_their_tokenizer(
+    byte_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = tmp_path / "run" / "checkpoints" / "step-200"
+    step.mkdir(parents=True)
+    (step / "tokenizer.json").write_bytes(byte_tokenizer.read_bytes())
+    (tmp_path / "run" / "last").write_text("step-200\n")
+    capsys.readouterr()
+    for folder in (step, tmp_path / "run"):
+        assert run(["tokenizer", "encode", str(folder), "a"]) == 0
+    assert capsys.readouterr().out == "97\n97\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train", "nowhere.txt", "-o", "t.json"], 1, "nowhere.txt: no such file"),
+        (["train", "corpus.txt", "-o", "t.json", "--vocab-size", "12"], 2, "--vocab-size"),
+        (["train", "corpus.txt", "-o", "t.json", "--kind", "bpe", "--unknown", "?"], 2, "--unknown"),
+        (["train", "corpus.txt", "-o", "."], 2, "--out"),
+        (["train", "empty.txt", "-o", "t.json"], 1, "empty.txt"),
+        (["train", "latin.txt", "-o", "t.json"], 1, "latin.txt: not valid UTF-8 at byte offset 3"),
+        (["encode", "nowhere.json", "a"], 1, "nowhere.json"),
+        (["encode", "corpus.txt", "a"], 1, "corpus.txt: not a tokenizer.json"),
+        (["encode", ".", "a"], 1, "no tokenizer.json"),
+        (["decode", "bytes.json", "12", "x"], 1, "'x'"),
+        (["decode", "bytes.json", "999"], 1, "999"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str],
+    code: int,
+    message: str,
+    *,
+    byte_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.txt").write_text("")
+    Path("latin.txt").write_bytes(b"caf\xe9")
+    capsys.readouterr()
+    assert run(["tokenizer", *arguments]) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not Path("t.json").exists()
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = "import sys, cli.tokenizer, cli.prepare; print({'torch', 'numpy', 'tokenizers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,0 +1,71 @@
+"""Bad input: one clear line on stderr, the right exit code, no traceback, nothing on stdout."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.main import run
+from tests.system.conftest import SMALL
+
+CASES = {
+    "missing file": (["train", "{0}/none.txt"], 1, "none.txt: no such file"),
+    "missing folder in a glob": (["train", "{0}/none/*.txt"], 1, "none/*.txt"),
+    "binary file": (["train", "{0}/binary.bin"], 1, "binary.bin: looks like a binary file"),
+    "invalid UTF-8": (["train", "{0}/latin1.txt"], 1, "latin1.txt: not valid UTF-8 at byte offset 3"),
+    "empty corpus": (["train", "{0}/empty.txt"], 1, "empty"),
+    "no corpus": (["train"], 2, "name a corpus"),
+    "corpus shorter than a context": (["train", "{0}/short.txt", "--kind", "byte"], 1, "one window takes 129"),
+    "unknown preset": (["train", "{0}/text.txt", "--preset", "gtp2"], 2, "did you mean 'gpt2'"),
+    "encoder-decoder preset": (["train", "{0}/text.txt", "--preset", "transformer-base"], 2, "encoder-decoder"),
+    "unknown flag": (["train", "{0}/text.txt", "--stepz", "3"], 2, "--stepz"),
+    "unknown command": (["trian"], 2, "trian"),
+    "no number": (["train", "{0}/text.txt", "--steps", "many"], 2, "--steps"),
+    "negative size": (["train", "{0}/text.txt", "--d-model", "-8"], 2, "d_model must be at least 1, not -8"),
+    "zero steps": (["train", "{0}/text.txt", "--steps", "0"], 2, "steps must be at least 1, not 0"),
+    "two lengths": (["train", "{0}/text.txt", "--steps", "3", "--epochs", "1"], 2, "only one of --steps, --epochs"),
+    "heads that don't divide": (["train", "{0}/text.txt", "--n-heads", "3"], 2, "n_heads 3 does not divide d_model"),
+    "unknown choice": (["train", "{0}/text.txt", "--schedule", "cosin"], 2, "did you mean 'cosine'"),
+    "a folder with a run": (["train", "{0}/text.txt", "-o", "{0}/run", *SMALL], 1, "holds a run already"),
+    "a tokenizer that is none": (["train", "{0}/text.txt", "--tokenizer", "{0}/text.txt"], 1, "text.txt: not a tokenizer.json"),
+    "the wrong tokenizer": (["train", "{0}/tokens", "--tokenizer", "{0}/other.json"], 1, "other.json: not the tokenizer"),
+    "validation beyond one": (["train", "{0}/text.txt", "--validation", "1.5", *SMALL], 2, "validation"),
+    "resuming nothing": (["train", "--resume", "{0}/nowhere"], 1, "nowhere: no such run"),
+    "resuming a folder that is no run": (["train", "--resume", "{0}/tokens"], 1, "tokens: not a run"),
+    "generating from no run": (["generate", "{0}/tokens", "x"], 1, "tokens: not a run"),
+    "negative temperature": (["generate", "{0}/run", "x", "--temperature", "-1"], 2, "temperature must be at least 0"),
+    "top-p above one": (["generate", "{0}/run", "x", "--top-p", "1.5"], 2, "top_p must be at most 1"),
+    "no tokens": (["generate", "{0}/run", "x", "--max-tokens", "0"], 2, "max_tokens must be at least 1"),
+    "a device that is not there": (["generate", "{0}/run", "x", "--device", "mps"], 2, "no mps device"),
+    "measuring nothing": (["perplexity", "{0}/run", "{0}/none.txt"], 1, "none.txt: no such file"),
+    "measuring a binary file": (["perplexity", "{0}/run", "{0}/binary.bin"], 1, "binary.bin"),
+    "measuring invalid UTF-8": (["perplexity", "{0}/run", "{0}/latin1.txt"], 1, "latin1.txt: not valid UTF-8 at byte offset 3"),
+    "a stride beyond the context": (["perplexity", "{0}/run", "{0}/text.txt", "--stride", "99"], 2, "stride"),
+    "information on nothing": (["info", "{0}/nowhere"], 1, "nowhere: neither a run nor a preset"),
+    "a preset almost": (["info", "gtp2"], 1, "did you mean 'gpt2'"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def files(place):
+    (place / "binary.bin").write_bytes(b"\x7fELF\x00\x01\x02" * 100)
+    (place / "latin1.txt").write_bytes("Caf\xe9 au lait\n".encode("latin-1") * 50)
+    (place / "empty.txt").write_text("")
+    (place / "short.txt").write_text("too short\n")
+    assert run(["prepare", str(place / "text.txt"), "-o", str(place / "tokens"), "--kind", "char"]) in (0, 1)
+    assert run(["tokenizer", "train", str(place / "text.txt"), "-o", str(place / "other.json"), "--kind", "byte"]) == 0
+    return place
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_clear_line(name, files, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    arguments, code, message = CASES[name]
+    capsys.readouterr()
+    assert run([argument.format(files) for argument in arguments]) == code
+    captured = capsys.readouterr()
+    said = captured.err.strip().splitlines()
+    assert message in said[-1]
+    assert said[-1].startswith("lm: ")
+    assert not any("Traceback" in line for line in said)
+    assert captured.out == ""
+    assert not (tmp_path / "runs").exists()
