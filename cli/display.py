@@ -118,8 +118,8 @@ class TrainingDisplay:
         keep = min(_SMOOTHING, 1 - 1 / self.shown)
         self.loss = keep * self.loss + (1 - keep) * event.loss
         speed = count(self.shown * event.tokens / self.seconds)
-        fields = {"loss": f"{self.loss:.3f}", "speed": speed, "rate": f"{event.learning_rate:.2g}"}
-        self.progress.update(self.task, completed=event.step, **fields)
+        loss, rate = f"{self.loss:.3f}", f"{event.learning_rate:.2g}"
+        self.progress.update(self.task, completed=event.step, loss=loss, speed=speed, rate=rate)
         if self.progress.disable and (event.step % self.every == 0 or event.step == self.steps):
             left = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
             self._line(

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,7 @@ for registered in (*app.registered_commands, *tokenizer.app.registered_commands)
     registered.help = unwrapped(registered.callback.__doc__)
 
 # typer bundles its own click; every usage error is a subclass of the base of its public BadParameter.
-_UsageProblem = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+_UsageProblem: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
 def _print_version(wanted: bool) -> None:
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
-        return _fail(f"{error.format_message()} (see --help)", 2)  # type: ignore[attr-defined]
+        return _fail(f"{error.format_message()} (see --help)", 2)
     except typer.Abort:
         return 130
     except OSError as error:

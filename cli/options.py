@@ -76,8 +76,9 @@ def _parameter(name: str, section: str, described: Option, default: Any) -> insp
     if default is not None:
         text += f" [default: {_plain(default)}]"
     flag = f"{described.flag}/--no-{described.flag[2:]}" if described.kind is bool else described.flag
+    kind: Any = described.kind
     annotation = Annotated[
-        described.kind | None,
+        kind | None,
         typer.Option(
             flag,
             help=text.replace("[", r"\["),

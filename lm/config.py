@@ -92,7 +92,7 @@ class ModelConfig(Checked):
 
     @property
     def feed_forward_width(self) -> int:
-        """Hidden width of the feed-forward layer: 4·d_model unless set; 8/3·d_model, up to a multiple of 32, for SwiGLU."""
+        """Hidden width of the feed-forward layer: 4 d_model unless set; for SwiGLU 8/3 d_model, to a multiple of 32."""
         if self.d_ff is not None:
             return self.d_ff
         return -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model
@@ -185,8 +185,8 @@ class PerplexityConfig(Checked):
     stride: int | None = option(
         None,
         "Tokens from one window to the next, and scored in each. Half of the context lets every token (but a "
-        "document's first ones) see at least that much; the whole context is twice as fast and blinder; 1 is the slowest "
-        "and shows each token a full context [default: half of the context].",
+        "document's first ones) see at least that much; the whole context is twice as fast and blinder; 1 is the "
+        "slowest and shows each token a full context [default: half of the context].",
         minimum=1,
     )
     batch_size: int = option(16, "Windows scored together; changes the speed, not the result.", minimum=1)

@@ -109,7 +109,8 @@ class Checked:
     """A config that checks itself when it is made: every described field against its own description."""
 
     def __post_init__(self) -> None:
-        for described in options(type(self)):
+        kind: Any = type(self)
+        for described in options(kind):
             described.check(getattr(self, described.name))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 from lm.config import ModelConfig, PerplexityConfig
 from lm.data.documents import Source, fragments

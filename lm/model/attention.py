@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config import ModelConfig

@@ -90,7 +90,7 @@ def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | Non
     """
     found = checkpoint.find_checkpoint(path, which="last")
     if found.parent.name != "checkpoints":
-        raise InputError(f"{path}: not in the checkpoints/ of a run; --resume takes a run folder or a checkpoint in one")
+        raise InputError(f"{path}: not in the checkpoints/ of a run; --resume takes a run or a checkpoint in one")
     checkpoint.verify(found)
     config = checkpoint.load_config(found)
     if config.plan is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def test_an_epoch_visits_disjoint_windows_once(tokens, seed):
     order = WindowOrder(tokens=tokens, context=16, seed=seed)
     for epoch in range(3):
         starts = sorted(order.starts(epoch * order.windows, order.windows))
-        assert all(later - earlier == 16 for earlier, later in zip(starts, starts[1:], strict=False))
+        assert all(later - earlier == 16 for earlier, later in itertools.pairwise(starts))
         assert starts[0] >= 0
         assert starts[-1] + 17 <= tokens
 
