@@ -209,8 +209,11 @@ class _Texts(_Output):
             self._print(f"{END_OF_TEXT}\n" if self.current else "")
             self._print(typer.style(self.prompt, bold=True) if bold and self.prompt else self.prompt)
             self.written = 0
-        self._print(sample.text[self.written :])
-        self.written = len(sample.text)
+        fresh, self.written = (
+            sample.text[self.written :],
+            len(sample.text),
+        )  # in this order, or Ctrl-C could repeat text
+        self._print(fresh)
 
     def end(self, sample: _Sample) -> None:
         if not (self.prompt + sample.text).endswith("\n"):

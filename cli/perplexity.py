@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("file", "tokens", "words", "bytes", "nats", "perplexity", "word perplexity", "bits/byte", "standard error")
 
+_LONGEST = 1e9
+
 
 @takes({"perplexity": PerplexityConfig, "hardware": HardwareConfig})
 def perplexity(
@@ -153,6 +155,11 @@ def _print_table(files: Sequence[tuple[str, Tally]], total: Tally, conditions: d
 def _row(name: str, tally: Tally) -> list[str]:
     counts = [f"{number:,}" for number in (tally.tokens, tally.words, tally.bytes)]
     figures = (tally.nats, tally.perplexity, tally.word_perplexity, tally.bits_per_byte, tally.standard_error)
-    formats = (",.1f", ",.3f", ",.3f", ".4f", ".4f")
-    shown = ["–" if value is None else format(value, form) for value, form in zip(figures, formats, strict=True)]
-    return [name, *counts, *shown]
+    decimals = (1, 3, 3, 4, 4)
+    return [name, *counts, *map(_number, figures, decimals)]
+
+
+def _number(value: float | None, decimals: int) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.{decimals}f}" if value < _LONGEST else f"{value:.3g}"

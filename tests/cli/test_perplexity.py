@@ -112,6 +112,14 @@ def test_the_table_states_unit_context_and_stride(capsys, runs, texts):
     assert total.startswith("total")
 
 
+def test_huge_figures_stay_short(capsys, runs, tmp_path):
+    (tmp_path / "word.txt").write_text("Thefoxbythemill" * 5)
+    assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "word.txt")]) == 0
+    figures = capsys.readouterr().out.splitlines()[1]
+    assert "e+" in figures
+    assert len(figures) < len(str(tmp_path)) + 120
+
+
 def test_one_file_has_no_total_row(capsys, runs, texts):
     assert run(["perplexity", str(runs["bpe"]), str(texts / "a.txt")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
