@@ -47,7 +47,7 @@ def generate(
     ] = True,
     stats: Annotated[
         bool | None,
-        typer.Option(help=r"Speed and seed on stderr \[default: if that is a terminal].", show_default=False),
+        typer.Option(help="Speed and seed on stderr [default: if that is a terminal].", show_default=False),
     ] = None,
     as_json: Annotated[
         bool,

@@ -11,16 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from cli import demo, generate, info, perplexity, prepare, tokenizer, train
-from cli.options import unwrapped
+from cli.help import CONTEXT_SETTINGS, describe
 from lm.errors import LMError
 
 app = typer.Typer(
     name="lm",
     help="Train, sample and measure language models on text of your own.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT_SETTINGS,
 )
 app.command()(demo.demo)
 app.command()(train.train)
@@ -29,8 +28,7 @@ app.command()(perplexity.perplexity)
 app.command()(info.info)
 app.command()(prepare.prepare)
 app.add_typer(tokenizer.app, name="tokenizer")
-for registered in (*app.registered_commands, *tokenizer.app.registered_commands):
-    registered.help = unwrapped(registered.callback.__doc__)
+describe(app, tokenizer.app)
 
 # typer bundles its own click; every usage error is a subclass of the base of its public BadParameter.
 _UsageProblem: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -56,7 +54,7 @@ def options(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped)."""
     try:
-        return app(list(arguments), prog_name="lm", standalone_mode=False) or 0
+        return app(list(arguments) or ["--help"], prog_name="lm", standalone_mode=False) or 0
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:

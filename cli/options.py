@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -81,7 +80,7 @@ def _parameter(name: str, section: str, described: Option, default: Any) -> insp
         kind | None,
         typer.Option(
             flag,
-            help=text.replace("[", r"\["),
+            help=text,
             metavar="NAME" if described.choices else _METAVARS[described.kind],
             rich_help_panel=section.capitalize(),
             show_default=False,
@@ -100,9 +99,3 @@ def _completion(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 def _plain(value: Any) -> str:  # noqa: ANN401
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def unwrapped(docstring: str | None) -> str:
-    """A docstring as help: the lines of a paragraph are joined, indented lines stay as they are."""
-    text = inspect.cleandoc(docstring or "").replace("[", r"\[")
-    return re.sub(r"(?<!\n)\n(?=[^\n ])", " ", text)

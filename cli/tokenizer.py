@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lm.data.tokenizer import Tokenizer
     from lm.data.tokenizer_training import Trained
 
-app = typer.Typer(help="Train a tokenizer, encode text and decode ids.", no_args_is_help=True)
+app = typer.Typer(help="Train a tokenizer, encode text and decode ids.", rich_markup_mode=None)
 
 Texts = Annotated[
     list[str], typer.Argument(metavar="CORPUS", help="Text files, folders, globs, or - for stdin.", show_default=False)

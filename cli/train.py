@@ -31,7 +31,7 @@ def train(
     ] = None,
     *,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help=r"Folder of the new run \[default: a new one under runs/].")
+        Path | None, typer.Option("--out", "-o", help="Folder of the new run [default: a new one under runs/].")
     ] = None,
     preset: Annotated[
         str, typer.Option("--preset", help=f"Start from these settings: {', '.join(PRESETS)}.")
