@@ -13,7 +13,7 @@ from lm.errors import InputError
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run it makes.")] = Path("runs/demo"),
-    steps: Annotated[int, typer.Option("--steps", help="Optimizer steps to train for.", min=1)] = 700,
+    steps: Annotated[int, typer.Option("--steps", help="Optimizer steps to train for.", min=1)] = 400,
 ) -> None:
     """Train a small model on the stories that ship with lm, sample from it and measure it: about two minutes.
 

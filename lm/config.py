@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -58,7 +59,11 @@ class ModelConfig(Checked):
     )
     tie_embeddings: bool = option(True, "Use the token embedding as the output layer too.")
     scale_embeddings: bool = option(False, "Multiply embeddings by the square root of d_model.")
-    init_std: float = option(0.02, "Standard deviation of the initial weights.", minimum=0)
+    init_std: float | None = option(
+        None,
+        "Standard deviation of the initial weights [default: 0.02 at GPT-2's width of 768, growing as 1/√d_model].",
+        minimum=0,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,6 +94,11 @@ class ModelConfig(Checked):
     def kv_heads(self) -> int:
         """Key/value heads: as many as query heads unless set."""
         return self.n_kv_heads or self.n_heads
+
+    @property
+    def initial_std(self) -> float:
+        """Standard deviation of the initial weights: as set, else 0.02·√(768 / d_model)."""
+        return 0.02 * math.sqrt(768 / self.d_model) if self.init_std is None else self.init_std
 
     @property
     def feed_forward_width(self) -> int:

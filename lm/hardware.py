@@ -12,7 +12,7 @@ import torch
 from lm.config import HardwareConfig
 from lm.errors import UsageError
 
-_WIDTH_FOR_BFLOAT16_ON_CPU = 256
+_WIDTH_FOR_BFLOAT16_ON_CPU = 128
 
 
 @dataclass(frozen=True)

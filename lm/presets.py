@@ -29,6 +29,7 @@ def _gpt2(n_layers: int, d_model: int, n_heads: int) -> dict[str, Any]:
     return {
         "vocab_size": 50257, "context_length": 1024, "d_model": d_model, "n_layers": n_layers, "n_heads": n_heads,
         "positions": "learned", "norm": "layernorm", "activation": "gelu-tanh", "bias": True, "dropout": 0.1,
+        "init_std": 0.02,
     }  # fmt: skip
 
 

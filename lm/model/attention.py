@@ -210,4 +210,5 @@ class MultiHeadAttention(nn.Module):
 
     @staticmethod
     def _normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
-        return x if norm is None else norm(x).to(x.dtype)
+        """In the type of `x`: under autocast that is not the type of the norm's weight."""
+        return x if norm is None else F.rms_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.eps)

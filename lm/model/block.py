@@ -152,7 +152,7 @@ class Stack(nn.Module):
 
 
 def initialise(module: nn.Module, config: ModelConfig) -> None:
-    """Draw the weights: normal with `init_std`, outputs of sublayers smaller by √(2·layers), biases zero.
+    """Draw the weights: normal, outputs of sublayers smaller by √(2·layers), biases zero.
 
     Embeddings that are scaled by √d_model start at 1/√d_model. Source: Radford et al. 2019, section 2.3.
     """
@@ -163,11 +163,11 @@ def initialise(module: nn.Module, config: ModelConfig) -> None:
         elif parameter.ndim == 1:
             nn.init.ones_(parameter)
         elif name.endswith(("output.weight", "down.weight")):
-            nn.init.normal_(parameter, std=config.init_std / (2 * layers) ** 0.5)
+            nn.init.normal_(parameter, std=config.initial_std / (2 * layers) ** 0.5)
         elif name.endswith("tokens.weight") and config.scale_embeddings:
             nn.init.normal_(parameter, std=config.d_model**-0.5)
         else:
-            nn.init.normal_(parameter, std=config.init_std)
+            nn.init.normal_(parameter, std=config.initial_std)
 
 
 def count_parameters(module: nn.Module) -> int:

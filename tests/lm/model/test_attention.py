@@ -19,6 +19,7 @@ BATCH, HEADS, HEAD = 3, 4, 8
 
 def naive(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
     """One query at a time, in float64, straight from the definition."""
+    query, key, value = query.detach(), key.detach(), value.detach()
     batch, heads, n_queries, head = query.shape
     kv_heads, n_keys = key.shape[1:3]
     output = torch.zeros(batch, heads, n_queries, head, dtype=torch.float64)
