@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from lm.errors import InputError
-
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run it makes.")] = Path("runs/demo"),
@@ -20,10 +18,9 @@ def demo(
     Every command is shown before it runs, so that it can be typed again by hand.
     """
     import corpora
-    from lm.training.run import holds_checkpoints
+    from lm.training.run import refuse_existing
 
-    if holds_checkpoints(out):
-        raise InputError(f"{out}: a run is there already; name another folder with -o, or remove it")
+    refuse_existing(out)
     stories, held_out = corpora.path("stories/train.txt"), corpora.path("stories/heldout.txt")
     _say(
         "lm learns to write from text alone. A megabyte of little stories ships with it. One command makes a "

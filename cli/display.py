@@ -13,13 +13,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lm.training.events import Evaluation, Step
+from cli.curves import sparkline
+from lm.training.events import Evaluation, Sample, Step, Stopped
 
 if TYPE_CHECKING:
     from lm.training.events import Event
 
 _PLAIN_LINES = 20
 _SMOOTHING = 0.9
+_CURVE_WIDTH = 10
 
 
 def note(text: str) -> None:
@@ -78,19 +80,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 class TrainingDisplay:
     """Draws the events of training: a live line on a terminal, now and then a plain line elsewhere."""
 
-    def __init__(self, *, steps: int, first_step: int, tokens_per_step: int) -> None:
-        self.steps, self.tokens_per_step = steps, tokens_per_step
+    def __init__(self, *, steps: int, first_step: int, flops_per_token: float, matrix_rate: float) -> None:
+        """For steps first_step + 1 … steps; model-FLOPs utilisation is against `matrix_rate` FLOP/s."""
+        self.steps, self.flops_per_token, self.matrix_rate = steps, flops_per_token, matrix_rate
         self.loss = 0.0
+        self.losses: list[float] = []
         self.shown, self.began, self.seconds = 0, time.perf_counter(), 0.0
         self.every = max(1, (steps - first_step) // _PLAIN_LINES)
-        self.first_step = first_step
         console = Console(stderr=True)
         self.progress = Progress(
-            TextColumn("step {task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
-            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} tok/s  lr {task.fields[rate]}"),
+            TextColumn("{task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
+            TextColumn("loss {task.fields[loss]} {task.fields[curve]} {task.fields[speed]}"),
             TimeRemainingColumn(compact=True), console=console, disable=not console.is_terminal,
         )  # fmt: skip
-        self.task = self.progress.add_task("", total=steps, completed=first_step, loss="–", speed="–", rate="–")
+        self.task = self.progress.add_task("", total=steps, completed=first_step, loss="–", curve="", speed="")
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -105,6 +108,10 @@ class TrainingDisplay:
         """Draw one event."""
         if isinstance(event, Step):
             self._step(event)
+        elif isinstance(event, Sample):
+            self._line(f"step {event.step:>6,}  {event.prompt}|{' '.join(event.text.split())}")
+        elif isinstance(event, Stopped) and event.patience_ran_out:
+            self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):
             best = "  best so far" if event.is_best else ""
             self._line(
@@ -117,14 +124,18 @@ class TrainingDisplay:
         self.seconds += event.seconds
         keep = min(_SMOOTHING, 1 - 1 / self.shown)
         self.loss = keep * self.loss + (1 - keep) * event.loss
-        speed = count(self.shown * event.tokens / self.seconds)
-        loss, rate = f"{self.loss:.3f}", f"{event.learning_rate:.2g}"
-        self.progress.update(self.task, completed=event.step, loss=loss, speed=speed, rate=rate)
+        self.losses.append(self.loss)
+        rate = self.shown * event.tokens / self.seconds
+        speed = f"{count(rate)} tok/s {rate * self.flops_per_token / self.matrix_rate:.0%} MFU"
+        shown = self.losses[:: max(1, len(self.losses) // (2 * _CURVE_WIDTH) + 1)]
+        self.progress.update(
+            self.task, completed=event.step, loss=f"{self.loss:.3f}", curve=sparkline(shown, _CURVE_WIDTH), speed=speed
+        )
         if self.progress.disable and (event.step % self.every == 0 or event.step == self.steps):
             left = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
             self._line(
                 f"step {event.step:>6,}/{self.steps:,}  loss {self.loss:.4f}  lr {event.learning_rate:.2g}  "
-                f"{speed} tok/s  {duration(left)} left"
+                f"{speed}  {duration(left)} left"
             )
 
     def _line(self, text: str) -> None:

@@ -60,7 +60,7 @@ def takes(
     return decorate
 
 
-_METAVARS = {int: "N", float: "X", str: "TEXT", bool: None}
+_METAVARS = {int: "N", float: "X", str: "TEXT", bool: None, tuple: "TEXT"}
 
 
 def _default(described: Option, config: object) -> Any:  # noqa: ANN401
@@ -72,10 +72,10 @@ def _parameter(name: str, section: str, described: Option, default: Any) -> insp
     text = described.help
     if described.choices:
         text += f" One of {', '.join(described.choices)}."
-    if default is not None:
+    if default not in (None, ()):
         text += f" [default: {_plain(default)}]"
     flag = f"{described.flag}/--no-{described.flag[2:]}" if described.kind is bool else described.flag
-    kind: Any = described.kind
+    kind: Any = list[str] if described.kind is tuple else described.kind
     annotation = Annotated[
         kind | None,
         typer.Option(

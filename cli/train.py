@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -15,13 +15,26 @@ import typer
 from cli.options import Given, takes
 from lm.config import LENGTHS, SECTIONS, RunConfig, TrainingConfig
 from lm.errors import InputError, UsageError
-from lm.presets import DEFAULT_PRESET, PRESETS, resolve
+from lm.presets import DEFAULT_PRESET, PRESETS, read_toml, resolve
 
 if TYPE_CHECKING:
     from lm.data.tokenizer import Tokenizer
     from lm.training.run import Run
 
 RUNS = Path("runs")
+
+
+def newest_by_default(arguments: Sequence[str]) -> list[str]:
+    """A command line in which `--resume` without a run means the newest unfinished one in runs/.
+
+    Typer has no options whose value can be left out.
+    """
+    given = list(arguments)
+    if given[:1] == ["train"] and "--resume" in given:
+        place = given.index("--resume") + 1
+        if place == len(given) or given[place].startswith("-"):
+            given.insert(place, str(RUNS))
+    return given
 
 
 @takes(SECTIONS, defaults=resolve(DEFAULT_PRESET))
@@ -34,13 +47,27 @@ def train(
         Path | None, typer.Option("--out", "-o", help="Folder of the new run [default: a new one under runs/].")
     ] = None,
     preset: Annotated[
-        str, typer.Option("--preset", help=f"Start from these settings: {', '.join(PRESETS)}.")
-    ] = DEFAULT_PRESET,
+        str | None,
+        typer.Option("--preset", help=f"Start from these settings: {', '.join(PRESETS)} [default: {DEFAULT_PRESET}]."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="Settings from a TOML file: preset, and tables [model], [training] and so on."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--from", help="Start from the weights of this run, with its tokenizer and a fresh schedule."),
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json instead of training one.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with this run from its last checkpoint.")
+        Path | None,
+        typer.Option(
+            "--resume",
+            help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
+            "is not finished.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")] = False,
     given: Given,
@@ -50,14 +77,22 @@ def train(
     The text is tokenized first (the tokens are kept for the next time), a tenth is held out, and the model with the
     lowest loss on it is the run's best. Ctrl-C saves; --resume goes on exactly where it stopped.
 
-    A preset sets all that follows; flags change it. The defaults shown are those of the preset tiny.
+    A preset sets all that follows, a TOML file changes it, and flags win over both. Tables and keys of the file are
+    those of a run's config.json. The defaults shown are those of the preset tiny.
 
     Examples:
       lm train book.txt
       lm train texts/ --preset small --epochs 3 -o runs/novel
+      lm train letters.txt --from runs/novel --steps 200 --learning-rate 3e-4 -o runs/letters
       lm train --resume runs/novel
     """
-    run = _resumed(resume, corpus, given) if resume else _started(corpus or [], out, preset, tokenizer, given)
+    if resume:
+        run = _resumed(resume, bool(corpus or out or preset or config or weights or tokenizer), given)
+    else:
+        if not corpus:
+            raise UsageError("name a corpus: text files, folders, globs, or - for stdin")
+        settings = _settings(preset, config, weights, given)
+        run = _started(corpus, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
     signal_number = _train(run)
     if as_json:
         print(json.dumps(_summary(run)))
@@ -65,20 +100,35 @@ def train(
         raise typer.Exit(128 + signal_number)
 
 
-def _started(corpus: list[str], out: Path | None, preset: str, tokenizer: Path | None, given: Given) -> Run:
-    from cli.display import count, note
-    from lm.training.run import start
+def _settings(preset: str | None, file: Path | None, weights: Path | None, given: Given) -> RunConfig:
+    """The preset, changed by the file, the model to start from and the flags, the later winning over the earlier."""
+    named, values = read_toml(file) if file else (None, {})
+    merged = {section: {**values.get(section, {}), **given[section]} for section in SECTIONS}
+    if weights:
+        from lm.checkpoint import find_checkpoint, load_config
 
-    config = resolve(preset, given)
+        base = vars(load_config(find_checkpoint(weights)).model)
+        merged["model"] = {**base, **merged["model"]}
+    config = resolve(preset or named or DEFAULT_PRESET, merged)
     if config.model.is_encoder_decoder:
-        raise UsageError(f"preset {preset} is an encoder-decoder, which needs pairs of texts; lm train takes a corpus")
-    if not corpus:
-        raise UsageError("name a corpus: text files, folders, globs, or - for stdin")
+        raise UsageError("the model is an encoder-decoder, which needs pairs of texts; lm train takes a corpus")
+    return config
+
+
+def _started(
+    corpus: list[str], config: RunConfig, *, out: Path | None, tokenizer: Path | None, weights: Path | None
+) -> Run:
+    from cli.display import count, note
+    from lm.checkpoint import load_weights
+    from lm.training.run import refuse_existing, start
+
+    folder = out or _free_folder(corpus[0], str(config.preset))
+    refuse_existing(folder)
     made, data = _tokens(corpus, config, tokenizer)
-    run = start(out or _free_folder(corpus[0], preset), config, made, data)
+    run = start(folder, config, made, data, weights=load_weights(weights) if weights else None)
     parameters = sum(p.numel() for p in run.model.parameters())
     note(
-        f"model   {count(parameters)} parameters (preset {preset}), {run.plan.dtype} on {run.plan.device}, "
+        f"model   {count(parameters)} parameters (preset {config.preset}), {run.plan.dtype} on {run.plan.device}, "
         f"{run.plan.threads} threads"
     )
     note(
@@ -110,7 +160,7 @@ def _tokens(corpus: list[str], config: RunConfig, tokenizer: Path | None) -> tup
         if made.sha256 != manifest.tokenizer:
             raise InputError(f"{tokenizer}: not the tokenizer that made the tokens in {folder} (leave out --tokenizer)")
     else:
-        sources = documents.resolve(corpus)
+        sources = documents.resolve(corpus, field=config.data.field)
         made = tokenizer_for(sources, config, tokenizer)
         with encode_progress() as progress:
             prepared = prepare_cached(sources, made, config.data, progress=progress)
@@ -131,15 +181,19 @@ def _free_folder(corpus: str, preset: str) -> Path:
     return next(RUNS / name for name in names if not (RUNS / name).exists())
 
 
-def _resumed(path: Path, corpus: list[str] | None, given: Given) -> Run:
+def _resumed(path: Path, anything_else: bool, given: Given) -> Run:
     from cli.display import note
+    from lm.training.history import newest_unfinished
     from lm.training.run import resume
 
     lengths = {name: value for name, value in given["training"].items() if name in LENGTHS}
     fixed = [name for section in given.values() for name in section if name not in LENGTHS]
-    if corpus or fixed:
-        what = f"--{fixed[0].replace('_', '-')}" if fixed else "a corpus"
+    if anything_else or fixed:
+        what = f"--{fixed[0].replace('_', '-')}" if fixed else "its corpus, preset or folder"
         raise UsageError(f"--resume goes on with the run as it was planned; {what} cannot be changed (start a new run)")
+    is_folder_of_runs = path.is_dir() and not (path / "checkpoints").exists() and any(path.glob("*/checkpoints"))
+    if is_folder_of_runs or (path == RUNS and not path.exists()):
+        path = newest_unfinished(path)
     run = resume(path, longer=TrainingConfig(**lengths) if lengths else None)
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
     return run
@@ -147,19 +201,26 @@ def _resumed(path: Path, corpus: list[str] | None, given: Given) -> Run:
 
 def _train(run: Run) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
-    from cli.display import TrainingDisplay, duration, note, perplexity
+    from cli.display import TrainingDisplay, duration, note, perplexity, size
+    from lm.hardware import matrix_rate, peak_memory
+    from lm.model.cost import training_flops_per_token
     from lm.training.trainer import train
 
-    tokens = run.batch_size * run.context
+    flops = training_flops_per_token(run.config.model)
     with _StopSignals() as signals:
-        display = TrainingDisplay(steps=run.plan.steps, first_step=run.state.step, tokens_per_step=tokens)
+        display = TrainingDisplay(
+            steps=run.plan.steps,
+            first_step=run.state.step,
+            flops_per_token=flops,
+            matrix_rate=matrix_rate(run.hardware),
+        )
         with display:
             for event in train(run, stop=signals.received):
                 display.show(event)
     if not run.state.finished:
         note(f"stopped at step {run.state.step:,}, saved; go on with: lm train --resume {run.folder}")
         return signals.number
-    note(f"done in {duration(run.state.seconds)} of training")
+    note(f"done    {duration(run.state.seconds)} of training, {size(peak_memory())} of memory at most")
     if run.state.best_loss is not None:
         best = run.state.best_loss
         note(f"best    validation loss {best:.4f}, perplexity {perplexity(best)}, at step {run.state.best_step:,}")

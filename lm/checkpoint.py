@@ -103,6 +103,21 @@ def save_checkpoint(
     return folder
 
 
+def remove_old(run: Path, *, keep: int) -> None:
+    """Remove all checkpoints but the latest `keep` and those that `best` and `last` name; none at all for 0."""
+    named = {(run / pointer).read_text().strip() for pointer in ("best", "last") if (run / pointer).is_file()}
+    for folder in _complete(run)[:-keep] if keep else []:
+        if folder.name not in named:
+            (folder / MANIFEST).unlink()  # first, so that half a checkpoint is never taken for one
+            shutil.rmtree(folder)
+
+
+def _complete(run: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    found = [manifest.parent for manifest in run.glob(f"checkpoints/step-*/{MANIFEST}")]
+    return sorted(found, key=lambda folder: int(folder.name.removeprefix("step-")))
+
+
 def find_checkpoint(path: Path, *, which: str = "best") -> Path:
     """The checkpoint that a path means: itself, or the best or last one of a run.
 
@@ -119,9 +134,8 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
             folder = path / "checkpoints" / (path / pointer).read_text().strip()
             if (folder / MANIFEST).is_file():
                 return folder
-    complete = sorted(path.glob("checkpoints/step-*/" + MANIFEST), key=lambda found: int(found.parent.name[5:]))
-    if complete:
-        return complete[-1].parent
+    if complete := _complete(path):
+        return complete[-1]
     if (path / CONFIG).is_file() and (path / "checkpoints").is_dir():
         raise InputError(f"{path}: this run has no checkpoint yet")
     raise InputError(f"{path}: not a run (a folder that `lm train` made, with checkpoints/ in it)")
@@ -150,6 +164,13 @@ def load_model(path: Path, hardware: Hardware, *, which: str = "best") -> Loaded
     model.load_state_dict(load_file(folder / MODEL), assign=True)
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     return LoadedModel(model, Tokenizer.load(folder / TOKENIZER), config, folder)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of a run's best checkpoint, or of a checkpoint, as they were saved."""
+    folder = find_checkpoint(path)
+    verify(folder)
+    return load_file(folder / MODEL)
 
 
 def load_state(folder: Path) -> TrainingState:

@@ -127,6 +127,7 @@ class DataConfig(Checked):
         "stay together), or of the end of the text where there are fewer than 100 documents.",
     )
     separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
+    field: str = option("text", "The field of each line that holds the document, in JSON Lines files.")
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,17 @@ class TrainingConfig(Checked):
     checkpoint_every: int | None = option(
         None, "Steps between checkpoints; 0 only at the end [default: at each evaluation].", minimum=0
     )
+    keep: int = option(3, "Checkpoints kept: this many of the latest, and the best; 0 keeps all.", minimum=0)
+    patience: int | None = option(
+        None, "Stop when this many evaluations in a row have brought no lower loss [default: never].", minimum=1
+    )
+    label_smoothing: float = option(
+        0.0, "Share of each target spread over the vocabulary; never when evaluating.", minimum=0, maximum=0.99
+    )
+    sample: tuple[str, ...] = option(
+        (), "Continue this prompt after each evaluation, to see the model learn; can be repeated."
+    )
+    compile: bool = option(False, "Compile the model with torch.compile, which pays off in long runs.")
     seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0)
 
     def __post_init__(self) -> None:
@@ -173,18 +185,74 @@ LENGTHS = ("steps", "epochs", "tokens")
 
 @dataclass(frozen=True)
 class SamplingConfig(Checked):
-    """How tokens are drawn from the model's distribution, and how many."""
+    """How tokens are drawn from the model's distribution, how many, and what ends a text."""
 
-    temperature: float = option(0.8, "Divides the logits: below 1 safer, above 1 wilder, 0 is greedy.", minimum=0)
-    top_k: int | None = option(None, "Draw from the K most likely tokens only.", minimum=1)
+    temperature: float = option(
+        0.8, "Divides the logits: below 1 safer, above 1 wilder, 0 is greedy.", minimum=0, maximum=1000
+    )
+    top_k: int | None = option(None, "Draw from the N most likely tokens only.", minimum=1)
     top_p: float | None = option(
         None, "Draw from the fewest tokens that together have at least this probability.", minimum=0, maximum=1
     )
-    greedy: bool = option(False, "Always take the most likely token, whatever the other flags say.")
+    min_p: float | None = option(
+        None, "Draw from tokens at least this many times as likely as the likeliest.", minimum=0, maximum=1
+    )
+    typical: float | None = option(
+        None,
+        "Draw from the tokens nearest the expected surprisal that together have at least this probability.",
+        minimum=0,
+        maximum=1,
+    )
+    greedy: bool = option(
+        False, "Always take the most likely token; biases and penalties count, the other flags do not."
+    )
+    repetition_penalty: float = option(
+        1.0,
+        "Divides the positive logits of tokens that occurred, in the prompt too, and multiplies negative ones; "
+        "above 1 they become less likely.",
+        minimum=0.01,
+        maximum=1000,
+    )
+    presence_penalty: float = option(
+        0.0, "Subtracted from the logits of tokens that were generated.", minimum=-1000, maximum=1000
+    )
+    frequency_penalty: float = option(
+        0.0, "Subtracted from their logits each time they were generated.", minimum=-1000, maximum=1000
+    )
+    no_repeat_ngram: int | None = option(
+        None, "Never repeat N tokens in a row, those of the prompt among them.", minimum=1
+    )
+    logit_bias: tuple[str, ...] = option(
+        (),
+        "TEXT=VALUE or ID=VALUE: add to the logit of a token, or of the last token of a text after the others; "
+        "-inf bans it. Can be given several times.",
+    )
+    stop: tuple[str, ...] = option((), "End a text before this string. Can be given several times.")
     seed: int | None = option(
         None, "Seed of the draws; sample i is the same for every -n [default: a fresh one].", minimum=0
     )
     max_tokens: int = option(200, "Stop after this many tokens.", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "" in self.stop:
+            raise UsageError("stop cannot be empty (--stop)")
+
+
+@dataclass(frozen=True)
+class BeamConfig(Checked):
+    """How the most likely texts are searched for."""
+
+    beam: int | None = option(
+        None, "Search for the most likely text, with this many candidates at a time, instead of drawing.", minimum=1
+    )
+    length_penalty: float = option(
+        1.0,
+        "With --beam: a text's score is its log-probability divided by its number of tokens to this power; "
+        "0 favours short texts.",
+        minimum=0,
+        maximum=10,
+    )
 
 
 @dataclass(frozen=True)

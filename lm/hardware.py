@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import sys
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -72,6 +74,18 @@ def _training_dtype(device: str, d_model: int) -> str:
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     native = device == "cpu" and capabilities.get("avx512_bf16", False)
     return "bfloat16" if native and d_model >= _WIDTH_FOR_BFLOAT16_ON_CPU else "float32"
+
+
+def matrix_rate(hardware: Hardware, *, size: int = 1024, repeats: int = 7) -> float:
+    """FLOP/s of a square matrix product in the arithmetic of a run; the measure of model-FLOPs utilisation."""
+    matrix = torch.ones(size, size, dtype=hardware.torch_dtype, device=hardware.torch_device)
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        product = matrix @ matrix
+        float(product[0, 0])  # waits until it is done
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / statistics.median(seconds)
 
 
 def peak_memory() -> int:

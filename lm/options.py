@@ -23,7 +23,7 @@ class Option:
 
     Attributes:
         name: the field's name, and the key in files.
-        kind: the plain type: int, float, str or bool.
+        kind: the plain type: int, float, str, bool, or tuple for several strings.
         choices: the values allowed, if only some are.
         optional: whether None is allowed.
         default: the value without a flag.
@@ -49,6 +49,8 @@ class Option:
             return
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         fits = is_number if self.kind is float else isinstance(value, self.kind)
+        if self.kind is tuple:
+            fits = isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value)
         if not fits or (self.kind is int and isinstance(value, bool)):
             raise UsageError(f"{self.name} must be {_NOUNS[self.kind]}, not {value!r} ({self.flag})")
         if self.choices and value not in self.choices:
@@ -62,7 +64,7 @@ class Option:
             raise UsageError(f"{self.name} must be at most {self.maximum}, not {value} ({self.flag})")
 
 
-_NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+_NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings"}
 
 
 def option(
@@ -94,7 +96,7 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
     choices = get_args(hint) if get_origin(hint) is Literal else ()
     return Option(
         name=field.name,
-        kind=str if choices else hint,
+        kind=str if choices else get_origin(hint) or hint,
         choices=choices,
         optional=optional,
         default=field.default,
@@ -106,12 +108,18 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
 
 
 class Checked:
-    """A config that checks itself when it is made: every described field against its own description."""
+    """A config that checks itself when it is made: every described field against its own description.
+
+    Lists, as they come from files and flags, become tuples.
+    """
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
         for described in options(kind):
-            described.check(getattr(self, described.name))
+            value = getattr(self, described.name)
+            described.check(value)
+            if isinstance(value, list):
+                object.__setattr__(self, described.name, tuple(value))
 
 
 def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:

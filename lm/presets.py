@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lm.config import LENGTHS, SECTIONS, RunConfig
-from lm.errors import UsageError
-from lm.options import suggestion
+from lm.errors import InputError, UsageError
+from lm.options import options, suggestion
 
 Values = Mapping[str, Any]
 
@@ -163,6 +165,34 @@ def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
             values = _one_length(values, given.get(section, {}))
         sections[section] = config(**values)
     return dataclasses.replace(RunConfig(preset=name), **sections)
+
+
+def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
+    """A run's settings from a TOML file: an optional `preset`, and tables named as the sections of a RunConfig.
+
+    Returns:
+        The preset's name if there is one, and section to {field: value}.
+
+    Raises:
+        InputError: there is no such file, or it is not TOML.
+        UsageError: a key is unknown or a value wrong; the message names the file and suggests the nearest key.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file (--config)") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+    name = values.pop("preset", None)
+    for section, fields in values.items():
+        if section not in SECTIONS or not isinstance(fields, dict):
+            raise UsageError(f"{path}: unknown table {section!r}{suggestion(section, ['preset', *SECTIONS])}")
+        known = {described.name: described for described in options(SECTIONS[section])}
+        for key, value in fields.items():
+            if key not in known:
+                raise UsageError(f"{path}, [{section}]: unknown key {key!r}{suggestion(key, known)}")
+            known[key].check(value)
+    return name, values
 
 
 def _one_length(values: Values, given: Values) -> dict[str, Any]:

@@ -129,11 +129,18 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> DecoderOnly | EncoderD
     return model
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Sum of the surprisals of the targets, in nats; targets of -100 (padding) count nothing.
 
     Args:
         logits: (…, vocabulary), of any float type; the sum is float32.
         targets: (…) ids.
+        label_smoothing: share of each target that is spread evenly over the vocabulary (Szegedy et al. 2016).
     """
-    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        targets.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )

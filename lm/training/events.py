@@ -31,6 +31,15 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """What the model makes of a fixed prompt by now."""
+
+    step: int
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Saved:
     """A checkpoint is on the disk."""
 
@@ -40,9 +49,10 @@ class Saved:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The caller asked to stop before the last step; the checkpoint is saved."""
+    """Training ended before its last step, because the caller asked, or for want of progress; it is saved."""
 
     step: int
+    patience_ran_out: bool = False
 
 
-Event = Step | Evaluation | Saved | Stopped
+Event = Step | Evaluation | Sample | Saved | Stopped

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lm.training.events import Evaluation, Step
+from lm.training.events import Evaluation, Sample, Step
 
 
 class Journal:
@@ -25,8 +25,11 @@ class Journal:
             {"step": event.step, "seconds": event.seconds, "tokens_per_second": event.tokens / event.seconds},
         )
 
-    def evaluation(self, event: Evaluation) -> None:
-        """Note an evaluation."""
+    def note(self, event: Evaluation | Sample) -> None:
+        """Note an evaluation or a sample."""
+        if isinstance(event, Sample):
+            _append(self.metrics, {"step": event.step, "prompt": event.prompt, "sample": event.text})
+            return
         metrics = {"step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
                    "validation_tokens": event.tokens}  # fmt: skip
         _append(self.metrics, metrics)
@@ -42,7 +45,7 @@ class Journal:
 
 def _append(path: Path, values: dict[str, Any]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
+        file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
 def _step_of(line: str) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from lm import checkpoint
 from lm.checkpoint import TrainingState
@@ -30,6 +32,7 @@ class Run:
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
         torch.set_num_threads(plan.threads)
         self.model = build_model(config.model, seed=config.training.seed).to(self.hardware.torch_device)
+        self.compiled: nn.Module = torch.compile(self.model) if config.training.compile else self.model  # type: ignore[assignment]
         self.optimizer = make_optimizer(self.model, config.training)
         data = Path(plan.data)
         self.train_tokens = open_split(data, "train")
@@ -52,7 +55,9 @@ class Run:
         return self.state.samples / self.order.windows
 
 
-def start(folder: Path, config: RunConfig, tokenizer: Tokenizer, data: Path) -> Run:
+def start(
+    folder: Path, config: RunConfig, tokenizer: Tokenizer, data: Path, *, weights: Mapping[str, Tensor] | None = None
+) -> Run:
     """A new run in a folder of its own, its plan written down.
 
     Args:
@@ -60,9 +65,9 @@ def start(folder: Path, config: RunConfig, tokenizer: Tokenizer, data: Path) -> 
         config: what to train; the vocabulary size is taken from the tokenizer.
         tokenizer: that made the shards.
         data: folder of the shards (`lm.data.shards`).
+        weights: to start from, instead of random ones; UsageError if they don't fit the model.
     """
-    if holds_checkpoints(folder):
-        raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
+    refuse_existing(folder)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
     order = _window_order(open_split(data, "train"), config)
     hardware = training_hardware(config.hardware, d_model=config.model.d_model)
@@ -77,7 +82,18 @@ def start(folder: Path, config: RunConfig, tokenizer: Tokenizer, data: Path) -> 
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     checkpoint.write_json(folder / checkpoint.CONFIG, config.to_dict())
     Journal(folder).forget_after(0)
-    return Run(folder, config, tokenizer, plan, TrainingState())
+    run = Run(folder, config, tokenizer, plan, TrainingState())
+    if weights is not None:
+        _load_weights(run, weights)
+    return run
+
+
+def _load_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
+    try:
+        run.model.load_state_dict(weights)
+    except RuntimeError as error:
+        problem = str(error).splitlines()[-1].strip()
+        raise UsageError(f"the weights to start from don't fit this model: {problem} (--from)") from None
 
 
 def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | None = None) -> Run:
@@ -105,7 +121,7 @@ def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | Non
         plan = dataclasses.replace(
             plan, steps=planned_steps(config.training, windows=windows, context=config.model.context_length)
         )
-    if state.step >= plan.steps:
+    if state.step >= plan.steps or (state.finished and longer is None):
         raise UsageError(f"{folder}: finished after {state.step} steps; give a larger --steps to train on")
     run = Run(folder, dataclasses.replace(config, plan=plan), Tokenizer.load(found / checkpoint.TOKENIZER), plan, state)
     run.model.load_state_dict(load_file(found / checkpoint.MODEL))
@@ -115,9 +131,12 @@ def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | Non
     return run
 
 
-def holds_checkpoints(folder: Path) -> bool:
-    """Whether a folder is a run with something to lose."""
-    return any(folder.glob("checkpoints/step-*"))
+def refuse_existing(folder: Path) -> None:
+    """InputError if a folder holds a run, or is no folder that one could be made in."""
+    if any(folder.glob("checkpoints/step-*")):
+        raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, not a folder for a run (-o)")
 
 
 def sequences_per_step(config: TrainingConfig, context: int) -> int:
@@ -148,8 +167,8 @@ def _window_order(tokens: Tokens, config: RunConfig) -> WindowOrder:
 
 
 def save(run: Run, *, is_best: bool) -> Path:
-    """Write a checkpoint of the run as it is; returns its folder."""
-    return checkpoint.save_checkpoint(
+    """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder."""
+    folder = checkpoint.save_checkpoint(
         run.folder,
         config=run.config,
         tokenizer=run.tokenizer,
@@ -158,3 +177,5 @@ def save(run: Run, *, is_best: bool) -> Path:
         state=run.state,
         is_best=is_best,
     )
+    checkpoint.remove_old(run.folder, keep=run.config.training.keep)
+    return folder

@@ -10,17 +10,22 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from lm.config import SamplingConfig
 from lm.data.batches import evaluation_batches
+from lm.decoding.generate import Token, generate, prompt_ids
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import DecoderSteps
 from lm.errors import TrainingError
 from lm.hardware import Hardware
 from lm.model.cost import training_flops_per_token
-from lm.model.transformer import cross_entropy
-from lm.training.events import Evaluation, Event, Saved, Step, Stopped
+from lm.model.transformer import DecoderOnly, cross_entropy
+from lm.training.events import Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.run import Run, save
 from lm.training.schedules import learning_rate
 
 _EVALUATION_TOKENS = 16_384
+_SAMPLE_TOKENS = 60
 
 
 def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
@@ -38,22 +43,23 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
     """
     journal = Journal(run.folder)
     while run.state.step < run.plan.steps:
-        event = _step(run)
-        journal.step(event, epoch=run.epoch)
-        yield event
-        stopping = stop()
-        is_last = run.state.step == run.plan.steps
-        is_best = False
+        step = _step(run)
+        journal.step(step, epoch=run.epoch)
+        yield step
+        stopping, is_last = stop(), run.state.step == run.plan.steps
+        is_best = out_of_patience = False
         if is_last or (_due(run.config.training.evaluate_every, run.state.step) and not stopping):
-            evaluation = _evaluate_and_note(run)
-            if evaluation is not None:
-                is_best = evaluation.is_best
-                journal.evaluation(evaluation)
-                yield evaluation
-        if is_last or stopping or is_best or _checkpoint_due(run):
+            for event in _evaluation(run):
+                journal.note(event)
+                yield event
+                is_best = is_best or (isinstance(event, Evaluation) and event.is_best)
+            out_of_patience = _out_of_patience(run)
+        ends = is_last or stopping or out_of_patience
+        run.state = dataclasses.replace(run.state, finished=is_last or out_of_patience)
+        if ends or is_best or _checkpoint_due(run):
             yield Saved(run.state.step, save(run, is_best=is_best))
-        if stopping and not is_last:
-            yield Stopped(run.state.step)
+        if ends and not is_last:
+            yield Stopped(run.state.step, patience_ran_out=out_of_patience)
             return
 
 
@@ -65,6 +71,13 @@ def _checkpoint_due(run: Run) -> bool:
     training = run.config.training
     every = training.evaluate_every if training.checkpoint_every is None else training.checkpoint_every
     return _due(every, run.state.step)
+
+
+def _out_of_patience(run: Run) -> bool:
+    training, state = run.config.training, run.state
+    if training.patience is None or state.best_step is None:
+        return False
+    return state.step - state.best_step >= training.patience * max(1, training.evaluate_every)
 
 
 def _step(run: Run) -> Step:
@@ -93,7 +106,6 @@ def _step(run: Run) -> Step:
         tokens=state.tokens + tokens,
         flops=state.flops + tokens * training_flops_per_token(run.config.model),
         seconds=state.seconds + seconds,
-        finished=state.step + 1 >= run.plan.steps,
     )
     return Step(run.state.step, mean, rate, float(norm), tokens, seconds)
 
@@ -101,18 +113,20 @@ def _step(run: Run) -> Step:
 def _accumulate(run: Run, windows: Tensor) -> Tensor:
     """Gradients of the mean loss over all tokens of a batch, in micro-batches; returns the summed nats."""
     total, predicted = torch.zeros((), device=run.hardware.torch_device), windows[:, 1:].numel()
+    smoothing = run.config.training.label_smoothing
     for part in windows.split(run.config.training.micro_batch_size or len(windows)):
-        nats = window_loss(run.model, part.to(run.hardware.torch_device, non_blocking=True), run.hardware)
+        batch = part.to(run.hardware.torch_device, non_blocking=True)
+        nats = window_loss(run.compiled, batch, run.hardware, label_smoothing=smoothing)
         (nats / predicted).backward()
         total += nats.detach()
     return total
 
 
-def window_loss(model: nn.Module, windows: Tensor, hardware: Hardware) -> Tensor:
+def window_loss(model: nn.Module, windows: Tensor, hardware: Hardware, *, label_smoothing: float = 0.0) -> Tensor:
     """Summed surprisal, in nats, of (rows, context + 1) windows: each token but the first is predicted."""
     with hardware.autocast():
         logits = model(windows[:, :-1])
-    return cross_entropy(logits, windows[:, 1:])
+    return cross_entropy(logits, windows[:, 1:], label_smoothing=label_smoothing)
 
 
 def evaluate(run: Run) -> tuple[float, int]:
@@ -129,9 +143,19 @@ def evaluate(run: Run) -> tuple[float, int]:
     return nats, predicted
 
 
-def _evaluate_and_note(run: Run) -> Evaluation | None:
-    if len(run.validation_tokens) < 2:
-        return None
+def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
+    """Evaluate, and continue the sample prompts; if that fails, what was trained is saved first."""
+    try:
+        if len(run.validation_tokens) > 1:
+            yield _evaluate_and_note(run)
+        for prompt in run.config.training.sample:
+            yield Sample(run.state.step, prompt, _continue(run, prompt))
+    except Exception:
+        save(run, is_best=False)
+        raise
+
+
+def _evaluate_and_note(run: Run) -> Evaluation:
     began = time.perf_counter()
     nats, predicted = evaluate(run)
     loss, state = nats / predicted, run.state
@@ -140,6 +164,24 @@ def _evaluate_and_note(run: Run) -> Evaluation | None:
         run.state = dataclasses.replace(state, best_loss=loss, best_step=state.step)
     bits_per_byte = nats / math.log(2) / max(1, run.validation_tokens.bytes)
     return Evaluation(state.step, loss, bits_per_byte, predicted, time.perf_counter() - began, is_best)
+
+
+def _continue(run: Run, prompt: str) -> str:
+    """A continuation of a prompt, drawn the same way each time."""
+    sampler = Sampler.of(SamplingConfig(seed=run.config.training.seed))
+    end = run.tokenizer.end_of_text
+    assert isinstance(run.model, DecoderOnly)
+    run.model.eval()
+    events = generate(
+        DecoderSteps(run.model),
+        prompt_ids(run.tokenizer, prompt),
+        sampler,
+        max_tokens=_SAMPLE_TOKENS,
+        stop_ids=() if end is None else (end,),
+    )
+    tokens = [event.id for event in events if isinstance(event, Token)]
+    run.model.train()
+    return run.tokenizer.decode(tokens)
 
 
 def _fold(seed: int, step: int) -> int:

@@ -9,8 +9,8 @@ import pytest
 
 from lm import options
 from lm.config import SECTIONS, DataConfig, ModelConfig, Plan, RunConfig, TrainingConfig
-from lm.errors import UsageError
-from lm.presets import PRESETS, preset, resolve
+from lm.errors import InputError, UsageError
+from lm.presets import PRESETS, preset, read_toml, resolve
 
 
 @pytest.mark.parametrize("config", SECTIONS.values())
@@ -90,3 +90,36 @@ def test_feed_forward_width_follows_the_model(activation, width):
     config = ModelConfig(d_model=96, activation=activation)
     assert config.feed_forward_width == width
     assert dataclasses.replace(config, d_ff=50).feed_forward_width == 50
+
+
+def test_a_toml_file_is_read_by_section(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('preset = "small"\n[model]\nd_model = 96\n[training]\nsample = ["Once"]\nlearning_rate = 1\n')
+    name, given = read_toml(path)
+    config = resolve(name, given)
+    assert (config.preset, config.model.d_model, config.model.n_layers) == ("small", 96, 6)
+    assert config.training.sample == ("Once",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[modle]\n", r"run.toml: unknown table 'modle' \(did you mean 'model'\?\)"),
+        ("steps = 3\n", "run.toml: unknown table 'steps'"),
+        ("[model]\nd_modl = 3\n", r"run.toml, \[model\]: unknown key 'd_modl' \(did you mean 'd_model'\?\)"),
+        ("[model]\nd_model = 'wide'\n", "d_model must be a whole number, not 'wide'"),
+        ("[training]\nsample = 'Once'\n", "sample must be a list of strings"),
+    ],
+)
+def test_a_wrong_toml_key_is_named(tmp_path, text, message):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_toml(tmp_path / "run.toml")
+
+
+def test_what_is_no_toml_is_named(tmp_path):
+    (tmp_path / "run.toml").write_text("[model\n")
+    with pytest.raises(InputError, match="run.toml: not TOML"):
+        read_toml(tmp_path / "run.toml")
+    with pytest.raises(InputError, match="none.toml: no such file"):
+        read_toml(tmp_path / "none.toml")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from cli.main import run
 from tests.system.conftest import SMALL
 
 COMMANDS = ["demo", "train", "generate", "perplexity", "info", "prepare", "tokenizer",
-            "tokenizer train", "tokenizer encode", "tokenizer decode"]  # fmt: skip
+            "runs", "plot", "tokenizer train", "tokenizer encode", "tokenizer decode"]  # fmt: skip
 
 
 def lm(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -124,3 +126,79 @@ def test_the_demo_tells_the_whole_story(tmp_path):
         assert command in done.stdout
     assert "perplexity" in done.stdout
     assert lm("demo", "-o", str(tmp_path / "demo")).returncode == 1
+
+
+def test_a_file_of_settings_and_flags_that_win(place):
+    settings = place / "settings.toml"
+    settings.write_text(
+        'preset = "nanogpt-cpu"\n[model]\nd_model = 32\nn_layers = 1\ncontext_length = 16\n'
+        '[tokenizer]\nkind = "byte"\n[training]\nsteps = 7\nbatch_size = 3\nsample = ["one two"]\n'
+    )
+    done = lm("train", str(place / "text.txt"), "--config", str(settings), "--steps", "4", "-o", str(place / "set"))
+    assert done.returncode == 0, done.stderr
+    config = json.loads((place / "set" / "config.json").read_text())
+    assert (config["preset"], config["plan"]["steps"], config["training"]["batch_size"]) == ("nanogpt-cpu", 4, 3)
+    assert config["model"]["positions"] == "learned"
+    assert "one two|" in done.stderr
+
+
+def test_training_goes_on_from_the_weights_of_another_run(place, capsys):
+    """The first loss is that of the other run's last steps, not that of a fresh model."""
+    lengths = ["--steps", "1", "--warmup-steps", "0", "--batch-size", "16"]
+    text, source = str(place / "text.txt"), str(place / "run")
+    assert run(["train", text, "--from", source, "-o", str(place / "tuned"), *lengths]) == 0
+    assert run(["train", text, "-o", str(place / "fresh"), *lengths, *SMALL[:-4], *SMALL[-2:]]) == 0
+    losses = [
+        json.loads((place / name / "metrics.jsonl").read_text().splitlines()[0])["loss"] for name in ("tuned", "fresh")
+    ]
+    assert losses[0] < losses[1] - 0.5
+    capsys.readouterr()
+    assert run(["train", text, "--from", source, "--d-model", "64", "-o", str(place / "wide")]) == 2
+    assert "don't fit this model" in capsys.readouterr().err
+
+
+def test_resume_alone_goes_on_with_the_newest_unfinished_run(place, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", "--resume"]) == 1
+    assert "runs: no such folder" in capsys.readouterr().err
+    for name, steps in (("old", "4"), ("new", "4"), ("done", "2")):
+        assert run(["train", str(place / "text.txt"), "-o", f"runs/{name}", "--steps", steps, *SMALL]) == 0
+        state = tmp_path / "runs" / name / "checkpoints" / f"step-{steps}" / "state.json"
+        if name != "done":
+            unfinish(state)
+    assert run(["train", "--resume", "--steps", "6"]) == 0
+    assert (tmp_path / "runs/new/last").read_text() == "step-6\n"
+    assert (tmp_path / "runs/old/last").read_text() == "step-4\n"
+
+
+def unfinish(state: Path) -> None:
+    """Make a checkpoint look as if more steps had been planned."""
+    state.write_text(state.read_text().replace('"finished": true', '"finished": false'))
+    manifest = state.with_name("manifest.json")
+    sums = json.loads(manifest.read_text())
+    sums["sha256"]["state.json"] = hashlib.sha256(state.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(sums))
+
+
+def test_runs_are_listed(place, capsys):
+    assert run(["runs", str(place), "--json"]) == 0
+    listed = {Path(each["run"]).name: each for each in json.loads(capsys.readouterr().out)}
+    state = json.loads((place / "run/checkpoints/step-30/state.json").read_text())
+    assert listed["run"]["best_loss"] == state["best_loss"]
+    assert listed["run"]["planned_steps"] == 30
+    assert run(["runs", str(place)]) == 0
+    assert f"{state['best_loss']:.4f}" in capsys.readouterr().out
+
+
+def test_plots(place, capsys, tmp_path):
+    assert run(["plot", str(place / "run"), "--width", "60", "--height", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    losses = [json.loads(line).get("loss") for line in (place / "run/metrics.jsonl").read_text().splitlines()]
+    highest = max(loss for loss in losses if loss is not None)
+    assert lines[1].startswith(f"{highest:.4g}")
+    assert max(map(len, lines[:-1])) <= 60
+    for name in ("a.png", "a.svg"):
+        assert run(["plot", str(place / "run"), "--what", "learning_rate", "-o", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).stat().st_size > 1000
+    assert run(["plot", str(place / "run"), "--what", "los"]) == 2
+    assert "did you mean 'loss'" in capsys.readouterr().err

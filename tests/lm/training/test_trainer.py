@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -13,7 +14,7 @@ from lm import checkpoint
 from lm.config import TrainingConfig
 from lm.errors import InputError, TrainingError, UsageError
 from lm.model.transformer import build_model
-from lm.training.events import Evaluation, Saved, Step, Stopped
+from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
 from lm.training.optimizers import make_optimizer
 from lm.training.run import planned_steps, resume, start
 from lm.training.schedules import learning_rate
@@ -79,7 +80,7 @@ def test_resuming_equals_never_having_stopped(make_run, stop):
 
 
 def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
-    run = make_run(checkpoint_every=4)
+    run = make_run(checkpoint_every=4, keep=0)
     events = list(train(run))
     first = next(event.folder for event in events if isinstance(event, Saved) and event.step == 4)
     before = sums(run)
@@ -198,3 +199,57 @@ def test_length_in_steps_epochs_or_tokens(given, steps):
 def test_a_corpus_shorter_than_a_window_is_named(make_run):
     with pytest.raises(InputError, match="the training split has .* tokens, but one window takes 100001"):
         make_run(model={"context_length": 100_000})
+
+
+def test_the_last_and_the_best_checkpoints_are_kept(make_run):
+    run = make_run(steps=20, evaluate_every=0, checkpoint_every=2, keep=2)
+    list(train(run))
+    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-18", "step-20"}
+    (run.folder / "best").write_text("step-18\n")
+    list(train(resume(run.folder, longer=TrainingConfig(steps=40)), stop=stop_after(5)))
+    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-18", "step-24", "step-25"}
+
+
+def test_patience_ends_a_run_that_learns_nothing(make_run):
+    run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
+    events = list(train(run))
+    assert events[-1] == Stopped(9, patience_ran_out=True)
+    assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).finished
+    with pytest.raises(UsageError, match="finished after 9 steps"):
+        resume(run.folder)
+
+
+def test_label_smoothing_is_trained_on_and_never_evaluated(make_run):
+    plain, smooth = make_run("a", model={"dropout": 0.0}), make_run("b", model={"dropout": 0.0}, label_smoothing=0.2)
+    assert evaluate(plain) == evaluate(smooth)
+    windows = torch.from_numpy(plain.order.batch(plain.train_tokens, 0, 6))
+    expected = F.cross_entropy(plain.model(windows[:, :-1]).transpose(1, 2), windows[:, 1:], label_smoothing=0.2).item()
+    assert next(train(smooth)).loss == pytest.approx(expected, abs=1e-5)
+
+
+def test_samples_are_drawn_the_same_way_and_change_nothing(make_run):
+    plain, shown = make_run("a"), make_run("b", sample=["ba du"])
+    list(train(plain))
+    samples = [event for event in train(shown) if isinstance(event, Sample)]
+    assert [(sample.step, sample.prompt) for sample in samples] == [(5, "ba du"), (10, "ba du"), (12, "ba du")]
+    assert sums(plain)["model.safetensors"] == sums(shown)["model.safetensors"]
+
+
+def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
+    first = make_run("first")
+    list(train(first))
+    weights = first.model.state_dict()
+    second = start(tmp_path / "second", first.config, byte_tokenizer, shards, weights=weights)
+    assert evaluate(second) == evaluate(first)
+    assert second.state.step == 0
+    other = dataclasses.replace(first.config, model=dataclasses.replace(first.config.model, d_model=16))
+    with pytest.raises(UsageError, match="don't fit this model"):
+        start(tmp_path / "third", other, byte_tokenizer, shards, weights=weights)
+
+
+def test_an_evaluation_that_fails_loses_no_training(make_run, monkeypatch):
+    run = make_run()
+    monkeypatch.setattr("lm.training.trainer.evaluate", lambda _: (_ for _ in ()).throw(MemoryError))
+    with pytest.raises(MemoryError):
+        list(train(run))
+    assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).step == 5

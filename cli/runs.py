@@ -1,0 +1,116 @@
+"""`lm runs` and `lm plot`: what there is, and how it went."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lm.errors import InputError, UsageError
+from lm.options import suggestion
+
+if TYPE_CHECKING:
+    from lm.training.history import Curve, Summary
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of runs.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
+) -> None:
+    """List the runs in a folder: size, steps, best validation loss and time, those changed last at the end.
+
+    Examples:
+      lm runs
+      lm runs experiments/ --json
+    """
+    from cli.display import count, duration, note, perplexity, table
+    from lm.training.history import runs as find_runs
+
+    found = find_runs(folder)
+    if as_json:
+        print(json.dumps([_described(summary) for summary in found]))
+        return
+    if not found:
+        note(f"{folder}: no runs")
+        return
+    rows = []
+    for summary in found:
+        state = summary.state
+        best = ("–", "–") if state.best_loss is None else (f"{state.best_loss:.4f}", perplexity(state.best_loss))
+        steps = f"{state.step:,}/{summary.steps:,}"
+        status = "finished" if state.finished else "unfinished"
+        rows.append(
+            (str(summary.folder), str(summary.config.preset), count(summary.parameters), steps, *best,
+             duration(state.seconds), status)
+        )  # fmt: skip
+    table(("run", "preset", "parameters", "steps", "best loss", "perplexity", "training", ""), rows)
+
+
+def _described(summary: Summary) -> dict[str, Any]:
+    return {
+        "run": str(summary.folder), "preset": summary.config.preset, "parameters": summary.parameters,
+        "planned_steps": summary.steps, **vars(summary.state),
+    }  # fmt: skip
+
+
+def plot(
+    run: Annotated[list[Path], typer.Argument(metavar="RUN…", help="One or more runs.")],
+    what: Annotated[
+        str, typer.Option("--what", metavar="NAME", help="loss, validation_loss, learning_rate, tokens_per_second, …")
+    ] = "loss",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing here.")
+    ] = None,
+    width: Annotated[int | None, typer.Option("--width", min=20, help="Columns [default: the terminal's].")] = None,
+    height: Annotated[int, typer.Option("--height", min=3, help="Lines of the drawing.")] = 16,
+) -> None:
+    """Draw a quantity over the steps of one or several runs, here or as a picture.
+
+    Examples:
+      lm plot runs/novel
+      lm plot runs/* --what validation_loss
+      lm plot runs/novel --what learning_rate -o rate.svg
+    """
+    from lm.training.history import curves
+
+    chosen = {}
+    for folder in run:
+        found = curves(folder)
+        if what not in found:
+            raise UsageError(f"{folder}: no {what!r}{suggestion(what, found)}; there is {', '.join(found)} (--what)")
+        chosen[str(folder)] = found[what]
+    if out is not None:
+        _picture(chosen, what, out)
+        return
+    from shutil import get_terminal_size
+
+    from cli.curves import draw
+
+    print(draw({name: (curve.steps, curve.values) for name, curve in chosen.items()}, title=what,
+               width=width or min(get_terminal_size().columns, 120), height=height,
+               colour=sys.stdout.isatty()))  # fmt: skip
+
+
+def _picture(chosen: Mapping[str, Curve], what: str, out: Path) -> None:
+    if out.suffix not in (".png", ".svg"):
+        raise UsageError(f"{out}: a picture is a .png or an .svg (--out)")
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise InputError("pictures need matplotlib: pip install 'lm-toolkit[plot]'") from None
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for name, curve in chosen.items():
+        axes.plot(curve.steps, curve.values, label=name, linewidth=1.2)
+    axes.set_xlabel("step")
+    axes.set_ylabel(what.replace("_", " "))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(out, dpi=150)
+    pyplot.close(figure)

@@ -1,0 +1,92 @@
+"""What runs have left behind: how far they came, and the curves of their journals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from lm import checkpoint
+from lm.checkpoint import TrainingState
+from lm.config import RunConfig
+from lm.errors import InputError
+from lm.model.cost import parameters_by_part
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run at a glance.
+
+    Attributes:
+        folder: the run's.
+        config: its configuration.
+        state: how far it had come at its last checkpoint.
+        parameters: of its model.
+        changed: when its journal or checkpoint was last written, in seconds since 1970.
+    """
+
+    folder: Path
+    config: RunConfig
+    state: TrainingState
+    parameters: int
+    changed: float
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps planned."""
+        return self.config.plan.steps if self.config.plan else self.state.step
+
+
+def runs(folder: Path) -> list[Summary]:
+    """The runs in a folder that have a checkpoint, those changed last at the end."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    found = [
+        summarise(path) for path in folder.iterdir() if any(path.glob(f"checkpoints/step-*/{checkpoint.MANIFEST}"))
+    ]
+    return sorted(found, key=lambda summary: summary.changed)
+
+
+def summarise(run: Path) -> Summary:
+    """One run; InputError if it is none."""
+    last = checkpoint.find_checkpoint(run, which="last")
+    config, state = checkpoint.load_config(last), checkpoint.load_state(last)
+    changed = max(path.stat().st_mtime for path in (last, run / "metrics.jsonl") if path.exists())
+    return Summary(run, config, state, sum(parameters_by_part(config.model).values()), changed)
+
+
+def newest_unfinished(folder: Path) -> Path:
+    """The run in a folder of runs that was changed last and has steps left; InputError if there is none."""
+    unfinished = [summary.folder for summary in runs(folder) if not summary.state.finished]
+    if not unfinished:
+        raise InputError(f"{folder}: no unfinished run in this folder")
+    return unfinished[-1]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity over the steps of a run."""
+
+    steps: list[int] = dataclasses.field(default_factory=list)
+    values: list[float] = dataclasses.field(default_factory=list)
+
+
+def curves(run: Path) -> dict[str, Curve]:
+    """What a run's journals hold, by name: loss, validation_loss, learning_rate, tokens_per_second and more."""
+    found: dict[str, Curve] = {}
+    for name in ("metrics.jsonl", "timings.jsonl"):
+        if not (run / name).is_file():
+            raise InputError(f"{run / name}: no such file; is {run} a run?")
+        for number, line in enumerate((run / name).read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                values = json.loads(line)
+                step = int(values.pop("step"))
+            except (ValueError, KeyError, AttributeError):
+                raise InputError(f"{run / name}, line {number}: not an entry of a journal") from None
+            for key, value in values.items():
+                if isinstance(value, (int, float)):
+                    curve = found.setdefault(key, Curve())
+                    curve.steps.append(step)
+                    curve.values.append(float(value))
+    return found
