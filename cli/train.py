@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lm.training.run import Run
 
 RUNS = Path("runs")
+_FEWEST_TOKENS_A_PARAMETER, _MOST_TOKENS_A_PARAMETER = 0.02, 1000
 
 
 def newest_by_default(arguments: Sequence[str]) -> list[str]:
@@ -66,7 +67,7 @@ def train(
         typer.Option(
             "--resume",
             help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
-            "is not finished.",
+            "is not finished. A corpus is needed only if the run's tokens are gone.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")] = False,
@@ -87,7 +88,9 @@ def train(
       lm train --resume runs/novel
     """
     if resume:
-        run = _resumed(resume, bool(corpus or out or preset or config or weights or tokenizer), given)
+        if out or preset or config or weights or tokenizer:
+            raise UsageError("--resume goes on with a run as it was planned: it takes no folder, preset or tokenizer")
+        run = _resumed(resume, corpus or [], given)
     else:
         if not corpus:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin")
@@ -118,7 +121,6 @@ def _settings(preset: str | None, file: Path | None, weights: Path | None, given
 def _started(
     corpus: list[str], config: RunConfig, *, out: Path | None, tokenizer: Path | None, weights: Path | None
 ) -> Run:
-    from cli.display import count, note
     from lm.checkpoint import load_weights
     from lm.training.run import refuse_existing, start
 
@@ -126,17 +128,30 @@ def _started(
     refuse_existing(folder)
     made, data = _tokens(corpus, config, tokenizer)
     run = start(folder, config, made, data, weights=load_weights(weights) if weights else None)
-    parameters = sum(p.numel() for p in run.model.parameters())
+    _describe(run)
+    return run
+
+
+def _describe(run: Run) -> None:
+    """Say what will be trained, on what, for how long; and warn where model and text are far from fitting."""
+    from cli.display import count, note, quantity
+
+    parameters, tokens = sum(p.numel() for p in run.model.parameters()), len(run.train_tokens)
+    seen = run.plan.steps * run.batch_size * run.context
+    epochs = run.plan.steps * run.batch_size / run.order.windows
     note(
-        f"model   {count(parameters)} parameters (preset {config.preset}), {run.plan.dtype} on {run.plan.device}, "
+        f"model   {count(parameters)} parameters (preset {run.config.preset}), {run.plan.dtype} on {run.plan.device}, "
         f"{run.plan.threads} threads"
     )
     note(
-        f"plan    {run.plan.steps:,} steps of {run.batch_size} x {run.context} tokens: "
-        f"{run.plan.steps * run.batch_size / run.order.windows:.1f} epochs, {training_flops(run):.2g} FLOPs"
+        f"plan    {run.plan.steps:,} steps of {run.batch_size} x {run.context} tokens: {epochs:.1f} epochs, "
+        f"{count(tokens / parameters)} tokens of text a parameter, {quantity(training_flops(run), 'FLOPs')}"
     )
     note(f"run     {run.folder}")
-    return run
+    if tokens < _FEWEST_TOKENS_A_PARAMETER * parameters:
+        note("warning the model is far too large for this text and will learn it by heart: try a smaller --preset")
+    elif min(tokens, seen) > _MOST_TOKENS_A_PARAMETER * parameters:
+        note("warning the model is far too small for this much text: try a larger --preset")
 
 
 def training_flops(run: Run) -> float:
@@ -181,20 +196,25 @@ def _free_folder(corpus: str, preset: str) -> Path:
     return next(RUNS / name for name in names if not (RUNS / name).exists())
 
 
-def _resumed(path: Path, anything_else: bool, given: Given) -> Run:
+def _resumed(path: Path, corpus: list[str], given: Given) -> Run:
     from cli.display import note
+    from lm.checkpoint import find_checkpoint, load_config
     from lm.training.history import newest_unfinished
     from lm.training.run import resume
 
     lengths = {name: value for name, value in given["training"].items() if name in LENGTHS}
     fixed = [name for section in given.values() for name in section if name not in LENGTHS]
-    if anything_else or fixed:
-        what = f"--{fixed[0].replace('_', '-')}" if fixed else "its corpus, preset or folder"
-        raise UsageError(f"--resume goes on with the run as it was planned; {what} cannot be changed (start a new run)")
+    if fixed:
+        flag = "--" + fixed[0].replace("_", "-")
+        raise UsageError(f"--resume goes on with a run as it was planned; {flag} cannot be changed (start a new run)")
     is_folder_of_runs = path.is_dir() and not (path / "checkpoints").exists() and any(path.glob("*/checkpoints"))
     if is_folder_of_runs or (path == RUNS and not path.exists()):
         path = newest_unfinished(path)
-    run = resume(path, longer=TrainingConfig(**lengths) if lengths else None)
+    data = None
+    if corpus:
+        found = find_checkpoint(path, which="last")
+        data = _tokens(corpus, load_config(found), found)[1]
+    run = resume(path, data=data, longer=TrainingConfig(**lengths) if lengths else None)
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
     return run
 

@@ -127,7 +127,11 @@ class DataConfig(Checked):
         "stay together), or of the end of the text where there are fewer than 100 documents.",
     )
     separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
-    field: str = option("text", "The field of each line that holds the document, in JSON Lines files.")
+    field: str | None = option(
+        None,
+        "What holds the text in each line of JSON Lines files (.jsonl, .ndjson) [default: text]. With it, stdin is "
+        "JSON Lines too.",
+    )
 
 
 @dataclass(frozen=True)
@@ -292,6 +296,7 @@ class Plan:
         threads: CPU threads.
         steps: optimizer steps in all.
         data: folder of the token shards.
+        data_key: hash of what the tokens were made from.
     """
 
     device: str
@@ -299,6 +304,7 @@ class Plan:
     threads: int
     steps: int
     data: str
+    data_key: str
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lm import checkpoint
 from lm.checkpoint import TrainingState
 from lm.config import LENGTHS, Plan, RunConfig, TrainingConfig
 from lm.data.batches import WindowOrder
-from lm.data.shards import Tokens, open_split
+from lm.data.shards import Tokens, open_split, read_manifest
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, training_hardware
@@ -77,6 +77,7 @@ def start(
         threads=hardware.threads,
         steps=planned_steps(config.training, windows=order.windows, context=config.model.context_length),
         data=str(data.resolve()),
+        data_key=read_manifest(data).key,
     )
     config = dataclasses.replace(config, plan=plan)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -114,6 +115,7 @@ def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | Non
     folder, state, plan = found.parent.parent, checkpoint.load_state(found), config.plan
     if data is not None:
         plan = dataclasses.replace(plan, data=str(data.resolve()))
+    _check_data(folder, plan)
     if longer is not None:
         lengths = {name: getattr(longer, name) for name in LENGTHS}
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
@@ -129,6 +131,15 @@ def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | Non
     checkpoint.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
     Journal(folder).forget_after(state.step)
     return run
+
+
+def _check_data(run: Path, plan: Plan) -> None:
+    """The tokens must be those that the run was started on, or its order of windows would mean others."""
+    again = f"name its corpus again: lm train CORPUS --resume {run}"
+    if not Path(plan.data).is_dir():
+        raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
+    if read_manifest(Path(plan.data)).key != plan.data_key:
+        raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")
 
 
 def refuse_existing(folder: Path) -> None:

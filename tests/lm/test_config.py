@@ -62,7 +62,7 @@ def test_unknown_presets_suggest_the_nearest():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_run_config_survives_json(name):
-    config = dataclasses.replace(resolve(name), plan=Plan("cpu", "float32", 2, 10, "data"))
+    config = dataclasses.replace(resolve(name), plan=Plan("cpu", "float32", 2, 10, "data", "key"))
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict())), where="config.json") == config
 
 

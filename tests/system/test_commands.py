@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -202,3 +203,16 @@ def test_plots(place, capsys, tmp_path):
         assert (tmp_path / name).stat().st_size > 1000
     assert run(["plot", str(place / "run"), "--what", "los"]) == 2
     assert "did you mean 'loss'" in capsys.readouterr().err
+
+
+def test_a_run_whose_tokens_are_gone_takes_its_corpus_again_and_no_other(place, capsys):
+    text, folder = place / "gone.txt", place / "gone"
+    text.write_text((place / "text.txt").read_text() + "\nseven")
+    assert run(["train", str(text), "-o", str(folder), "--steps", "2", *SMALL]) == 0
+    shutil.rmtree(json.loads((folder / "config.json").read_text())["plan"]["data"])
+    capsys.readouterr()
+    assert run(["train", "--resume", str(folder), "--steps", "4"]) == 1
+    assert f"lm train CORPUS --resume {folder}" in capsys.readouterr().err
+    assert run(["train", str(place / "text.txt"), "--resume", str(folder), "--steps", "4"]) == 1
+    assert "not the tokens that this run was started on" in capsys.readouterr().err
+    assert run(["train", str(text), "--resume", str(folder), "--steps", "4"]) == 0
