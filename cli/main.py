@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import demo, generate, info, perplexity, prepare, tokenizer, train
+from cli import corpus, demo, generate, info, perplexity, prepare, runs, tokenizer, train
 from cli.help import CONTEXT_SETTINGS, describe
 from lm.errors import LMError
 
@@ -26,9 +26,12 @@ app.command()(train.train)
 app.command()(generate.generate)
 app.command()(perplexity.perplexity)
 app.command()(info.info)
+app.command()(runs.runs)
+app.command()(runs.plot)
 app.command()(prepare.prepare)
 app.add_typer(tokenizer.app, name="tokenizer")
-describe(app, tokenizer.app)
+app.add_typer(corpus.app, name="corpus")
+describe(app, tokenizer.app, corpus.app)
 
 # typer bundles its own click; every usage error is a subclass of the base of its public BadParameter.
 _UsageProblem: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -54,7 +57,7 @@ def options(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped)."""
     try:
-        return app(list(arguments) or ["--help"], prog_name="lm", standalone_mode=False) or 0
+        return app(train.newest_by_default(arguments) or ["--help"], prog_name="lm", standalone_mode=False) or 0
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:

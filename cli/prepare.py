@@ -59,7 +59,7 @@ def prepare(
     from lm.data import documents, preparation
 
     config = RunConfig(tokenizer=TokenizerConfig(**given["tokenizer"]), data=DataConfig(**given["data"]))
-    sources = documents.resolve(corpus)
+    sources = documents.resolve(corpus, field=config.data.field)
     loaded = tokenizer_for(sources, config, tokenizer, special=special, unknown=unknown)
     with encode_progress() as progress:
         if out is None:

@@ -1,4 +1,4 @@
-"""`lm tokenizer`: train a tokenizer, encode and decode."""
+"""`lm tokenizer`: train a tokenizer, encode, decode, and look into one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from lm.data.tokenizer import Tokenizer
     from lm.data.tokenizer_training import Trained
 
-app = typer.Typer(help="Train a tokenizer, encode text and decode ids.", rich_markup_mode=None)
+app = typer.Typer(help="Train a tokenizer, encode text, decode ids, and look into one.", rich_markup_mode=None)
 
 Texts = Annotated[
-    list[str], typer.Argument(metavar="CORPUS", help="Text files, folders, globs, or - for stdin.", show_default=False)
+    list[str],
+    typer.Argument(
+        metavar="CORPUS",
+        help="Text or JSON Lines files (.gz, .xz and .zst too), folders, globs, or - for stdin.",
+        show_default=False,
+    ),
 ]
 TokenizerPath = Annotated[
     Path,
@@ -50,6 +55,7 @@ Unknown = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 _MEASURED_BYTES = 1_000_000
+_LONGEST = 12
 
 
 @app.command()
@@ -79,7 +85,7 @@ def train(
     config = TokenizerConfig(**given["tokenizer"])
     tokenizer_training.check(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
-    surveyed = corpora.survey(documents.resolve(corpus), data)
+    surveyed = corpora.survey(documents.resolve(corpus, field=data.field), data)
     trained = tokenizer_training.train(
         corpora.training_texts(surveyed),
         config,
@@ -166,6 +172,47 @@ def decode(
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
+
+
+@app.command()
+@takes({"data": DataConfig}, leave_out=("validation",))
+def inspect(
+    tokenizer: TokenizerPath,
+    text: Annotated[
+        str | None, typer.Argument(help="A text, to see how it splits; - for stdin.", show_default=False)
+    ] = None,
+    *,
+    file: Annotated[
+        list[str] | None,
+        typer.Option("--file", metavar="FILE", help="Measure the tokenizer on these files (may be repeated)."),
+    ] = None,
+    as_json: AsJson = False,
+    given: Given,
+) -> None:
+    r"""Show what is in a tokenizer, how well it fits files, and how a text splits.
+
+    In tokens a space is shown as ·, a line end as ⏎, a tab as ⇥, and bytes that are only part of a character as \xed.
+    On a terminal the tokens of a text stand above their ids; elsewhere each has a line.
+
+    Examples:
+      lm tokenizer inspect runs/novel "Wo bist du?"
+      lm tokenizer inspect tokenizer.json --file held-out.txt
+    """
+    from cli import token_view
+    from lm.data import documents, inspection
+
+    loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
+    ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
+    sources = documents.resolve(file, field=data.field) if file else []
+    fit = inspection.measure(loaded, sources, data.separator) if sources else None
+    longest = inspection.longest(loaded, _LONGEST)
+    if as_json:
+        print(json.dumps(token_view.described(loaded, longest, fit, ids), ensure_ascii=False))
+        return
+    token_view.show_facts(loaded, longest, fit)
+    if ids is not None:
+        print()
+        token_view.show_tokens(loaded, ids)
 
 
 def _numbers(text: str) -> list[int]:

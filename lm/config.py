@@ -127,10 +127,9 @@ class DataConfig(Checked):
         "stay together), or of the end of the text where there are fewer than 100 documents.",
     )
     separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
-    field: str | None = option(
-        None,
-        "What holds the text in each line of JSON Lines files (.jsonl, .ndjson) [default: text]. With it, stdin is "
-        "JSON Lines too.",
+    field: str = option(
+        "text",
+        "What holds the text in each line of JSON Lines files (.jsonl, .ndjson; stdin too, if its first line is so).",
     )
 
 

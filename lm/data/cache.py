@@ -38,7 +38,7 @@ def train_tokenizer(
     tokenizer_training.check(config, special_tokens=special_tokens, unknown=unknown)
     limit = tokenizer_training.SAMPLE_BYTES
     settings = [dataclasses.asdict(config), list(special_tokens), unknown, limit, corpus.separator]
-    depends = [FORMAT_VERSION, tokenizers.__version__, settings, [found.sha256 for found in corpus.sources]]
+    depends = [FORMAT_VERSION, tokenizers.__version__, settings, [found.identity for found in corpus.sources]]
     path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
     try:
         return Tokenizer.load(path)

@@ -27,7 +27,7 @@ class CharacterTable:
     def __init__(self, ids: npt.NDArray[np.uint32], unit: Literal["character", "byte"]) -> None:
         """`ids` has an entry for each code point, or for each byte."""
         self._ids = ids
-        self._unit = unit
+        self.unit = unit
 
     @classmethod
     def of(cls, description: dict[str, Any]) -> CharacterTable | None:
@@ -65,7 +65,7 @@ class CharacterTable:
         Raises:
             InputError: a character has no token; the message names the first such.
         """
-        if self._unit == "byte":
+        if self.unit == "byte":
             return self._ids[np.frombuffer(text.encode(), dtype=np.uint8)]
         ids = self._ids[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
         missing = ids == _MISSING

@@ -72,7 +72,7 @@ def survey(sources: Sequence[Source], config: DataConfig) -> Corpus:
         UsageError: the validation fraction is not between 0 and 1.
     """
     fraction = _fraction(config.validation)
-    held_out = documents.resolve([config.validation]) if fraction is None else []
+    held_out = documents.resolve([config.validation], field=config.field) if fraction is None else []
     held_out_paths = {source.path.resolve() for source in held_out}
     kept = [source for source in sources if source.path.resolve() not in held_out_paths]
     surveys = _survey_all(kept, config.separator)

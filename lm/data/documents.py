@@ -1,31 +1,44 @@
 """Text files, folders, globs and stdin as documents, streamed in bounded memory.
 
-A text file is one document, unless it has separator lines: a line that is exactly the separator, ended by a line feed,
-by carriage return and line feed, or by the end of the file. A separator line ends a document and belongs to none,
-its own line end included; the line end before it stays with the document that it ends. Everything else is kept as it
-is: line ends of any kind, white space, a byte order mark. Documents without a single character are dropped.
+Files may be compressed (see `compression`). A file named `.jsonl` or `.ndjson` has a document a line: the text in one
+field of a JSON object (see `json_lines`); so has stdin if its first line is such an object.
+
+Any other text file is one document, unless it has separator lines: a line that is exactly the separator, ended by a
+line feed, by carriage return and line feed, or by the end of the file. A separator line ends a document and belongs to
+none, its own line end included; the line end before it stays with the document that it ends. Everything else is kept
+as it is: line ends of any kind, white space, a byte order mark. Documents without a single character are dropped.
 """
 
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import glob
 import hashlib
+import itertools
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from lm.data import json_lines
+from lm.data.compression import blocks, compression, without_suffix
 from lm.errors import InputError
 
 STDIN = "-"
-SUFFIXES = (".txt", ".text", ".md")
-"""What is taken of a folder; files named one by one, or by a glob, may have any suffix."""
+SUFFIXES = (".txt", ".text", ".md", *json_lines.SUFFIXES)
+"""What is taken of a folder, compressed or not; files named one by one, or by a glob, may have any suffix."""
+
+FIELD = "text"
+"""What holds the text in JSON Lines, unless something else is named."""
 
 BLOCK_BYTES = 1 << 18
+
+_LONGEST_FIRST_LINE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -35,13 +48,22 @@ class Source:
     Attributes:
         name: what the user calls it, for messages.
         path: where its bytes are; for stdin and pipes a temporary copy.
+        field: what holds the text, in JSON Lines.
     """
 
     name: str
     path: Path
-    spool: IO[bytes] | None = field(
+    field: str = FIELD
+    spool: IO[bytes] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )  # deleted with the last Source that holds it
+
+    @cached_property
+    def is_json_lines(self) -> bool:
+        """Whether it has a document a line: its name says so, or it comes from a pipe and its first line is so."""
+        if without_suffix(self.name).lower().endswith(json_lines.SUFFIXES):
+            return True
+        return self.spool is not None and json_lines.is_document(_first_line(self), self.field)
 
 
 @dataclass(frozen=True)
@@ -58,8 +80,8 @@ class Survey:
 
     Attributes:
         source: the source.
-        sha256: of the file's bytes.
-        size: the file's bytes.
+        sha256: of the file's bytes, decompressed.
+        size: how many these are.
         documents: documents in it.
         bytes: UTF-8 bytes of their text; the separators are not counted.
     """
@@ -70,12 +92,21 @@ class Survey:
     documents: int
     bytes: int
 
+    @property
+    def identity(self) -> str:
+        """What its documents follow from: the bytes and, for JSON Lines, the field."""
+        return f"{self.sha256} {self.source.field}" if self.source.is_json_lines else self.sha256
 
-def resolve(patterns: Sequence[str]) -> list[Source]:
+
+def resolve(patterns: Sequence[str], *, field: str = FIELD) -> list[Source]:
     """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
 
     A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths; hidden ones
     are skipped. A glob (`**` goes into folders) stands for the files it matches.
+
+    Args:
+        patterns: as a user gives them.
+        field: what holds the text in JSON Lines.
 
     Raises:
         InputError: a file is missing, or a folder or glob holds no text file.
@@ -83,7 +114,7 @@ def resolve(patterns: Sequence[str]) -> list[Source]:
     sources: dict[Path, Source] = {}
     for pattern in patterns:
         for source in _resolve(pattern):
-            sources.setdefault(source.path.resolve(), source)
+            sources.setdefault(source.path.resolve(), dataclasses.replace(source, field=field))
     return list(sources.values())
 
 
@@ -108,11 +139,17 @@ def _resolve(pattern: str) -> list[Source]:
 
 
 def _in_folder(folder: Path) -> list[Source]:
-    below = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES and path.is_file())
+    below = (path for path in sorted(folder.rglob("*")) if _is_text(path) and path.is_file())
     shown = [path for path in below if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     if not shown:
         raise InputError(f"{folder}: no {', '.join(SUFFIXES)} file in this folder; name other files one by one")
     return [Source(str(path), path) for path in shown]
+
+
+def _is_text(path: Path) -> bool:
+    """By the name: `a.txt`, `a.txt.gz` and `a.gz` are text, `a.tar.gz` is not."""
+    inner = without_suffix(path.name)
+    return Path(inner).suffix.lower() in (SUFFIXES if inner == path.name else (*SUFFIXES, ""))
 
 
 def _spool(stream: BinaryIO, name: str) -> Source:
@@ -120,7 +157,16 @@ def _spool(stream: BinaryIO, name: str) -> Source:
     while block := stream.read(BLOCK_BYTES):
         spool.write(block)
     spool.flush()
-    return Source(name, Path(spool.name), spool)
+    return Source(name, Path(spool.name), spool=spool)
+
+
+def _first_line(source: Source) -> bytes:
+    kind, beginning = compression(source.path, source.name), b""
+    for block in blocks(source.path, kind, BLOCK_BYTES, name=source.name):
+        beginning += block
+        if b"\n" in block or len(beginning) > _LONGEST_FIRST_LINE:
+            break
+    return beginning.partition(b"\n")[0]
 
 
 def survey(source: Source, separator: str) -> Survey:
@@ -130,11 +176,17 @@ def survey(source: Source, separator: str) -> Survey:
         InputError: it is not a UTF-8 text file.
     """
     digest = hashlib.sha256()
-    documents = size = 0
-    for fragment in fragments(source, separator, observe=digest.update):
+    documents = text_bytes = size = 0
+
+    def observe(block: bytes) -> None:
+        nonlocal size
+        digest.update(block)
+        size += len(block)
+
+    for fragment in fragments(source, separator, observe=observe):
         documents += fragment.starts_document
-        size += len(fragment.text.encode())
-    return Survey(source, digest.hexdigest(), source.path.stat().st_size, documents, size)
+        text_bytes += len(fragment.text.encode())
+    return Survey(source, digest.hexdigest(), size, documents, text_bytes)
 
 
 def fragments(source: Source, separator: str, *, observe: Callable[[bytes], None] | None = None) -> Iterator[Fragment]:
@@ -142,46 +194,45 @@ def fragments(source: Source, separator: str, *, observe: Callable[[bytes], None
 
     Args:
         source: the file.
-        separator: the line that ends a document.
-        observe: called with each block of the file's bytes as it is read.
+        separator: the line that ends a document, where it is not JSON Lines.
+        observe: called with each block of the file's bytes, decompressed, as it is read.
 
     Raises:
-        InputError: the source is not a UTF-8 text file.
+        InputError: the source is not a UTF-8 text file, or is damaged.
     """
+    text_blocks = _decoded(source, observe)
+    if source.is_json_lines:
+        for text in json_lines.texts(text_blocks, source.field, name=source.name):
+            for start in range(0, len(text), BLOCK_BYTES):
+                yield Fragment(text[start : start + BLOCK_BYTES], starts_document=start == 0)
+        return
     starts = True
-    for text in _separated(_decoded(source, observe), separator):
-        if text is None:
+    for part in _separated(text_blocks, separator):
+        if part is None:
             starts = True
-        elif text:
-            yield Fragment(text, starts)
+        elif part:
+            yield Fragment(part, starts)
             starts = False
 
 
 def _decoded(source: Source, observe: Callable[[bytes], None] | None) -> Iterator[str]:
     """The text of a file, in blocks."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    kind = compression(source.path, source.name)
     offset = 0
-    with _open(source) as stream:
-        while True:
-            block = stream.read(BLOCK_BYTES)
-            if observe:
-                observe(block)
-            if offset == 0:
-                _refuse_binary(block, source)
-            pending = len(decoder.getstate()[0])
-            try:
-                text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                raise _not_utf8(source, offset - pending + error.start, error.object[error.start]) from None
-            yield text
-            if not block:
-                return
-            offset += len(block)
-
-
-def _open(source: Source) -> BinaryIO:
-    """The bytes of a source's text: the one place that knows how files are stored."""
-    return source.path.open("rb")
+    for block in itertools.chain(blocks(source.path, kind, BLOCK_BYTES, name=source.name), [b""]):
+        if observe:
+            observe(block)
+        if offset == 0:
+            _refuse_binary(block, source)
+        pending = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            where = f"byte offset {offset - pending + error.start}{' of the decompressed text' if kind else ''}"
+            raise _not_utf8(source, where, error.object[error.start]) from None
+        yield text
+        offset += len(block)
 
 
 def _refuse_binary(block: bytes, source: Source) -> None:
@@ -193,9 +244,9 @@ def _refuse_binary(block: bytes, source: Source) -> None:
         )
 
 
-def _not_utf8(source: Source, offset: int, byte: int) -> InputError:
+def _not_utf8(source: Source, where: str, byte: int) -> InputError:
     return InputError(
-        f"{source.name}: not valid UTF-8 at byte offset {offset} (0x{byte:02x}); "
+        f"{source.name}: not valid UTF-8 at {where} (0x{byte:02x}); "
         "convert it first, for instance: iconv -f LATIN1 -t UTF-8"
     )
 

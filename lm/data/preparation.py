@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from lm.data import shards
 from lm.data.cache import cache_root
 from lm.data.corpus import Corpus, Routed
 from lm.data.documents import Source, Survey
+from lm.data.partial import partial_folder, remove_abandoned
 from lm.data.pieces import Piece
 from lm.data.shards import Manifest, ShardWriter, SourceRecord, SplitName, SplitRecord
 from lm.data.tokenizer import FILE_NAME, Ids, Tokenizer
@@ -86,6 +86,7 @@ def prepare(
             raise InputError(f"{folder}: holds other tokens already; choose another folder, or --force")
     elif folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")
+    remove_abandoned(folder.absolute().parent, folder.absolute().name)
     manifest = _write(corpus, tokenizer, folder, config=config, key=key, progress=progress)
     return Prepared(folder, manifest, reused=False)
 
@@ -114,6 +115,7 @@ def prepare_cached(
     corpus = corpora.survey(sources, config)
     key = _key(corpus, tokenizer)
     folder = (root or cache_root()) / "tokens" / key[:32]
+    remove_abandoned(folder.parent)
     if existing := _existing(folder):
         return Prepared(folder, existing, reused=True)
     manifest = _write(corpus, tokenizer, folder, config=config, key=key, progress=progress)
@@ -122,7 +124,7 @@ def prepare_cached(
 
 def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
     """A hash of all that the tokens depend on: contents, not names or times."""
-    contents = [[found.sha256 for found in group] for group in (corpus.sources, corpus.validation_sources)]
+    contents = [[found.identity for found in group] for group in (corpus.sources, corpus.validation_sources)]
     depends = [FORMAT_VERSION, tokenizer.sha256, corpus.separator, str(corpus.fraction), *contents]
     return hashlib.sha256(json.dumps(depends).encode()).hexdigest()
 
@@ -139,26 +141,18 @@ def _write(
 ) -> Manifest:
     """Write all files into a folder beside the final one, which then takes its place."""
     place = folder.absolute()
-    partial = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
-    partial.mkdir(parents=True)
-    try:
-        dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-        writers = {split: _SplitWriter(partial, split, tokenizer, dtype) for split in shards.SPLITS}
-        done = 0
-        for item, ids in _encoded(corpora.routed(corpus, tokenizer), tokenizer):
-            done += writers[item.split].add(item.piece, ids)
-            if progress:
-                progress(done, corpus.bytes)
+    with partial_folder(place) as partial:
+        splits = _write_splits(corpus, tokenizer, partial, progress)
         manifest = Manifest(
             key=key,
             tokenizer=tokenizer.sha256,
             vocab_size=tokenizer.vocab_size,
-            dtype=dtype,
+            dtype=_dtype(tokenizer),
             separator=config.separator,
             validation=config.validation,
             sources=_records(corpus.sources),
             validation_sources=_records(corpus.validation_sources),
-            splits={split: writer.close() for split, writer in writers.items()},
+            splits=splits,
         )
         _check(manifest, corpus)
         tokenizer.save(partial / FILE_NAME)
@@ -166,9 +160,26 @@ def _write(
         (partial / shards.MANIFEST).write_text(json.dumps(manifest.to_dict(), indent=2) + "\n", encoding="utf-8")
         _sync(partial / shards.MANIFEST)
         _put_in_place(partial, place, key)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return manifest
+
+
+def _dtype(tokenizer: Tokenizer) -> str:
+    return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+
+
+def _write_splits(
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, progress: Progress | None
+) -> dict[str, SplitRecord]:
+    with contextlib.ExitStack() as opened:
+        writers = {split: _SplitWriter(folder, split, tokenizer, _dtype(tokenizer)) for split in shards.SPLITS}
+        for writer in writers.values():
+            opened.callback(writer.discard)
+        done = 0
+        for item, ids in _encoded(corpora.routed(corpus, tokenizer), tokenizer):
+            done += writers[item.split].add(item.piece, ids)
+            if progress:
+                progress(done, corpus.bytes)
+        return {split: writer.close() for split, writer in writers.items()}
 
 
 class _SplitWriter:
@@ -197,6 +208,10 @@ class _SplitWriter:
             self._shards.append(self._end)
         self._shards.close()
         return SplitRecord(self._documents, sum(self._shards.shards), self._bytes, tuple(self._shards.shards))
+
+    def discard(self) -> None:
+        """Let go of a file that is still open: writing has failed."""
+        self._shards.discard()
 
 
 def _encoded(items: Iterable[Routed], tokenizer: Tokenizer) -> Iterator[tuple[Routed, Ids]]:

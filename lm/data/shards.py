@@ -29,7 +29,7 @@ SHARD_TOKENS = 1 << 26
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """A file that tokens were made from: as the user named it, its size in bytes and its hash."""
+    """A file that tokens were made from: as the user named it, its size in bytes and its hash, both decompressed."""
 
     path: str
     size: int
@@ -218,6 +218,11 @@ class ShardWriter:
             self._write_header(self._stream)
             self._stream.flush()
             os.fsync(self._stream.fileno())
+            self.discard()
+
+    def discard(self) -> None:
+        """Close the file without finishing it."""
+        if self._stream is not None:
             self._stream.close()
             self._stream = None
 

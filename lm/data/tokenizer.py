@@ -108,6 +108,13 @@ class Tokenizer:
         return {token.content: index for index, token in sorted(added.items()) if token.special}
 
     @cached_property
+    def kind(self) -> str:
+        """What its tokens are: "char", "byte", or what its model makes: "bpe", "unigram", "wordpiece", "wordlevel"."""
+        if self._table:
+            return "char" if self._table.unit == "character" else "byte"
+        return str(self._description["model"]["type"]).lower()
+
+    @cached_property
     def end_of_text(self) -> int | None:
         """The token that ends a document, else the one that starts it (so ending the last), else None."""
         return self._first_special(_ENDS + _STARTS)
@@ -147,6 +154,17 @@ class Tokenizer:
         if self._table:
             return [self._table.encode(text) for text in texts]
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in self._encodings(texts, self._backend)]
+
+    def character_ends(self, text: str) -> list[int]:
+        """Where each token of `encode(text)` ends, in characters of the text, as far as the tokenizer can tell.
+
+        Raises:
+            InputError: as for `encode`.
+        """
+        try:
+            return [end for _, end in self._backend.encode(text, add_special_tokens=False).offsets]
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
     @cached_property
     def _special_parser(self) -> tokenizers.Tokenizer:

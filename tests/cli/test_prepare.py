@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -88,3 +89,15 @@ def test_bad_input_is_one_line(
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not Path("out").exists()
+
+
+def test_json_lines_and_compressed_files_are_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "".join(json.dumps({"body": text}) + "\n" for text in ("one", "two", "three"))
+    Path("a.jsonl").write_text(lines)
+    Path("b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    for name in ("a.jsonl", "b.jsonl.gz"):
+        arguments = ["prepare", name, "--field", "body", "--kind", "char", "--validation", "0", "--json"]
+        assert run(arguments) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11, "shards": 1}
+    assert (second["folder"], second["reused"]) == (first["folder"], True)

@@ -17,7 +17,8 @@ from cli.main import run
 from tests.system.conftest import SMALL
 
 COMMANDS = ["demo", "train", "generate", "perplexity", "info", "prepare", "tokenizer",
-            "runs", "plot", "tokenizer train", "tokenizer encode", "tokenizer decode"]  # fmt: skip
+            "runs", "plot", "tokenizer train", "tokenizer encode", "tokenizer decode", "tokenizer inspect",
+            "corpus", "corpus list", "corpus get"]  # fmt: skip
 
 
 def lm(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

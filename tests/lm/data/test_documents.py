@@ -132,6 +132,12 @@ class TestResolve:
     def test_a_folder_is_its_text_files_in_order(self, folder: Path) -> None:
         assert self.names(folder, [str(folder)]) == ["a.MD", "b.txt", "sub/c.text"]
 
+    def test_a_folder_has_json_lines_and_compressed_text_too(self, tmp_path: Path) -> None:
+        taken = ["a.jsonl", "b.TXT.gz", "c.jsonl.zst", "d.xz", "e.ndjson"]
+        for name in (*taken, "model.bin.gz", "source.tar.gz", "data.json", ".gz"):
+            written(tmp_path, "x", name)
+        assert self.names(tmp_path, [str(tmp_path)]) == taken
+
     def test_globs_and_names_take_any_suffix(self, folder: Path) -> None:
         assert self.names(folder, [f"{folder}/**/*.csv", f"{folder}/page.html"]) == ["sub/data.csv", "page.html"]
 

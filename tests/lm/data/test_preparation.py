@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from fractions import Fraction
 from pathlib import Path
@@ -211,6 +212,14 @@ class TestReuse:
         with pytest.raises(KeyboardInterrupt):
             prepare(sources(tmp_path, "some text"), byte_tokenizer(), WHOLE, tmp_path / "out" / "a", progress=fail)
         assert list((tmp_path / "out").iterdir()) == []
+
+    def test_what_a_killed_process_left_in_the_cache_goes(self, tmp_path: Path) -> None:
+        left = tmp_path / "cache" / "tokens" / ".0123.partial-4567"
+        left.mkdir(parents=True)
+        (left / "train-00000.npy").write_bytes(b"half")
+        os.utime(left, (0, 0))
+        made = prepare_cached(sources(tmp_path, "some text"), byte_tokenizer(), WHOLE, root=tmp_path / "cache")
+        assert list(left.parent.iterdir()) == [made.folder]
 
     def test_a_named_folder_is_reused_or_kept(self, tmp_path: Path) -> None:
         out = tmp_path / "out"

@@ -1,0 +1,138 @@
+"""What is in a tokenizer and how a text splits, for a person: tokens in alternating colours above their ids."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.cells import cell_len, chop_cells
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cli.display import size
+from lm.data.inspection import Fit, visible
+from lm.data.tokenizer import Tokenizer
+
+Tokens = Sequence[int]
+
+_COLOURS = ("black on cyan", "black on yellow")  # readable on dark and on light
+
+
+def described(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None, split: Tokens | None) -> dict[str, Any]:
+    """All there is to say, as plain values."""
+
+    def listed(tokens: Tokens) -> list[dict[str, Any]]:
+        spelled = ((index, tokenizer.token_bytes(index)) for index in tokens)
+        return [{"id": index, "text": data.decode(errors="replace"), "bytes": list(data)} for index, data in spelled]
+
+    files = fit and {
+        "bytes": fit.bytes,
+        "tokens": fit.tokens,
+        "words": fit.words,
+        "bytes_per_token": fit.bytes_per_token,
+        "tokens_per_word": fit.tokens_per_word,
+    }
+    return {
+        "kind": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "special_tokens": tokenizer.special_tokens,
+        "longest": listed(longest),
+        "files": files,
+        "tokens": None if split is None else listed(split),
+        "sha256": tokenizer.sha256,
+    }
+
+
+def show_facts(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None) -> None:
+    """Print on stdout what is in the tokenizer and how well it fits; long lines wrap on a terminal."""
+    special = ", ".join(f"{name} ({index})" for name, index in tokenizer.special_tokens.items())
+    rows = [
+        ("kind", tokenizer.kind),
+        ("vocabulary", f"{tokenizer.vocab_size:,}"),
+        ("special tokens", special or "none"),
+        ("longest tokens", "  ".join(visible(tokenizer.token_bytes(index)) for index in longest)),
+    ]
+    if fit:
+        rows += [
+            ("files", f"{size(fit.bytes)}, {fit.tokens:,} tokens, {fit.words:,} words"),
+            ("bytes per token", _ratio(fit.bytes_per_token)),
+            ("tokens per word", _ratio(fit.tokens_per_word)),
+        ]
+    _print_rows(rows)
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
+    if not sys.stdout.isatty():
+        width = max(len(name) for name, _ in rows)
+        for name, text in rows:
+            print(f"{name:<{width}}  {text}")
+        return
+    grid = Table.grid(padding=(0, 2))
+    for name, text in rows:
+        grid.add_row(Text(name, no_wrap=True), Text(text))
+    Console(highlight=False).print(grid)
+
+
+def show_tokens(tokenizer: Tokenizer, tokens: Tokens) -> None:
+    """Print tokens on stdout: on a terminal in lines with their ids below, elsewhere one a line after its id."""
+    if not sys.stdout.isatty():
+        width = max((len(str(index)) for index in tokens), default=0)
+        for index in tokens:
+            print(f"{index:>{width}}  {visible(tokenizer.token_bytes(index))}")
+        return
+    console = Console(highlight=False)
+    coloured = console.color_system is not None and not console.no_color
+    for line in lines([(index, tokenizer.token_bytes(index)) for index in tokens], console.width):
+        for row in _drawn(line, coloured=coloured):
+            console.print(row, no_wrap=True, overflow="ignore", crop=False)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A token as it is drawn: its text, its id below, and which of two colours it has."""
+
+    text: str
+    index: str
+    is_odd: bool
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal."""
+        return max(cell_len(self.text), len(self.index))
+
+
+def lines(tokens: Iterable[tuple[int, bytes]], width: int) -> Iterator[list[Cell]]:
+    """Cells that fit a line of a terminal with a mark after each; a token that ends with a line end ends one."""
+    line: list[Cell] = []
+    for number, (index, data) in enumerate(tokens):
+        cell = Cell(_clipped(visible(data), width - 1), str(index), number % 2 == 1)
+        if line and sum(other.width + 1 for other in line) + cell.width + 1 > width:
+            yield line
+            line = []
+        line.append(cell)
+        if data.endswith(b"\n"):
+            yield line
+            line = []
+    if line:
+        yield line
+
+
+def _clipped(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else chop_cells(text, width - 1)[0] + "…"
+
+
+def _drawn(line: Sequence[Cell], *, coloured: bool) -> Iterator[Text]:
+    tokens, ids = Text(), Text()
+    for cell in line:
+        tokens.append(cell.text, _COLOURS[cell.is_odd] if coloured else "")
+        tokens.append(" " * (cell.width - cell_len(cell.text)) + (" " if coloured else "|"))
+        ids.append(cell.index.ljust(cell.width + 1), "dim")
+    yield tokens
+    yield ids

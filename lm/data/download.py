@@ -1,0 +1,144 @@
+"""A file from the network: to `NAME.part`, going on where it was cut, and renamed when it is whole."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+from lm.errors import InputError
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that are there, and all there will be if the server says so."""
+
+PAUSES = (1.0, 3.0)
+"""Seconds to wait before another try, when the one before got nowhere."""
+
+TIMEOUT = 30.0
+"""Seconds without a byte after which the connection counts as cut."""
+
+_BLOCK_BYTES = 1 << 18
+_TRY_LATER = 500  # the least status that says that the server, not the request, is at fault
+
+
+class _Interrupted(Exception):  # noqa: N818 (caught here, and never an error by itself)
+    """The network failed; another try may help."""
+
+
+def download(url: str, part: Path, *, progress: Progress | None = None) -> None:
+    """Fetch a file, or the rest of it if `part` has its beginning.
+
+    Args:
+        url: where it is; redirections are followed.
+        part: where to; stays when fetching fails, so that another call can go on.
+        progress: called as bytes arrive.
+
+    Raises:
+        InputError: the file is not there, the server cannot be reached, or the connection was cut again and again.
+    """
+    furthest, pauses = 0, iter(PAUSES)
+    with part.open("ab") as stream:
+        _lock(stream, part)
+        while True:
+            try:
+                _transfer(url, stream, progress)
+            except _Interrupted as problem:
+                if stream.tell() <= furthest:
+                    if (pause := next(pauses, None)) is None:
+                        raise InputError(_gave_up(url, stream.tell(), str(problem), part.parent)) from None
+                    time.sleep(pause)
+                furthest = max(furthest, stream.tell())
+            else:
+                return
+
+
+def _lock(stream: BinaryIO, part: Path) -> None:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(f"{part}: another process is fetching this file; wait for it") from None
+    except OSError:  # a file system without locks
+        return
+
+
+def _transfer(url: str, stream: BinaryIO, progress: Progress | None) -> None:
+    """One connection: append what is missing to the stream."""
+    have = stream.tell()
+    response = _request(url, have)
+    if response is None:
+        return
+    with response:
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT or _first_byte(response) != have:
+            have = 0
+            stream.seek(0)
+            stream.truncate()
+            if response.status == http.HTTPStatus.PARTIAL_CONTENT:
+                raise _Interrupted("the server sent another part than was asked for")
+        length = response.headers["Content-Length"]
+        total = None if length is None else have + int(length)
+        for block in _blocks(response):
+            stream.write(block)
+            have += len(block)
+            if progress:
+                progress(have, total)
+        stream.flush()
+        if total is not None and have < total:
+            raise _Interrupted("the connection was cut")
+
+
+def _request(url: str, have: int) -> http.client.HTTPResponse | None:
+    """Ask for a file from byte `have` on; None if there is no more of it."""
+    headers = {"User-Agent": "lm-toolkit", **({"Range": f"bytes={have}-"} if have else {})}
+    try:
+        response: http.client.HTTPResponse = urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers),
+            timeout=TIMEOUT,
+        )
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return _request(url, 0) if _all_bytes(error) not in (have, None) else None
+            if error.code >= _TRY_LATER or error.code == http.HTTPStatus.TOO_MANY_REQUESTS:
+                raise _Interrupted(f"the server answers {error.code} {error.reason}") from None
+            raise InputError(
+                f"{url}: the server answers {error.code} {error.reason}; it may have moved: look for it by hand"
+            ) from None
+    except urllib.error.URLError as error:
+        raise _Interrupted(f"{urlsplit(url).hostname} cannot be reached: {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _Interrupted(str(error) or "the connection was cut") from None
+    return response
+
+
+def _first_byte(response: http.client.HTTPResponse) -> int | None:
+    found = re.match(r"bytes (\d+)-", response.headers["Content-Range"] or "")
+    return int(found[1]) if found else None
+
+
+def _all_bytes(refusal: urllib.error.HTTPError) -> int | None:
+    found = re.match(r"bytes \*/(\d+)", refusal.headers["Content-Range"] or "")
+    return int(found[1]) if found else None
+
+
+def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while True:
+        try:
+            block = response.read(_BLOCK_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise _Interrupted(str(error) or "the connection was cut") from None
+        if not block:
+            return
+        yield block
+
+
+def _gave_up(url: str, have: int, problem: str, folder: Path) -> str:
+    if have:
+        return f"{url}: {problem}, {have:,} bytes are there; the same command goes on from them"
+    return f"{url}: {problem}; is there a network? Or fetch it elsewhere, put it into {folder} and try again"

@@ -1,0 +1,61 @@
+"""A folder in the making: beside its final place, locked while somebody works on it, and gone if they fail."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_SECONDS_TO_LOCK = 60
+"""A folder this old that nobody has locked is abandoned; a new one may be about to be locked."""
+
+
+@contextlib.contextmanager
+def partial_folder(place: Path) -> Iterator[Path]:
+    """An empty folder beside `place`, to be filled and renamed; whatever still has its name at the end is removed."""
+    partial = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
+    partial.mkdir(parents=True)
+    try:
+        with _locked(partial):  # or not, on a file system without locks
+            yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path, name: str | None = None) -> None:
+    """Remove what processes that were killed had begun in a folder, for one place in it or for all.
+
+    A lock ends with the process that holds it, however that ends, and is seen from containers and other users; where
+    locks don't work nothing is removed.
+    """
+    newest = time.time() - _SECONDS_TO_LOCK
+    for partial in folder.glob(f".{'*' if name is None else glob.escape(name)}.partial-*"):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # just gone, or somebody else's
+            if partial.is_dir() and partial.stat().st_mtime < newest:
+                with _locked(partial) as abandoned:
+                    if abandoned:
+                        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder, if no other process does and the file system has locks; gives whether it is held."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+from lm.data import download, public
+from lm.data.public import PublicCorpus, PublicFile
+from tests.lm.data.file_server import FileServer, serving
+
+TEXT = b"a small corpus\n" * 100
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(download, "PAUSES", ())
+    with serving() as running:
+        running.files["a.txt"] = TEXT
+        files = (PublicFile(running.url("a.txt"), len(TEXT), hashlib.sha256(TEXT).hexdigest()),)
+        corpus = PublicCorpus("small", "a corpus", "CC0", "{folder}/a.txt --kind char", files)
+        monkeypatch.setattr(public, "CORPORA", (*public.CORPORA, corpus))
+        yield running
+
+
+def test_the_list_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["corpus", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(public.CORPORA)
+    assert any("tinystories" in line and "~ 2.25 GB" in line and "CDLA-Sharing-1.0" in line for line in lines)
+    assert run(["corpus", "list", "--json"]) == 0
+    listed = {corpus["name"]: corpus for corpus in json.loads(capsys.readouterr().out)}
+    assert listed["multi30k"]["size_is_exact"]
+    assert not listed["wikitext-2"]["size_is_exact"]
+    assert all(Path(path).is_file() for path in listed["parallel"]["shipped"])
+
+
+def test_get_prints_the_files_and_the_command(server: FileServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["corpus", "get", "small"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "data/small/a.txt\n"
+    assert "train on it: lm train data/small/a.txt --kind char" in captured.err
+    assert "licence: CC0" in captured.err
+    assert "sha256 as published" in captured.err
+    assert "\x1b" not in captured.err
+    assert Path("data/small/a.txt").read_bytes() == TEXT
+
+
+def test_get_again_only_checks(server: FileServer, capsys: pytest.CaptureFixture[str]) -> None:
+    for reused in (False, True):
+        assert run(["corpus", "get", "small", "-o", "my folder", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["train"] == "lm train 'my folder'/a.txt --kind char"
+        assert report["files"][0]["reused"] == reused
+    assert len(server.asked) == 1
+
+
+def test_what_ships_is_there_or_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["corpus", "get", "stories"]) == 0
+    assert all(Path(line).is_file() for line in capsys.readouterr().out.splitlines())
+    assert run(["corpus", "get", "stories", "-o", str(tmp_path / "s")]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "s" / name) for name in ("train.txt", "heldout.txt")]
+
+
+def test_a_failed_download_is_one_line(server: FileServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.files.clear()
+    assert run(["corpus", "get", "small"]) == 1
+    captured = capsys.readouterr()
+    assert "404" in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_an_unknown_name_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["corpus", "get", "tinyshakespear"]) == 2
+    assert "did you mean 'tinyshakespeare'" in capsys.readouterr().err
