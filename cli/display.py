@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _PLAIN_LINES = 20
 _SMOOTHING = 0.9
+_NUMBER = re.compile(r"((~ ?|-)?\d[\d.,:/e+-]*%?( ?\w{1,2})?|–)?")
 _CURVE_WIDTH = 10
 
 
@@ -59,10 +61,12 @@ def duration(seconds: float) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout, numbers to the right; no frame or colour when it goes to a file or a pipe."""
+    """A table on stdout, numbers to the right; framed on a terminal that is wide enough, plain elsewhere."""
     rows = [list(row) for row in rows]
-    is_number = [all(row[i][:1].isdigit() or row[i] in ("", "–") for row in rows) for i in range(len(columns))]
-    if sys.stdout.isatty():
+    lines, places = [list(columns), *rows], range(len(columns))
+    is_number = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in places]
+    widths = [max(len(line[i]) for line in lines) for i in places]
+    if sys.stdout.isatty() and sum(widths) + 3 * len(widths) + 1 <= Console().width:
         drawn = Table(header_style="bold")
         for column, right in zip(columns, is_number, strict=True):
             drawn.add_column(column, justify="right" if right else "left")
@@ -70,8 +74,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
             drawn.add_row(*row)
         Console(highlight=False).print(drawn)
         return
-    lines = [list(columns), *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         cells = zip(line, widths, is_number, strict=True)
         print("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip())

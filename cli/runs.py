@@ -30,7 +30,9 @@ def runs(
     from cli.display import count, duration, note, perplexity, table
     from lm.training.history import runs as find_runs
 
-    found = find_runs(folder)
+    found, damaged = find_runs(folder)
+    for problem in damaged:
+        note(f"left out: {problem}")
     if as_json:
         print(json.dumps([_described(summary) for summary in found]))
         return

@@ -9,20 +9,19 @@ RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import hashlib
-import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lm import files, options
 from lm.config import RunConfig
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
@@ -85,21 +84,21 @@ def save_checkpoint(
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    write_json(unfinished / CONFIG, config.to_dict())
+    files.write_json(unfinished / CONFIG, config.to_dict())
     tokenizer.save(unfinished / TOKENIZER)
     save_file(dict(model), unfinished / MODEL)
     save_file(dict(optimizer), unfinished / OPTIMIZER)
-    write_json(unfinished / STATE, dataclasses.asdict(state))
-    sums = {path.name: _sha256(path) for path in sorted(unfinished.iterdir())}
+    files.write_json(unfinished / STATE, dataclasses.asdict(state))
+    sums = {path.name: files.sha256(path) for path in sorted(unfinished.iterdir())}
     for name in sums:
-        _sync(unfinished / name)
-    write_json(unfinished / MANIFEST, {"sha256": sums})
-    _sync(unfinished)
+        files.sync(unfinished / name)
+    files.write_json(unfinished / MANIFEST, {"sha256": sums})
+    files.sync(unfinished)
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
-    _sync(folder.parent)
+    files.sync(folder.parent)
     for pointer in ("last", "best") if is_best else ("last",):
-        _replace_text(run / pointer, folder.name + "\n")
+        files.replace_text(run / pointer, folder.name + "\n")
     return folder
 
 
@@ -144,10 +143,8 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
 def load_config(folder: Path) -> RunConfig:
     """The configuration in a run or checkpoint folder."""
     path = folder / CONFIG
-    try:
-        return RunConfig.from_dict(read_json(path), where=str(path))
-    except UsageError as error:
-        raise InputError(str(error)) from error
+    with _damage():
+        return RunConfig.from_dict(files.read_json(path), where=str(path))
 
 
 def load_model(path: Path, hardware: Hardware, *, which: str = "best") -> LoadedModel:
@@ -175,53 +172,26 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 def load_state(folder: Path) -> TrainingState:
     """How far the run was at a checkpoint."""
-    return TrainingState(**read_json(folder / STATE))
+    with _damage():
+        return options.build(TrainingState, files.read_json(folder / STATE), where=str(folder / STATE))
+
+
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    """A wrong value in a file that lm wrote is no wrong use of a flag."""
+    try:
+        yield
+    except UsageError as error:
+        raise InputError(str(error)) from error
 
 
 def verify(folder: Path) -> None:
     """Raise InputError unless every file of a checkpoint is what was written."""
-    for name, expected in read_json(folder / MANIFEST)["sha256"].items():
+    for name, expected in files.read_json(folder / MANIFEST)["sha256"].items():
         path = folder / name
         if not path.is_file():
             raise InputError(f"{path}: missing; the checkpoint is damaged, use another one")
-        if _sha256(path) != expected:
+        if files.sha256(path) != expected:
             raise InputError(
                 f"{path}: differs from its sha256 in {MANIFEST}; the checkpoint is damaged, use another one"
             )
-
-
-def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
-    """The contents of a JSON file; InputError if it is missing or not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error})") from None
-
-
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file and wait until it is on the disk."""
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _sync(path)
-
-
-def _replace_text(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    _sync(fresh)
-    fresh.replace(path)
-    _sync(path.parent)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

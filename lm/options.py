@@ -134,6 +134,10 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     for key in values:
         if key not in known:
             raise UsageError(f"{where}: unknown key {key!r}{suggestion(key, known)}")
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if field.name not in values and not has_default:
+            raise UsageError(f"{where}: {field.name!r} is missing")
     return config(**values)
 
 

@@ -6,7 +6,6 @@ not published is trusted the first time and held against the record from then on
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ from lm.data import unpacking
 from lm.data.download import Progress, download
 from lm.data.public import PublicFile
 from lm.errors import InputError
+from lm.files import sha256
 
 SUMS = "SHA256SUMS"
 
@@ -76,7 +76,7 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None) -> None
         if not part.stat().st_size:
             part.unlink()
         raise
-    found = _digest(part)
+    found = sha256(part)
     if expected not in (found, None):
         part.unlink()
         raise InputError(
@@ -97,18 +97,13 @@ def _known(name: str, published: str | None, folder: Path) -> tuple[str | None, 
 
 def _verified(path: Path, expected: str | None) -> str:
     """The hash of a file that must be `expected`, if that is known; recorded if it is not yet."""
-    found = _digest(path)
+    found = sha256(path)
     if expected not in (found, None):
         raise InputError(
             f"{path}: not the file that was fetched (sha256 {found}, not {expected}); remove it to fetch it again"
         )
     _record(path, found)
     return found
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _recorded(folder: Path) -> dict[str, str]:

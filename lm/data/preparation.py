@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lm import files
 from lm.config import FORMAT_VERSION, DataConfig
 from lm.data import corpus as corpora
 from lm.data import shards
@@ -156,9 +156,8 @@ def _write(
         )
         _check(manifest, corpus)
         tokenizer.save(partial / FILE_NAME)
-        _sync(partial / FILE_NAME)
-        (partial / shards.MANIFEST).write_text(json.dumps(manifest.to_dict(), indent=2) + "\n", encoding="utf-8")
-        _sync(partial / shards.MANIFEST)
+        files.sync(partial / FILE_NAME)
+        files.write_json(partial / shards.MANIFEST, manifest.to_dict())
         _put_in_place(partial, place, key)
     return manifest
 
@@ -274,21 +273,12 @@ def _records(surveys: Iterable[Survey]) -> tuple[SourceRecord, ...]:
 
 def _put_in_place(partial: Path, folder: Path, key: str) -> None:
     """Give the complete folder its name; what had the name before goes, unless it is the same."""
-    _sync(partial)
+    files.sync(partial)
     if (existing := _existing(folder)) and existing.key == key:  # another process was faster
         return
     replaced = partial.with_name(partial.name + "-replaced")
     with contextlib.suppress(FileNotFoundError):
         folder.rename(replaced)
     partial.rename(folder)
-    _sync(folder.parent)
+    files.sync(folder.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Have a file or a folder's entries on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

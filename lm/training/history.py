@@ -38,14 +38,18 @@ class Summary:
         return self.config.plan.steps if self.config.plan else self.state.step
 
 
-def runs(folder: Path) -> list[Summary]:
-    """The runs in a folder that have a checkpoint, those changed last at the end."""
+def runs(folder: Path) -> tuple[list[Summary], list[str]]:
+    """The runs in a folder that have a checkpoint, those changed last at the end; and what is wrong with others."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    found = [
-        summarise(path) for path in folder.iterdir() if any(path.glob(f"checkpoints/step-*/{checkpoint.MANIFEST}"))
-    ]
-    return sorted(found, key=lambda summary: summary.changed)
+    found, damaged = [], []
+    for path in folder.iterdir():
+        if any(path.glob(f"checkpoints/step-*/{checkpoint.MANIFEST}")):
+            try:
+                found.append(summarise(path))
+            except InputError as error:
+                damaged.append(str(error))
+    return sorted(found, key=lambda summary: summary.changed), damaged
 
 
 def summarise(run: Path) -> Summary:
@@ -58,7 +62,7 @@ def summarise(run: Path) -> Summary:
 
 def newest_unfinished(folder: Path) -> Path:
     """The run in a folder of runs that was changed last and has steps left; InputError if there is none."""
-    unfinished = [summary.folder for summary in runs(folder) if not summary.state.finished]
+    unfinished = [summary.folder for summary in runs(folder)[0] if not summary.state.finished]
     if not unfinished:
         raise InputError(f"{folder}: no unfinished run in this folder")
     return unfinished[-1]

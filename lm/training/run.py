@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lm import checkpoint
+from lm import checkpoint, files
 from lm.checkpoint import TrainingState
 from lm.config import LENGTHS, Plan, RunConfig, TrainingConfig
 from lm.data.batches import WindowOrder
@@ -81,7 +81,7 @@ def start(
     )
     config = dataclasses.replace(config, plan=plan)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    checkpoint.write_json(folder / checkpoint.CONFIG, config.to_dict())
+    files.write_json(folder / checkpoint.CONFIG, config.to_dict())
     Journal(folder).forget_after(0)
     run = Run(folder, config, tokenizer, plan, TrainingState())
     if weights is not None:
@@ -128,7 +128,7 @@ def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | Non
     run = Run(folder, dataclasses.replace(config, plan=plan), Tokenizer.load(found / checkpoint.TOKENIZER), plan, state)
     run.model.load_state_dict(load_file(found / checkpoint.MODEL))
     restore_optimizer(run.optimizer, run.model, load_file(found / checkpoint.OPTIMIZER))
-    checkpoint.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
+    files.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
     Journal(folder).forget_after(state.step)
     return run
 

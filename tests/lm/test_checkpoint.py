@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from lm import checkpoint
+from lm import checkpoint, files
 from lm.checkpoint import TrainingState, find_checkpoint, load_model, save_checkpoint
 from lm.config import ModelConfig, RunConfig, TokenizerConfig
 from lm.data import tokenizer_training
@@ -87,11 +87,13 @@ def test_damage_is_noticed_and_named(save, tmp_path, name):
         load_model(tmp_path, CPU)
 
 
-@pytest.mark.parametrize("failing", ["save_file", "write_json", "_sync", "_replace_text"])
+@pytest.mark.parametrize("failing", ["save_file", "files.write_json", "files.sync", "files.replace_text"])
 def test_a_failed_save_loses_nothing(save, tmp_path, failing, monkeypatch):
     """Whatever write fails on the way, the run still has a checkpoint that loads."""
     save(3)
-    real = getattr(checkpoint, failing)
+    home, _, name = failing.rpartition(".")
+    owner = files if home else checkpoint
+    real = getattr(owner, name)
     for fails_at in itertools.count():
         calls = itertools.count()
 
@@ -100,7 +102,7 @@ def test_a_failed_save_loses_nothing(save, tmp_path, failing, monkeypatch):
                 raise OSError(28, "No space left on device")
             return real(*arguments)
 
-        monkeypatch.setattr(checkpoint, failing, fail)
+        monkeypatch.setattr(owner, name, fail)
         try:
             save(12)
         except OSError:

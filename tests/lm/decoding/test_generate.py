@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ from lm.config import ModelConfig, SamplingConfig
 from lm.decoding.generate import Finish, Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
+from lm.decoding.stop_strings import TextUntil
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.model import hugging_face
@@ -145,3 +148,91 @@ def test_a_prompt_begins_with_the_start_token_if_there_is_one():
 def test_nothing_to_begin_from_is_an_error_that_asks_for_a_prompt():
     with pytest.raises(UsageError, match="give a prompt"):
         prompt_ids(Letters(None), "")
+
+
+class Spelling:
+    """A stream that spells token i as the i-th of a few letters."""
+
+    def feed(self, index):
+        return "abcdefg"[index % 7]
+
+    def finish(self):
+        return ""
+
+
+def until(*stops):
+    return TextUntil(Spelling(), stops)
+
+
+def test_samples_end_before_a_stop_string_and_leave_without_changing_the_others():
+    model, sampler = make_model(context=16), Sampler.of(SamplingConfig(temperature=1.0, seed=3))
+    free, _, _ = collect(model, sampler, n=8, max_tokens=30)
+    spelled = {row: "".join(map(Spelling().feed, tokens)) for row, tokens in free.items()}
+    texts, seen = [until("ab", "ccd") for _ in range(8)], dict.fromkeys(range(8), "")
+    tokens, reasons = {row: [] for row in range(8)}, {}
+    for event in generate(DecoderSteps(model), PROMPT, sampler, max_tokens=30, n=8, texts=texts):
+        seen[event.row] += event.text
+        if isinstance(event, Token):
+            tokens[event.row].append(event.id)
+        else:
+            reasons[event.row] = event.reason
+    assert set(reasons.values()) == {"length", "stop"}
+    for row in range(8):
+        found = re.search("ab|ccd", spelled[row])
+        assert seen[row] == (spelled[row][: found.start()] if found else spelled[row])
+        assert tokens[row] == (free[row][: found.end()] if found else free[row])
+        assert reasons[row] == ("stop" if found else "length")
+
+
+def test_a_stop_string_that_is_complete_only_at_the_end_of_the_text_counts():
+    class Late(Spelling):
+        def feed(self, index):
+            return ""
+
+        def finish(self):
+            return "one END two"
+
+    events = list(
+        generate(DecoderSteps(make_model()), PROMPT, GREEDY, max_tokens=2, texts=[TextUntil(Late(), ["END"])])
+    )
+    assert events[-1] == Finish(0, "stop", "one ")
+
+
+def test_penalties_see_the_history_of_each_row_as_samples_leave():
+    model = make_model(context=16)
+    sampler = Sampler.of(SamplingConfig(temperature=1.5, no_repeat_ngram=1, seed=4))
+    stops = {1, 5, 8}
+    tokens, _, reasons = collect(model, sampler, n=6, max_tokens=25, stop_ids=stops)
+    assert set(reasons.values()) == {"length", "end_of_text"}
+    for row in range(6):
+        assert len({*PROMPT, *tokens[row]}) == len(PROMPT) + len(tokens[row])
+        alone, _, _ = collect(model, sampler, first=row, max_tokens=25, stop_ids=stops)
+        assert alone[row] == tokens[row]
+
+
+def test_greedy_generation_with_penalties_agrees_with_hugging_face():
+    model = make_model()
+    sampler = Sampler.of(SamplingConfig(greedy=True, repetition_penalty=1.3, no_repeat_ngram=3), {(7,): -4.0})
+    theirs = hugging_face.gpt2(model).generate(
+        torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, repetition_penalty=1.3, no_repeat_ngram_size=3,
+        sequence_bias={(7,): -4.0}, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    assert collect(model, sampler, max_tokens=40)[0][0] == theirs[0, len(PROMPT) :].tolist()
+
+
+def test_alternatives_are_the_models_best_tokens():
+    model, sampler = make_model(), Sampler.of(SamplingConfig(temperature=0.5, top_k=2, seed=1))
+    events = list(generate(DecoderSteps(model), PROMPT, sampler, max_tokens=8, n=2, alternatives=4))
+    for row in range(2):
+        tokens = [event for event in events if isinstance(event, Token) and event.row == row]
+        best = teacher_forced(model, [token.id for token in tokens]).log_softmax(-1).topk(4)
+        for token, ids, logprobs in zip(tokens, best.indices.tolist(), best.values.tolist(), strict=True):
+            assert [index for index, _ in token.alternatives] == ids
+            assert [logprob for _, logprob in token.alternatives] == pytest.approx(logprobs, abs=1e-5)
+            assert dict(token.alternatives)[token.id] == pytest.approx(token.logprob, abs=1e-6)
+
+
+def test_to_rule_out_every_token_is_an_error():
+    sampler = Sampler.of(SamplingConfig(no_repeat_ngram=1))
+    with pytest.raises(UsageError, match="--no-repeat-ngram"):
+        collect(make_model(), sampler, max_tokens=60)

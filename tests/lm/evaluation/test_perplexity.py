@@ -5,78 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config import ModelConfig, PerplexityConfig, TokenizerConfig
-from lm.data import documents, tokenizer_training
-from lm.data.tokenizer import Tokenizer
-from lm.errors import InputError, UsageError
-from lm.evaluation.perplexity import FileScore, Progress, Tally, measure, score, window_sizes
-from lm.model.transformer import DecoderOnly, build_model
-
-SEPARATOR = "<|endoftext|>"
-CONTEXT = 16
-TEXT = (
-    "The owl saw the fox. \n\n  »Über den Bäumen«, said the owl,\tand 狐 ran — past the mill; the mill stood still.\n"
-    * 4
-)
-
-
-def make_model(vocab_size: int = 320, **fields) -> DecoderOnly:
-    shape = {"positions": "rotary", **fields}
-    config = ModelConfig(
-        vocab_size=vocab_size, context_length=CONTEXT, d_model=32, n_layers=2, n_heads=4, init_std=0.3, **shape
-    )
-    model = build_model(config, seed=4).eval()
-    assert isinstance(model, DecoderOnly)
-    return model
-
-
-def train_tokenizer(kind: str) -> Tokenizer:
-    config = TokenizerConfig(kind=kind, vocab_size=320)
-    return tokenizer_training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer
-
-
-BPE, CHAR = train_tokenizer("bpe"), train_tokenizer("char")
-
-
-def token_by_token(model, tokens, *, context, stride, start_token):
-    """One forward pass in float64 for every single token, each with exactly the tokens it may see."""
-    sequence = ([] if start_token is None else [start_token]) + list(tokens)
-    nats = []
-    with torch.no_grad():
-        reference = model.double()
-        for index in range(1, len(sequence)):
-            window = 0 if index <= context else math.ceil((index - context) / stride)
-            logits = reference(torch.tensor([sequence[window * stride : index]]))[0, -1]
-            nats.append(-logits.log_softmax(-1)[sequence[index]].item())
-    model.float()
-    return np.array(nats)
-
-
-def random_tokens(length: int, vocab_size: int = 320) -> list[int]:
-    return np.random.default_rng(length).integers(0, vocab_size, length).tolist()
-
-
-@pytest.mark.parametrize(("context", "stride"), [(16, 16), (16, 8), (16, 1), (7, 3), (1, 1), (40, 25), (300, 300)])
-@pytest.mark.parametrize("start_token", [None, 3])
-def test_every_token_has_the_surprisal_of_a_float64_loop(context, stride, start_token):
-    model, tokens = make_model(), random_tokens(45)
-    expected = token_by_token(model, tokens, context=context, stride=stride, start_token=start_token)
-    for length in (0, 1, 2, 9, 16, 17, 45):  # what comes later changes nothing, so the loop runs once
-        for batch_size in (1, 3, 32):
-            nats = score(
-                model, tokens[:length], context=context, stride=stride, start_token=start_token, batch_size=batch_size
-            )
-            assert nats.dtype == np.float64
-            assert len(nats) == max(0, length - (start_token is None))
-            np.testing.assert_allclose(nats, expected[: len(nats)], atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("fields", [{"positions": "learned", "norm": "layernorm", "bias": True}, {"n_kv_heads": 1}])
-def test_other_models_agree_with_the_loop_too(fields):
-    model, tokens = make_model(**fields), random_tokens(75)
-    expected = token_by_token(model, tokens, context=12, stride=4, start_token=0)
-    nats = score(model, tokens, context=12, stride=4, start_token=0)
-    np.testing.assert_allclose(nats, expected, atol=1e-5, rtol=0)
+from lm.data import documents
+from lm.errors import InputError
+from lm.evaluation.perplexity import FileScore, Macro, Scored, Tally, measure
+from lm.evaluation.scoring import score
+from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
 
 
 def test_totals_do_not_depend_on_the_batch_size(tmp_path):
@@ -181,27 +114,9 @@ def test_totals_add_up(tmp_path):
 def test_progress_grows_to_the_whole_text(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     events = list(run(make_model(), BPE, documents.resolve([str(tmp_path / "a.txt")]), batch_size=2))
-    progress = [event for event in events if isinstance(event, Progress)]
+    progress = [event for event in events if isinstance(event, Scored)]
     assert [event.tokens for event in progress] == sorted({event.tokens for event in progress})
-    assert progress[-1] == Progress(len(BPE.encode(TEXT)), len(TEXT.encode()))
-
-
-def test_sizes_default_to_the_models_context_and_half_of_it():
-    config = ModelConfig(context_length=128)
-    assert window_sizes(config, PerplexityConfig()) == (128, 64)
-    assert window_sizes(config, PerplexityConfig(context=31)) == (31, 15)
-    assert window_sizes(config, PerplexityConfig(context=1)) == (1, 1)
-    assert window_sizes(config, PerplexityConfig(context=500, stride=500)) == (500, 500)
-
-
-def test_sizes_that_cannot_be_are_refused():
-    with pytest.raises(UsageError, match="stride"):
-        window_sizes(ModelConfig(), PerplexityConfig(context=10, stride=11))
-    with pytest.raises(UsageError, match="--context"):
-        window_sizes(ModelConfig(positions="learned", context_length=64), PerplexityConfig(context=65))
-    for values in ({"context": 0}, {"stride": 0}, {"batch_size": -1}):
-        with pytest.raises(UsageError, match="at least 1"):
-            PerplexityConfig(**values)
+    assert progress[-1] == Scored(len(BPE.encode(TEXT)), len(TEXT.encode()))
 
 
 def test_a_file_that_the_tokenizer_cannot_encode_is_named(tmp_path):
@@ -215,3 +130,21 @@ def test_a_model_of_nan_is_an_error_and_not_a_figure(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     with pytest.raises(InputError, match="not a number"):
         list(run(model, BPE, documents.resolve([str(tmp_path / "a.txt")])))
+
+
+def test_the_macro_average_is_the_mean_over_files_with_text(tmp_path):
+    parts = tallies(tmp_path, BPE, TEXT, "", "the owl", "The fox")
+    macro = Macro.of(parts)
+    read = [part for part in parts if part.tokens]
+    assert macro.files == 3
+    for name in ("perplexity", "word_perplexity", "bits_per_byte"):
+        assert getattr(macro, name) == pytest.approx(statistics.mean(getattr(part, name) for part in read))
+    means = [part.nats / part.tokens for part in read]
+    assert macro.standard_error == pytest.approx(statistics.stdev(means) / math.sqrt(3))
+    assert macro.perplexity != pytest.approx(Tally.total(parts).perplexity, rel=1e-3)
+
+
+def test_a_macro_average_of_little_has_no_figures():
+    assert Macro.of([Tally()]) == Macro(0, None, None, None, None)
+    one = Tally(tokens=2, words=0, bytes=4, nats=2.0, squares=2.0)
+    assert Macro.of([one]) == Macro(1, one.perplexity, None, one.bits_per_byte, None)

@@ -1,0 +1,159 @@
+import itertools
+
+import pytest
+import torch
+
+from lm.config import ModelConfig, SamplingConfig
+from lm.decoding.beam_search import beam_search
+from lm.decoding.generate import Token, generate
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import DecoderSteps
+from lm.errors import UsageError
+from lm.model.transformer import DecoderOnly, build_model
+from tests.lm.model import hugging_face
+
+PROMPT = [3, 1, 4]
+
+
+def make_model(vocab_size: int = 5, context: int = 32, seed: int = 0) -> DecoderOnly:
+    config = ModelConfig(
+        vocab_size=vocab_size, context_length=context, d_model=16, n_layers=2, n_heads=2, init_std=0.5,
+        positions="learned", norm="layernorm", activation="gelu-tanh", bias=True,
+    )  # fmt: skip
+    model = build_model(config, seed=seed).eval()
+    assert isinstance(model, DecoderOnly)
+    return model
+
+
+def search(model, *, prompts=(PROMPT,), cached=True, **options):
+    return beam_search(DecoderSteps(model, cached=cached), torch.tensor(prompts), **options)
+
+
+def forced(model, tokens, prompt=PROMPT) -> list[float]:
+    """The log-probability of each token, all read at once in float64."""
+    with torch.no_grad():
+        logits = model.double()(torch.tensor([[*prompt, *tokens]]))[0, len(prompt) - 1 : -1]
+    model.float()
+    return logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).squeeze(-1).tolist()
+
+
+def every_text(vocab_size, length, end):
+    """All continuations: those that end at their first end token, and those of full length without one."""
+    others = [token for token in range(vocab_size) if token != end]
+    for size in range(length):
+        for begin in itertools.product(others, repeat=size):
+            yield (*begin, end)
+    yield from itertools.product(others, repeat=length)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_beam_wide_enough_finds_what_an_exhaustive_search_finds(seed, length_penalty):
+    model = make_model(seed=seed)
+    expected = sorted(
+        ((sum(forced(model, text)) / len(text) ** length_penalty, text) for text in every_text(5, 4, end=0)),
+        reverse=True,
+    )
+    assert len(expected) == 1 + 4 + 16 + 64 + 256
+    (found,) = search(model, beam_size=400, max_tokens=4, stop_ids=[0], length_penalty=length_penalty, n=50)
+    assert [one.tokens for one in found] == [text for _, text in expected[:50]]
+    assert [one.score for one in found] == pytest.approx([score for score, _ in expected[:50]], abs=1e-5)
+    (everything,) = search(model, beam_size=400, max_tokens=4, stop_ids=[0], length_penalty=length_penalty, n=400)
+    assert {one.tokens for one in everything} == {text for _, text in expected}
+
+
+@pytest.mark.parametrize("context", [8, 32])
+def test_a_beam_of_one_is_greedy(context):
+    for seed in range(6):
+        model = make_model(40, context, seed)
+        greedy = Sampler.of(SamplingConfig(greedy=True))
+        for stop_ids in ([], [2, 5, 7, 11]):
+            events = generate(DecoderSteps(model), PROMPT, greedy, max_tokens=20, stop_ids=stop_ids)
+            tokens = [event for event in events if isinstance(event, Token)]
+            ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
+            assert found.tokens == tuple(token.id for token in tokens)
+            assert found.logprobs == pytest.approx([token.logprob for token in tokens], abs=1e-5)
+            assert found.finish_reason == ("end_of_text" if found.tokens[-1] in stop_ids else "length")
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_scores_are_those_of_the_whole_text_read_at_once(cached):
+    model = make_model(40)
+    for alpha in (0.0, 1.0, 1.7):
+        (found,) = search(
+            model, cached=cached, beam_size=6, max_tokens=12, stop_ids=[1, 2, 3, 4], length_penalty=alpha, n=6
+        )
+        assert len({one.tokens for one in found}) == 6
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        for one in found:
+            assert one.logprobs == pytest.approx(forced(model, one.tokens), abs=1e-5)
+            assert one.score == pytest.approx(sum(one.logprobs) / len(one.tokens) ** alpha, abs=1e-9)
+
+
+def test_without_an_end_the_best_are_those_of_hugging_face():
+    for seed in range(4):
+        model = make_model(40, 32, seed)
+        theirs = hugging_face.gpt2(model).generate(
+            torch.tensor([PROMPT]), max_new_tokens=10, num_beams=5, num_return_sequences=5, do_sample=False,
+            eos_token_id=None, pad_token_id=0, output_scores=True, return_dict_in_generate=True,
+        )  # fmt: skip
+        (found,) = search(model, beam_size=5, max_tokens=10, n=5)
+        assert [list(one.tokens) for one in found] == theirs.sequences[:, len(PROMPT) :].tolist()
+        assert [one.score for one in found] == pytest.approx(theirs.sequences_scores.tolist(), abs=1e-5)
+
+
+def test_several_sources_side_by_side_are_as_each_alone():
+    model = make_model(40, seed=3)
+    prompts = [[1, 2, 3], [30, 20, 10], [5, 5, 5], [9, 8, 7]]
+    options = {"beam_size": 4, "max_tokens": 15, "stop_ids": [1, 2, 3, 4, 5], "n": 3}
+    together = search(model, prompts=prompts, **options)
+    for prompt, found in zip(prompts, together, strict=True):
+        (alone,) = search(model, prompts=[prompt], **options)
+        assert [one.tokens for one in found] == [one.tokens for one in alone]
+        assert [one.score for one in found] == pytest.approx([one.score for one in alone], abs=1e-5)
+    assert len({len(found[0].tokens) for found in together}) > 1
+
+
+class Table:
+    """Steps of a model whose logits depend on the last token alone; counts what is fed."""
+
+    def __init__(self, logits):
+        self.logits, self.fed = torch.tensor(logits), 0
+
+    def feed(self, tokens, *, last_only=False):
+        self.fed += len(tokens)
+        return self.logits[tokens[:, -1:]]
+
+    def reorder(self, rows):
+        pass
+
+
+def test_of_equal_candidates_the_lowest_ids_win():
+    (found,) = beam_search(Table([[0.0] * 4] * 4), torch.tensor([[0]]), beam_size=3, max_tokens=2, n=3)
+    assert [one.tokens for one in found] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_the_search_ends_when_no_unfinished_text_can_win():
+    sure = [[9.0, 0.0, 0.0], [9.0, 0.0, 0.0], [9.0, 0.0, 0.0]]
+    for alpha, most in ((0.0, 4), (1.0, 100)):
+        steps = Table(sure)
+        (found,) = beam_search(
+            steps, torch.tensor([[1]]), beam_size=3, max_tokens=10**6, stop_ids=[0], length_penalty=alpha
+        )
+        assert found[0].tokens == (0,)
+        assert steps.fed <= most
+
+
+def test_a_finished_text_is_kept_although_longer_ones_go_on():
+    # The end at once has 0.6 of the probability; all that goes on is worth less, however long.
+    logits = torch.tensor([[0.6, 0.4, 1e-9], [0.5, 0.5, 1e-9], [0.5, 0.5, 1e-9]]).log().tolist()
+    (found,) = beam_search(
+        Table(logits), torch.tensor([[0]]), beam_size=4, max_tokens=6, stop_ids=[0], length_penalty=0.0, n=2
+    )
+    assert [one.tokens for one in found] == [(0,), (1, 0)]
+    assert found[0].finish_reason == "end_of_text"
+
+
+def test_more_results_than_the_beam_holds_are_refused():
+    with pytest.raises(UsageError, match="--beam at least 5"):
+        search(make_model(), beam_size=4, max_tokens=3, n=5)

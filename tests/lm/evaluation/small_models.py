@@ -1,0 +1,56 @@
+"""Small models with random weights, tokenizers, and the surprisal of tokens by a float64 loop."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from lm.config import ModelConfig, TokenizerConfig
+from lm.data import tokenizer_training
+from lm.data.tokenizer import Tokenizer
+from lm.model.transformer import DecoderOnly, build_model
+
+SEPARATOR = "<|endoftext|>"
+CONTEXT = 16
+TEXT = (
+    "The owl saw the fox. \n\n  »Über den Bäumen«, said the owl,\tand 狐 ran — past the mill; the mill stood still.\n"
+    * 4
+)
+
+
+def make_model(vocab_size: int = 320, *, seed: int = 4, **fields) -> DecoderOnly:
+    shape = {"positions": "rotary", **fields}
+    config = ModelConfig(
+        vocab_size=vocab_size, context_length=CONTEXT, d_model=32, n_layers=2, n_heads=4, init_std=0.3, **shape
+    )
+    model = build_model(config, seed=seed).eval()
+    assert isinstance(model, DecoderOnly)
+    return model
+
+
+def train_tokenizer(kind: str) -> Tokenizer:
+    config = TokenizerConfig(kind=kind, vocab_size=320)
+    return tokenizer_training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer
+
+
+BPE, CHAR = train_tokenizer("bpe"), train_tokenizer("char")
+
+
+def token_by_token(model, tokens, *, context, stride, start_token):
+    """One forward pass in float64 for every single token, each with exactly the tokens it may see."""
+    sequence = ([] if start_token is None else [start_token]) + list(tokens)
+    nats = []
+    with torch.no_grad():
+        reference = model.double()
+        for index in range(1, len(sequence)):
+            window = 0 if index <= context else math.ceil((index - context) / stride)
+            logits = reference(torch.tensor([sequence[window * stride : index]]))[0, -1]
+            nats.append(-logits.log_softmax(-1)[sequence[index]].item())
+    model.float()
+    return np.array(nats)
+
+
+def random_tokens(length: int, vocab_size: int = 320) -> list[int]:
+    return np.random.default_rng(length).integers(0, vocab_size, length).tolist()

@@ -1,0 +1,137 @@
+import math
+
+import numpy as np
+import pytest
+
+from lm.data import documents
+from lm.evaluation.comparison import Difference, aligned, compare
+from lm.evaluation.scoring import stretches
+from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
+from tests.lm.evaluation.test_surprisal import stretch
+
+TEXTS = (TEXT * 6, "", f"the owl\n{SEPARATOR}\n" + TEXT * 2, "ran")
+
+
+def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):
+    model = make_model(seed=seed)
+    for index, text in enumerate(TEXTS):
+        (tmp_path / f"{index}.txt").write_bytes(text.encode())
+    how = {"separator": SEPARATOR, "context": 16, "stride": 8, "batch_size": batch_size, **sizes}
+    sources = documents.resolve([str(tmp_path)])
+    return [s for batch in stretches(model, tokenizer, sources, **how) for s in batch]
+
+
+def by_hand(first, second, file):
+    """Bits of each model, and bytes, of the text between common token ends: straight from the definition."""
+    rows = []
+    documents_of = {s.passage.document for s in first if s.passage.file == file}
+    for document in sorted(documents_of):
+        sides = []
+        for side in (first, second):
+            own = [s for s in side if (s.passage.file, s.passage.document) == (file, document)]
+            ends = np.concatenate([s.passage.offset + s.ends for s in own])
+            sides.append((ends, np.concatenate([s.nats for s in own]) / math.log(2)))
+        cuts = sorted(set(sides[0][0].tolist()) & set(sides[1][0].tolist()))
+        for start, end in zip([0, *cuts[:-1]], cuts, strict=True):
+            bits = [nats[(ends > start) & (ends <= end)].sum() for ends, nats in sides]
+            rows.append((end - start, *bits))
+    return [row for row in rows if not math.isnan(row[1] + row[2])]
+
+
+def blocks_by_hand(rows, least):
+    blocks, held = [], []
+    for row in rows:
+        held.append(row)
+        if sum(size for size, _, _ in held) >= least:
+            blocks.append(np.sum(held, axis=0))
+            held = []
+    return np.array([*blocks, *([np.sum(held, axis=0)] if held else [])]).reshape(-1, 3)
+
+
+@pytest.mark.parametrize("other", [BPE, CHAR, train_tokenizer("byte")], ids=["same", "char", "byte"])
+@pytest.mark.parametrize("least", [1, 64])
+def test_the_difference_is_that_of_numpy(tmp_path, other, least):
+    first, second = scored(tmp_path, BPE), scored(tmp_path, other, seed=9, context=20, stride=3, batch_size=2)
+    found = compare(first, second, files=4, block_bytes=least)
+    everything = []
+    for file, difference in enumerate(found):
+        rows = by_hand(first, second, file)
+        blocks = blocks_by_hand(rows, least)
+        everything.append(blocks)
+        size, a, b = blocks.sum(axis=0)
+        assert (difference.segments, difference.blocks, difference.bytes) == (len(rows), len(blocks), size)
+        if not rows:
+            assert (
+                difference.difference is difference.standard_error is difference.z is difference.bits_per_byte is None
+            )
+            continue
+        assert difference.bits_per_byte == pytest.approx((a / size, b / size))
+        assert difference.difference == pytest.approx((a - b) / size)
+    _check_error(Difference.total(found), np.concatenate(everything))
+
+
+def _check_error(total, blocks):
+    """The delta method, from the covariance of a block's bits and bytes."""
+    d, n = blocks[:, 1] - blocks[:, 2], blocks[:, 0]
+    ratio = d.sum() / n.sum()
+    gradient = np.array([1 / n.mean(), -ratio / n.mean()])
+    variance = gradient @ np.cov(d, n) @ gradient / len(n)
+    assert total.standard_error == pytest.approx(math.sqrt(variance))
+    assert total.z == pytest.approx(ratio / math.sqrt(variance))
+
+
+def test_a_model_does_not_differ_from_itself(tmp_path):
+    total = Difference.total(compare(scored(tmp_path, BPE), scored(tmp_path, BPE), files=4))
+    assert (total.difference, total.standard_error, total.z) == (0, 0, None)
+
+
+def test_swapping_the_models_changes_the_sign(tmp_path):
+    a, b = scored(tmp_path, BPE), scored(tmp_path, CHAR, seed=9)
+    there, back = (Difference.total(compare(*pair, files=4)) for pair in ((a, b), (b, a)))
+    assert there.difference == pytest.approx(-back.difference)
+    assert there.standard_error == pytest.approx(back.standard_error)
+
+
+def test_text_that_one_model_does_not_score_counts_for_neither(tmp_path):
+    total = Difference.total(compare(scored(tmp_path, BPE), scored(tmp_path, CHAR), files=4))
+    text = sum(len(text.encode()) for text in TEXTS) - len(f"{SEPARATOR}\n")
+    first_tokens = 0
+    for document in (TEXTS[0], "the owl\n", TEXT, "ran"):
+        first_tokens += len(BPE.token_bytes(BPE.encode(document)[0]))
+    assert total.bytes == text - first_tokens
+
+
+def test_with_one_tokenizer_the_segments_are_its_tokens(tmp_path):
+    a = scored(tmp_path, BPE)
+    pairs = list(aligned(a, scored(tmp_path, BPE, seed=9, batch_size=1)))
+    np.testing.assert_allclose(np.concatenate([p.first for p in pairs]), np.concatenate([s.nats for s in a]))
+    assert sum(p.bytes.sum() for p in pairs) == sum(len(s.passage.data) for s in a if s.first == 0)
+
+
+def test_tokens_that_share_an_end_stay_together():
+    first = stretch("abcd", [1, 1, 4], [1, 2, 4])
+    second = stretch("abcd", [1, 3, 4], [8, 16, 32])
+    pairs = list(aligned([first], [second]))
+    assert np.concatenate([p.first for p in pairs]).tolist() == [3, 4]
+    assert np.concatenate([p.second for p in pairs]).tolist() == [8, 48]
+    assert np.concatenate([p.bytes for p in pairs]).tolist() == [1, 3]
+
+
+def test_where_the_truth_is_known_it_is_found():
+    """Letters drawn from p: a model that knows p is better than one that believes q by KL(p‖q) bits a letter."""
+    p, q = np.array([0.5, 0.25, 0.125, 0.125]), np.array([0.25, 0.25, 0.25, 0.25])
+    truth = float((p * np.log2(p / q)).sum())
+    spread = math.sqrt(float((p * np.log2(p / q) ** 2).sum()) - truth**2)
+    rng, scores = np.random.default_rng(0), []
+    for _ in range(200):
+        letters = rng.choice(4, size=2000, p=p)
+        text = "".join("abcd"[letter] for letter in letters)
+        single = stretch(text, range(1, 2001), -np.log(p[letters]))
+        pairs = stretch(text, range(2, 2001, 2), -np.log(q[letters]).reshape(-1, 2).sum(axis=1))
+        (found,) = compare([single], [pairs], files=1, block_bytes=20)
+        assert found.blocks == 100
+        assert found.standard_error == pytest.approx(spread / math.sqrt(2000), rel=0.35)
+        scores.append((found.difference + truth) / found.standard_error)
+    assert abs(np.mean(scores)) < 4 / math.sqrt(200)
+    assert 0.85 < np.std(scores) < 1.15
+    assert 0.9 <= np.mean(np.abs(scores) < 1.96) <= 0.99

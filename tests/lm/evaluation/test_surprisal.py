@@ -1,0 +1,116 @@
+import math
+
+import numpy as np
+import pytest
+
+from lm.data import documents
+from lm.data.pieces import Piece
+from lm.evaluation.scoring import Passage, Stretch, stretches
+from lm.evaluation.surprisal import Span, joined, spans, token_scores
+from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
+
+FAMILY, FLAGS, SYLLABLE = "👩‍👩‍👧", "🇰🇷🇩🇪", "\u1112\u1161\u11ab"
+
+
+class Fixed:
+    """An aligner that knows the ends beforehand."""
+
+    def __init__(self, ends):
+        self._ends = np.array(ends, dtype=np.int64)
+
+    def ends(self, piece, tokens):
+        return self._ends
+
+
+def stretch(text, ends, nats, *, file=0, document=0) -> Stretch:
+    tokens = np.arange(len(ends))
+    passage = Passage(file, document, 0, 0, Piece(text, starts_document=True), tokens, 0, Fixed(ends))
+    return Stretch(passage, 0, np.array(nats, dtype=np.float64))
+
+
+def bytewise(text, **place) -> Stretch:
+    size = len(text.encode())
+    return stretch(text, range(1, size + 1), [1.0] * size, **place)
+
+
+def scored(tokenizer, tmp_path, *texts):
+    for index, text in enumerate(texts):
+        (tmp_path / f"{index}.txt").write_bytes(text.encode())
+    sources = documents.resolve([str(tmp_path)])
+    how = {"separator": SEPARATOR, "context": 16, "stride": 8, "batch_size": 3}
+    return [s for batch in stretches(make_model(), tokenizer, sources, **how) for s in batch], sources
+
+
+@pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
+def test_a_token_is_found_in_the_file_by_its_offset(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr("lm.data.pieces.pieces.__kwdefaults__", {"limit": 300})
+    texts = [TEXT * 5, f"the owl\n{SEPARATOR}\nran"]
+    found, sources = scored(tokenizer, tmp_path, *texts)
+    tokens = list(token_scores(found, sources))
+    inside = {(sources[0].name, 0): texts[0], (sources[1].name, 0): "the owl\n", (sources[1].name, 1): "ran"}
+    for (name, document), text in inside.items():
+        own = [token for token in tokens if (token.file, token.document) == (name, document)]
+        assert [token.index for token in own] == list(range(len(own)))
+        assert [token.token for token in own] == tokenizer.encode(text)
+        for token in own:
+            data = text.encode()[token.offset : token.offset + token.bytes]
+            assert data == tokenizer.token_bytes(token.token)
+            assert token.text == data.decode(errors="replace")
+            assert (token.nats is None) == (tokenizer is CHAR and token.index == 0)
+    assert sum(token.nats or 0 for token in tokens) == pytest.approx(sum(np.nansum(s.nats) for s in found))
+
+
+@pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
+def test_spans_are_the_text_and_its_surprisal(tokenizer, tmp_path):
+    found, _ = scored(tokenizer, tmp_path, TEXT, "", f"the owl\n{SEPARATOR}\nran")
+    parts = list(spans(found))
+    for place, text in {(0, 0): TEXT, (2, 0): "the owl\n", (2, 1): "ran"}.items():
+        assert "".join(span.text for span in parts if (span.file, span.document) == place) == text
+    assert sum(span.tokens for span in parts) == sum(len(s.nats) for s in found)
+    assert np.nansum([span.nats for span in parts]) == pytest.approx(np.nansum(np.concatenate([s.nats for s in found])))
+
+
+@pytest.mark.parametrize("character", ["a", "é", "한", "🦉", FAMILY, "👍🏽", "e\u0301", SYLLABLE, "\r\n", "❤️", "1️⃣"])
+def test_what_is_drawn_as_one_is_one_span(character):
+    parts = list(spans([bytewise(f"x{character}y")]))
+    size = len(character.encode())
+    assert parts == [Span(0, 0, "x", 1, 1.0), Span(0, 0, character, size, float(size)), Span(0, 0, "y", 1, 1.0)]
+
+
+def test_flags_are_pairs():
+    assert [span.text for span in spans([bytewise(FLAGS)])] == ["🇰🇷", "🇩🇪"]
+
+
+def test_a_character_may_be_split_between_stretches():
+    whole = bytewise("a한b")
+    halves = [Stretch(whole.passage, 0, np.ones(2)), Stretch(whole.passage, 2, np.ones(3))]
+    assert [span.text for span in spans(halves)] == ["a", "한", "b"]
+
+
+def test_documents_are_never_joined():
+    parts = list(spans([bytewise("e"), bytewise("\u0301", document=1), bytewise("\u0301", file=1)]))
+    assert [(span.file, span.document, span.text) for span in parts] == [
+        (0, 0, "e"),
+        (0, 1, "\u0301"),
+        (1, 0, "\u0301"),
+    ]
+
+
+def test_tokens_without_text_of_their_own_belong_to_their_character():
+    parts = list(spans([stretch("한국", [3, 3, 6], [1, 2, 4])]))
+    assert parts == [Span(0, 0, "한", 2, 3.0), Span(0, 0, "국", 1, 4.0)]
+    assert list(spans([stretch("ab", [0, 2], [1, 2])])) == [Span(0, 0, "ab", 2, 3.0)]
+
+
+def test_text_without_tokens_is_shown_too():
+    assert [span.text for span in spans([stretch("\n\n", [], [])])] == ["\n\n"]
+
+
+def test_an_unscored_token_makes_its_span_unscored():
+    (span,) = spans([stretch("é", [1, 2], [math.nan, 2])])
+    assert math.isnan(span.nats)
+
+
+def test_ordinary_letters_are_not_joined():
+    for before, after in [("a", "b"), ("한", "국"), ("\n", "\r"), ("🦉", "🦉"), ("a", "🇩"), (" ", "é")]:
+        assert not joined(before, after)
