@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.loading import RunPath, load_decoder
 from cli.options import Given, takes
-from lm.config import END_OF_TEXT, HardwareConfig, SamplingConfig
+from lm.config import BeamConfig, HardwareConfig, SamplingConfig
 from lm.errors import InputError, UsageError
+from lm.options import options
 
 if TYPE_CHECKING:
-    from lm.data.text_stream import TextStream
+    from cli.samples import Sample
     from lm.data.tokenizer import Tokenizer
     from lm.decoding.generate import Finish, Token
     from lm.decoding.sampling import Sampler
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-@takes({"sampling": SamplingConfig, "hardware": HardwareConfig})
+@takes({"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig})
 def generate(
     run: RunPath,
     prompt: Annotated[
@@ -39,6 +37,12 @@ def generate(
         ),
     ] = None,
     *,
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Continue the text of this file, exactly.", show_default=False)
+    ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Write a text together with the model, line by line.")
+    ] = False,
     samples: Annotated[int, typer.Option("-n", "--samples", min=1, help="How many continuations.")] = 1,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples generated side by side.")] = 16,
     echo: Annotated[bool, typer.Option(help="Print the prompt in front of each text (never with --json).")] = True,
@@ -52,41 +56,125 @@ def generate(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="One object a sample, one a line: prompt, text, tokens, logprobs, finish_reason, seed."
+            "--json",
+            help="One object a sample, one a line: prompt, text, tokens, logprobs, finish_reason, seed (score with "
+            "--beam).",
         ),
     ] = False,
+    top_alternatives: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="With --json: the N likeliest tokens in each place (alternatives)."),
+    ] = 0,
     given: Given,
 ) -> None:
     """Continue a prompt, or begin a new text.
 
     The text is written as it comes. Several samples come in order, with a line <|endoftext|> between them, as in a
     corpus. Log-probabilities (--json) are the model's own: of all tokens, at temperature 1, before any filter; the
-    token that ended a text is among them.
+    tokens that ended a text are among them.
+
+    Logit biases, then penalties change the model's logits first. What they leave is divided by the temperature and cut
+    to the top k, top p, min p and typical tokens, in this order.
+
+    --beam draws nothing: it searches for the likeliest text, and -n gives that many of the best, each with its score.
+
+    --interactive reads lines and continues the whole text so far after each; /help there says more.
 
     Examples:
       lm generate runs/novel "It was a dark"
       lm generate runs/novel --greedy --max-tokens 50 < beginning.txt
       lm generate runs/novel "Once" -n 5 --top-p 0.9 --seed 1 --json
+      lm generate runs/novel "Once" --min-p 0.05 --repetition-penalty 1.1 --stop "The end" --logit-bias " the=-2"
+      lm generate runs/novel "Once" --beam 5 -n 3 --json
     """
-    config = SamplingConfig(**given["sampling"])
-    text = _prompt(prompt)
+    others = {"--interactive": interactive, "--json": as_json, "--top-alternatives": top_alternatives}
+    _check(given, {**others, "-n": samples > 1})
+    text = _prompt(prompt, prompt_file, interactive=interactive)
+    config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
     model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="generate")
-    from lm.decoding.sampling import Sampler
+    if interactive:
+        from cli.interactive import converse
 
-    sampler = Sampler.of(config)
-    texts = [_Sample(loaded.tokenizer.decode_stream()) for _ in range(samples)]
-    output = _JsonLines(texts, text, sampler.seed) if as_json else _Texts(texts, text if echo else "")
-    events = _events(
-        model,
-        loaded.tokenizer,
-        text,
-        sampler,
-        max_tokens=config.max_tokens,
-        samples=samples,
-        batch_size=batch_size,
-        use_cache=use_cache,
+        return converse(model, loaded.tokenizer, config, opening=text, use_cache=use_cache, stats=bool(stats))
+    if beam.beam is not None:
+        return _search(
+            model, loaded.tokenizer, text, beam, max_tokens=config.max_tokens, n=samples, echo=echo,
+            use_cache=use_cache, as_json=as_json,
+        )  # fmt: skip
+    return _draw(
+        model, loaded.tokenizer, text, config, samples=samples, batch_size=batch_size, echo=echo, use_cache=use_cache,
+        stats=stats, as_json=as_json, alternatives=top_alternatives,
+    )  # fmt: skip
+
+
+def _check(given: Given, others: Mapping[str, Any]) -> None:
+    """Refuse flags that have no meaning together."""
+    flags = {described.name: described.flag for described in options(SamplingConfig)}
+    drawing = [flags[name] for name, value in given["sampling"].items() if name != "max_tokens" and value != []]
+    if "beam" in given["beam"]:
+        unfit = [*drawing, *(flag for flag in ("--interactive", "--top-alternatives") if others[flag])]
+        if unfit:
+            raise UsageError(f"--beam searches for the likeliest text and has no use for {', '.join(unfit)}")
+    elif given["beam"]:
+        raise UsageError("--length-penalty needs --beam")
+    if others["--top-alternatives"] and not others["--json"]:
+        raise UsageError("--top-alternatives needs --json")
+    unfit = [flag for flag in ("--json", "-n") if others[flag]]
+    if others["--interactive"] and unfit:
+        raise UsageError(f"--interactive writes one text to the terminal and has no use for {', '.join(unfit)}")
+
+
+def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
+    """The prompt: the argument, a file, or what a pipe holds; never waits for a terminal unless asked with `-`."""
+    if file is not None and argument is not None:
+        raise UsageError("give either a prompt or --prompt-file")
+    if file is None and argument is None and (interactive or sys.stdin.isatty()):
+        return ""
+    try:
+        if file is not None:
+            return file.read_bytes().decode()
+        if argument is not None and argument != "-":
+            return argument.encode().decode()
+        text = sys.stdin.buffer.read().decode()
+    except UnicodeEncodeError:
+        raise UsageError("the prompt is not valid UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file or 'stdin'}: not valid UTF-8 at byte offset {error.start}") from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _draw(
+    model: DecoderOnly,
+    tokenizer: Tokenizer,
+    prompt: str,
+    config: SamplingConfig,
+    *,
+    samples: int,
+    batch_size: int,
+    echo: bool,
+    use_cache: bool,
+    stats: bool | None,
+    as_json: bool,
+    alternatives: int,
+) -> None:
+    """Write samples as they are drawn."""
+    from cli.samples import JsonLines, Sample, Texts, Watch
+    from lm.decoding.logit_bias import read_biases
+    from lm.decoding.sampling import Sampler
+    from lm.decoding.stop_strings import TextUntil
+
+    sampler = Sampler.of(config, read_biases(config.logit_bias, tokenizer))
+    texts = [Sample(TextUntil(tokenizer.decode_stream(), config.stop)) for _ in range(samples)]
+    output = (
+        JsonLines(texts, prompt, sampler.seed, alternatives_of=tokenizer if alternatives else None)
+        if as_json
+        else Texts(texts, prompt if echo else "")
     )
-    watch = _Watch()
+    events = _events(
+        model, tokenizer, prompt, sampler, texts, max_tokens=config.max_tokens, batch_size=batch_size,
+        use_cache=use_cache, alternatives=alternatives,
+    )  # fmt: skip
+    watch = Watch()
     try:
         for event in events:
             texts[event.row].take(event)
@@ -100,166 +188,67 @@ def generate(
             watch.report(sum(len(sample.tokens) for sample in texts), sampler)
 
 
-def _prompt(argument: str | None) -> str:
-    """The prompt: the argument, or what a pipe holds; never waits for a terminal unless asked with `-`."""
-    if argument is None and sys.stdin.isatty():
-        return ""
-    try:
-        if argument is not None and argument != "-":
-            return argument.encode().decode()
-        text = sys.stdin.buffer.read().decode()
-    except UnicodeEncodeError:
-        raise UsageError("the prompt is not valid UTF-8") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"stdin: not valid UTF-8 at byte offset {error.start}") from None
-    return text.removesuffix("\n").removesuffix("\r")
-
-
 def _events(
     model: DecoderOnly,
     tokenizer: Tokenizer,
-    text: str,
+    prompt: str,
     sampler: Sampler,
+    samples: Sequence[Sample],
     *,
     max_tokens: int,
-    samples: int,
     batch_size: int,
     use_cache: bool,
+    alternatives: int,
 ) -> Iterator[Token | Finish]:
+    """The events of all samples, a batch after another."""
+    from lm.decoding.generate import end_ids, prompt_ids
     from lm.decoding.generate import generate as generate_tokens
-    from lm.decoding.generate import prompt_ids
     from lm.decoding.steps import DecoderSteps
 
-    prompt = prompt_ids(tokenizer, text)
-    stop_ids = () if tokenizer.end_of_text is None else (tokenizer.end_of_text,)
-    for first in range(0, samples, batch_size):
+    ids = prompt_ids(tokenizer, prompt)
+    for first in range(0, len(samples), batch_size):
+        batch = samples[first : first + batch_size]
         yield from generate_tokens(
             DecoderSteps(model, cached=use_cache),
-            prompt,
+            ids,
             sampler,
             max_tokens=max_tokens,
-            stop_ids=stop_ids,
-            n=min(batch_size, samples - first),
+            stop_ids=end_ids(tokenizer),
+            n=len(batch),
             first=first,
+            texts=[sample.source for sample in batch],
+            alternatives=alternatives,
         )
 
 
-@dataclass
-class _Sample:
-    """One sample as it grows."""
+def _search(
+    model: DecoderOnly,
+    tokenizer: Tokenizer,
+    prompt: str,
+    config: BeamConfig,
+    *,
+    max_tokens: int,
+    n: int,
+    echo: bool,
+    use_cache: bool,
+    as_json: bool,
+) -> None:
+    """Write the `n` best texts of a beam search, best first."""
+    import torch
 
-    stream: TextStream
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish_reason: str | None = None
+    from cli.samples import write_hypotheses
+    from lm.decoding.beam_search import beam_search
+    from lm.decoding.generate import end_ids, prompt_ids
+    from lm.decoding.steps import DecoderSteps
 
-    def take(self, event: Token | Finish) -> None:
-        from lm.decoding.generate import Token
-
-        if isinstance(event, Token):
-            self.tokens.append(event.id)
-            self.logprobs.append(event.logprob)
-            self.text += self.stream.feed(event.id)
-        else:
-            self.finish(event.reason)
-
-    def finish(self, reason: str) -> None:
-        self.text += self.stream.finish()
-        self.finish_reason = reason
-
-
-class _Output:
-    """Writes samples in order: of the first that is not finished what there is so far, and nothing of those after."""
-
-    def __init__(self, samples: Sequence[_Sample]) -> None:
-        self.samples, self.current = samples, 0
-
-    def advance(self) -> None:
-        while self.current < len(self.samples):
-            sample = self.samples[self.current]
-            self.write(sample)
-            if sample.finish_reason is None:
-                return
-            self.end(sample)
-            self.current += 1
-
-    def interrupt(self) -> None:
-        """Write all that was generated."""
-        for sample in self.samples[self.current :]:
-            if sample.tokens and sample.finish_reason is None:
-                sample.finish("interrupted")
-        self.advance()
-
-    def write(self, sample: _Sample) -> None:
-        """Bring a sample's text up to date."""
-
-    def end(self, sample: _Sample) -> None:
-        """A sample is finished."""
-
-
-class _Texts(_Output):
-    def __init__(self, samples: Sequence[_Sample], prompt: str) -> None:
-        super().__init__(samples)
-        self.prompt, self.written, self.last = prompt, -1, ""
-
-    def write(self, sample: _Sample) -> None:
-        if self.written < 0:
-            bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-            self._print(f"{END_OF_TEXT}\n" if self.current else "")
-            self._print(typer.style(self.prompt, bold=True) if bold and self.prompt else self.prompt)
-            self.written = 0
-        fresh, self.written = (
-            sample.text[self.written :],
-            len(sample.text),
-        )  # in this order, or Ctrl-C could repeat text
-        self._print(fresh)
-
-    def end(self, sample: _Sample) -> None:
-        if not (self.prompt + sample.text).endswith("\n"):
-            self._print("\n")
-        self.written = -1
-
-    def _print(self, text: str) -> None:
-        if text:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-
-
-class _JsonLines(_Output):
-    def __init__(self, samples: Sequence[_Sample], prompt: str, seed: int) -> None:
-        super().__init__(samples)
-        self.prompt, self.seed = prompt, seed
-
-    def end(self, sample: _Sample) -> None:
-        values = {
-            "prompt": self.prompt,
-            "text": sample.text,
-            "tokens": sample.tokens,
-            "logprobs": sample.logprobs,
-            "finish_reason": sample.finish_reason,
-            "seed": self.seed,
-        }
-        print(json.dumps(values, ensure_ascii=False), flush=True)
-
-
-class _Watch:
-    """Times the prompt, up to the first token, apart from the rest."""
-
-    def __init__(self) -> None:
-        self.began = self.first = time.perf_counter()
-        self.seen = False
-
-    def saw_token(self) -> None:
-        if not self.seen:
-            self.first, self.seen = time.perf_counter(), True
-
-    def report(self, tokens: int, sampler: Sampler) -> None:
-        from cli.display import duration, note
-
-        seconds = time.perf_counter() - self.first
-        speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"
-        note(
-            f"{tokens} tokens, {speed} after {duration(self.first - self.began)} for the prompt"
-            + ("" if sampler.greedy else f", seed {sampler.seed}")
-        )
+    assert config.beam is not None
+    (best,) = beam_search(
+        DecoderSteps(model, cached=use_cache),
+        torch.tensor([prompt_ids(tokenizer, prompt)]),
+        beam_size=config.beam,
+        max_tokens=max_tokens,
+        stop_ids=end_ids(tokenizer),
+        length_penalty=config.length_penalty,
+        n=n,
+    )
+    write_hypotheses(best, prompt if echo or as_json else "", tokenizer, as_json=as_json)

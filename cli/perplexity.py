@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,20 +14,22 @@ import typer
 
 from cli.loading import RunPath, load_decoder
 from cli.options import Given, takes
-from lm.config import HardwareConfig, PerplexityConfig
+from lm.config import DataConfig, HardwareConfig, PerplexityConfig
+from lm.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lm.checkpoint import LoadedModel
-    from lm.evaluation.perplexity import Progress, Tally
+    from lm.data.documents import Source
+    from lm.evaluation.perplexity import FileScore, Scored
+    from lm.evaluation.scoring import Stretch
+    from lm.model.transformer import DecoderOnly
 
-COLUMNS = ("file", "tokens", "words", "bytes", "nats", "perplexity", "word perplexity", "bits/byte", "standard error")
-
-_LONGEST = 1e9
+_PANEL = "Output"
 
 
-@takes({"perplexity": PerplexityConfig, "hardware": HardwareConfig})
+@takes({"perplexity": PerplexityConfig, "data": DataConfig, "hardware": HardwareConfig}, leave_out=("validation",))
 def perplexity(
     run: RunPath,
     files: Annotated[
@@ -35,131 +38,262 @@ def perplexity(
     ],
     *,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: files, total, and how they were scored.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON: files, total, macro, and how they were scored.", rich_help_panel=_PANEL
+        ),
     ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV: a header, a line a file, and the total.", rich_help_panel=_PANEL)
+    ] = False,
+    per_token: Annotated[
+        bool,
+        typer.Option(
+            "--per-token",
+            help="Print a line of JSON a token: file, document, index, offset and bytes in the document's text, token, "
+            "text, nats (null if not scored).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--show",
+            help="Print the text coloured by surprisal, then the table; without colours (NO_COLOR, pipes) with the "
+            "bits of each token beneath it.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a page that needs nothing else, the text coloured by surprisal.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    versus: Annotated[
+        Path | None,
+        typer.Option(
+            "--versus",
+            metavar="RUN2",
+            help="Compare with another run: the difference in bits per byte on the same text, with its standard error.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     given: Given,
 ) -> None:
     """Measure the perplexity of files.
 
-    Every token is scored exactly once, with the tokens before it as far as the window reaches. Documents (parted by
-    the separator lines the run was trained with) are scored apart. The first token of each is predicted from the
+    Every token is scored exactly once, with the tokens before it as far as the window reaches. Documents (parted as
+    the run was trained unless told otherwise) are scored apart. The first token of each is predicted from the
     document-start token; if the tokenizer has none it is reported as unscored. Words are whitespace-separated; the
-    standard error is that of the mean nats per token, as if tokens were independent.
+    standard error is that of the mean nats per token, as if tokens were independent. The total counts every token
+    alike; the mean of files counts every file alike, and its standard error is between files.
 
     Perplexity per token depends on the tokenizer, context and stride; word perplexity and bits per byte compare
-    across tokenizers.
+    across tokenizers. So does --versus, which cuts the text where tokens end in both tokenizations and pairs what
+    lies between; its standard error takes stretches of 256 bytes to be independent.
 
     Examples:
       lm perplexity runs/novel held-out.txt
       lm perplexity runs/novel tests/*.txt --stride 128 --json
+      lm perplexity runs/novel chapter.txt --show
+      FORCE_COLOR=1 lm perplexity runs/novel chapter.txt --show | less -R
+      lm perplexity runs/novel chapter.txt --html chapter.html
+      lm perplexity runs/novel held-out.txt --versus runs/other
     """
-    config = PerplexityConfig(**given["perplexity"])
-    model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="perplexity")
+    output = Output(as_json, as_csv, per_token, show, html, versus)
+    scorer = Scorer.load(run, given)
     from lm.data import documents
-    from lm.evaluation.perplexity import FileScore, Tally, measure, window_sizes
 
-    context, stride = window_sizes(model.config, config)
-    sources = documents.resolve(files)
-    scores: list[FileScore] = []
-    with _progress(sum(source.path.stat().st_size for source in sources)) as show:
-        for event in measure(
-            model,
-            loaded.tokenizer,
+    sources = documents.resolve(files, field=scorer.data.field)
+    if versus is not None:
+        _compare(scorer, Scorer.load(versus, given, data=scorer.data), sources, as_json=as_json)
+    else:
+        _measure(scorer, sources, output)
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What is asked for; refused where it does not go together."""
+
+    as_json: bool
+    as_csv: bool
+    per_token: bool
+    show: bool
+    html: Path | None
+    versus: Path | None
+
+    def __post_init__(self) -> None:
+        flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
+                 "--html": self.html is not None, "--versus": self.versus is not None}  # fmt: skip
+        asked = [flag for flag, given in flags.items() if given]
+        together = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"})
+        if len(asked) > 1 and set(asked) not in together:
+            raise UsageError(f"{asked[0]} and {asked[1]} exclude each other; give one of them")
+        if self.html is not None and self.html.is_dir():
+            raise UsageError(f"{self.html} is a folder; name the file to write, for instance {self.html / 'text.html'}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scorer:
+    """A loaded run, and how it is to score files."""
+
+    run: Path
+    model: DecoderOnly
+    loaded: LoadedModel
+    data: DataConfig
+    context: int
+    stride: int
+    batch_size: int
+
+    @classmethod
+    def load(cls, run: Path, given: Given, *, data: DataConfig | None = None) -> Scorer:
+        """A run with the settings that were given; documents are parted as `data` says, or as it was trained."""
+        config = PerplexityConfig(**given["perplexity"])
+        model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="perplexity")
+        from lm.evaluation.windows import window_sizes
+
+        context, stride = window_sizes(model.config, config)
+        data = data or dataclasses.replace(loaded.config.data, **given["data"])
+        return cls(run, model, loaded, data, context, stride, config.batch_size)
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """For reports."""
+        from cli.perplexity_report import conditions
+
+        return conditions(self.run, self.loaded, context=self.context, stride=self.stride)
+
+    def measure(self, sources: Sequence[Source]) -> Iterator[Scored | FileScore]:
+        """Score files."""
+        from lm.evaluation.perplexity import measure
+
+        return measure(
+            self.model,
+            self.loaded.tokenizer,
             sources,
-            separator=loaded.config.data.separator,
-            context=context,
-            stride=stride,
-            batch_size=config.batch_size,
-        ):
+            separator=self.data.separator,
+            context=self.context,
+            stride=self.stride,
+            batch_size=self.batch_size,
+        )
+
+    def stretches(
+        self, sources: Sequence[Source], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
+    ) -> Iterator[Stretch]:
+        """Score files; `watch` sees each batch, and in the end `scores` holds the figures of each file."""
+        from lm.evaluation.perplexity import FileScore
+
+        for event in self.measure(sources):
             if isinstance(event, FileScore):
                 scores.append(event)
-            else:
-                show(event)
-    tallies = [(score.name, score.tally) for score in scores]
-    total = Tally.total(score.tally for score in scores)
-    conditions = _conditions(run, loaded, context=context, stride=stride)
-    (_print_json if as_json else _print_table)(tallies, total, conditions)
+                continue
+            if watch:
+                watch(event)
+            yield from event.stretches
+
+
+def _measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
+    from cli import perplexity_report as report
+    from lm.evaluation.perplexity import Macro, Tally
+
+    scores: list[FileScore] = []
+    with _progress(sources, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
+        stretches = scorer.stretches(sources, scores=scores, watch=watch)
+        if output.html is not None:
+            _write_page(output.html, stretches, sources, scorer, scores)
+        elif output.show:
+            _show(stretches, sources)
+        elif output.per_token:
+            _print_tokens(stretches, sources)
+        else:
+            for _ in stretches:
+                pass
+    total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
+    how = scorer.conditions
+    if output.as_json:
+        report.print_json(scores, total, macro, how)
+    elif output.as_csv:
+        report.print_csv(scores, total)
+    elif not output.per_token:
+        report.print_table(scores, total, macro, how)
+    if output.as_csv or output.per_token:
+        print(report.described(how, total), file=sys.stderr)
     if not total.tokens:
         print("nothing to score", file=sys.stderr)
 
 
+def _print_tokens(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
+    from lm.evaluation.surprisal import token_scores
+
+    for token in token_scores(stretches, sources):
+        print(json.dumps(vars(token), ensure_ascii=False))
+
+
+def _show(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
+    import shutil
+
+    from cli.surprisal import coloured, in_colour, plain
+    from lm.evaluation.surprisal import spans
+
+    names = [source.name for source in sources]
+    whole = spans(stretches)
+    columns = shutil.get_terminal_size().columns
+    for part in coloured(whole, names) if in_colour() else plain(whole, names, width=columns):
+        sys.stdout.write(part)
+    print()
+
+
+def _write_page(
+    path: Path, stretches: Iterator[Stretch], sources: Sequence[Source], scorer: Scorer, scores: Sequence[FileScore]
+) -> None:
+    """Write the page as the text is scored; `scores` has the figures when all of it is."""
+    from cli import surprisal_page as page
+    from lm.evaluation.perplexity import Tally
+    from lm.evaluation.surprisal import spans
+
+    names = [source.name for source in sources]
+    title = names[0] if len(names) == 1 else f"{len(names)} files"
+    conditions = f"Surprisal under {scorer.run}, context {scorer.context}, stride {scorer.stride}"
+    with page.replaced(path) as file:
+        file.write(page.opening(title, conditions))
+        file.writelines(page.body(spans(stretches), names))
+        file.write(page.closing(scores, Tally.total(score.tally for score in scores)))
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _compare(scorer: Scorer, other: Scorer, sources: Sequence[Source], *, as_json: bool) -> None:
+    from cli import versus
+    from lm.evaluation.comparison import Difference, compare
+
+    with _progress(sources) as watch:
+        both = scorer.stretches(sources, scores=[], watch=watch), other.stretches(sources, scores=[])
+        differences = compare(*both, files=len(sources))
+    total = Difference.total(differences)
+    models = scorer.conditions, other.conditions
+    if as_json:
+        versus.print_json(sources, differences, total, models)
+    else:
+        versus.print_table(sources, differences, total, models, (scorer.run, other.run))
+
+
 @contextmanager
-def _progress(size: int) -> Iterator[Callable[[Progress], None]]:
-    """A progress bar on stderr, if that is a terminal."""
+def _progress(sources: Sequence[Source], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
+    """A progress bar on stderr, if that is a terminal that nothing else is drawn on."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
-    with Bar(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("scoring", total=size, speed="–")
+    disabled = hidden or not console.is_terminal
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=disabled) as bar:
+        task = bar.add_task("scoring", total=sum(source.path.stat().st_size for source in sources), speed="–")
 
-        def show(event: Progress) -> None:
+        def show(event: Scored) -> None:
             seconds = bar.tasks[0].elapsed
             bar.update(task, completed=event.bytes, speed=f"{event.tokens / seconds:.0f}" if seconds else "–")
 
         yield show
-
-
-def _conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> dict[str, Any]:
-    tokenizer = loaded.tokenizer
-    return {
-        "unit": "token",
-        "context": context,
-        "stride": stride,
-        "first_token_scored": tokenizer.start_of_text is not None,
-        "model": {
-            "run": str(run),
-            "checkpoint": str(loaded.folder),
-            "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
-            "context_length": loaded.config.model.context_length,
-        },
-        "tokenizer": {"vocab_size": tokenizer.vocab_size, "sha256": tokenizer.sha256},
-    }
-
-
-def _figures(tally: Tally) -> dict[str, Any]:
-    return {
-        "tokens": tally.tokens,
-        "unscored": tally.unscored,
-        "documents": tally.documents,
-        "words": tally.words,
-        "bytes": tally.bytes,
-        "nats": tally.nats,
-        "perplexity": tally.perplexity,
-        "word_perplexity": tally.word_perplexity,
-        "bits_per_byte": tally.bits_per_byte,
-        "standard_error": tally.standard_error,
-    }
-
-
-def _print_json(files: Sequence[tuple[str, Tally]], total: Tally, conditions: dict[str, Any]) -> None:
-    listed = [{"file": name, **_figures(tally)} for name, tally in files]
-    print(json.dumps({"files": listed, "total": _figures(total), **conditions}, ensure_ascii=False))
-
-
-def _print_table(files: Sequence[tuple[str, Tally]], total: Tally, conditions: dict[str, Any]) -> None:
-    from cli.display import table
-
-    rows = [*files, ("total", total)] if len(files) > 1 else files
-    table(COLUMNS, [_row(name, tally) for name, tally in rows])
-    start = "the document-start token is given" if conditions["first_token_scored"] else "the first is not scored"
-    print(
-        f"perplexity per token ({conditions['tokenizer']['vocab_size']:,} in the vocabulary), "
-        f"context {conditions['context']}, stride {conditions['stride']}; "
-        f"{total.documents:,} documents, of each {start} ({total.unscored:,} tokens unscored)"
-    )
-
-
-def _row(name: str, tally: Tally) -> list[str]:
-    counts = [f"{number:,}" for number in (tally.tokens, tally.words, tally.bytes)]
-    figures = (tally.nats, tally.perplexity, tally.word_perplexity, tally.bits_per_byte, tally.standard_error)
-    decimals = (1, 3, 3, 4, 4)
-    return [name, *counts, *map(_number, figures, decimals)]
-
-
-def _number(value: float | None, decimals: int) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.{decimals}f}" if value < _LONGEST else f"{value:.3g}"

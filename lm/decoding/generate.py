@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from lm.data.tokenizer import Tokenizer
-from lm.decoding.sampling import Sampler
+from lm.decoding.filters import History
+from lm.decoding.sampling import NOTHING_LEFT, Sampler
 from lm.decoding.steps import Steps
+from lm.decoding.stop_strings import TextUntil
 from lm.errors import UsageError
 
-FinishReason = Literal["length", "end_of_text"]
+FinishReason = Literal["length", "end_of_text", "stop"]
+Alternatives = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +27,32 @@ class Token:
 
     Attributes:
         row: number of the sample.
-        id: the token; the one that ends a text is among them.
+        id: the token; the one that ends a text is among them, and so are those of a stop string.
         logprob: nats, under the model itself (temperature 1, no filter).
+        text: what is certain of the sample's text now and was not before.
+        alternatives: the most likely tokens in this place and their log-probabilities, best first.
     """
 
     row: int
     id: int
     logprob: float
+    text: str = ""
+    alternatives: Alternatives = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A sample ended: it has all the tokens asked for ("length"), or its text is complete ("end_of_text")."""
+    """A sample ended.
+
+    Attributes:
+        row: number of the sample.
+        reason: it has all the tokens asked for ("length"), its text is complete ("end_of_text"), or a stop string came.
+        text: the rest of the sample's text.
+    """
 
     row: int
     reason: FinishReason
+    text: str = ""
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -52,6 +68,11 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return ids
 
 
+def end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens that end a text: one, or none."""
+    return () if tokenizer.end_of_text is None else (tokenizer.end_of_text,)
+
+
 @torch.inference_mode()
 def generate(
     steps: Steps,
@@ -62,6 +83,8 @@ def generate(
     stop_ids: Collection[int] = (),
     n: int = 1,
     first: int = 0,
+    texts: Sequence[TextUntil] = (),
+    alternatives: int = 0,
 ) -> Iterator[Token | Finish]:
     """Continue a prompt in `n` samples side by side; those that end leave the batch.
 
@@ -73,31 +96,66 @@ def generate(
         stop_ids: tokens that end a sample.
         n: how many samples.
         first: number of the first sample; the others follow.
+        texts: one a sample, if text is wanted, or is to end at a stop string.
+        alternatives: how many of the most likely tokens come with each token.
 
     Yields:
         Tokens in the order they come, a round for all samples after another, and one Finish for each sample.
+
+    Raises:
+        UsageError: the sampler rules out every token.
     """
     logits = steps.feed(torch.tensor([list(prompt)]), last_only=True)[:, -1]
     if n > 1:
         steps.reorder(torch.zeros(n, dtype=torch.long))
         logits = logits.expand(n, -1)
-    rows = list(range(first, first + n))
-    generators = [sampler.generator(row) for row in rows]
+    rows = [_Row(first + i, sampler.generator(first + i), texts[i] if texts else None) for i in range(n)]
+    tokens = torch.tensor([list(prompt)]).expand(n, -1)
     for remaining in reversed(range(max_tokens)):
-        chosen, logprobs = sampler.choose(logits, generators)
+        chosen, logprobs = sampler.choose(logits, [row.generator for row in rows], History(tokens, len(prompt)))
+        others = _most_likely(logits, alternatives)
         going = []
         ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()  # the one transfer of a step
         for index, (row, token, logprob) in enumerate(zip(rows, map(int, ids), nats, strict=True)):
-            yield Token(row, token, logprob)
-            if token in stop_ids or not remaining:
-                yield Finish(row, "end_of_text" if token in stop_ids else "length")
+            if token == NOTHING_LEFT:
+                raise UsageError("no token is left to choose: --logit-bias or --no-repeat-ngram rules out every one")
+            fresh = row.text.feed(token) if row.text else ""
+            yield Token(row.number, token, logprob, fresh, others[index] if others else ())
+            if token in stop_ids or row.is_stopped or not remaining:
+                yield row.finish("end_of_text" if token in stop_ids else "length")
             else:
                 going.append(index)
         if not going:
             return
+        tokens = torch.cat((tokens.to(chosen.device), chosen[:, None]), dim=1)
         if len(going) < len(rows):
             kept = torch.tensor(going)
             steps.reorder(kept)
-            chosen = chosen[kept.to(chosen.device)]
-            rows, generators = [rows[index] for index in going], [generators[index] for index in going]
-        logits = steps.feed(chosen[:, None])[:, -1]
+            tokens, rows = tokens[kept.to(tokens.device)], [rows[index] for index in going]
+        logits = steps.feed(tokens[:, -1:])[:, -1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A sample that goes on."""
+
+    number: int
+    generator: random.Random
+    text: TextUntil | None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.text is not None and self.text.stopped
+
+    def finish(self, reason: FinishReason) -> Finish:
+        rest = self.text.finish() if self.text else ""  # a stop string may be complete only now
+        return Finish(self.number, "stop" if self.is_stopped else reason, rest)
+
+
+def _most_likely(logits: Tensor, k: int) -> list[Alternatives]:
+    """The `k` best tokens of each row of (rows, vocabulary) logits."""
+    if not k:
+        return []
+    best = logits.log_softmax(-1).topk(min(k, logits.shape[-1]))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [tuple(zip(ids, nats, strict=True)) for ids, nats in pairs]

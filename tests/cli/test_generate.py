@@ -169,6 +169,100 @@ def test_a_text_ends_at_its_end_token(lm, runs):
         assert "<|endoftext|>" not in sample["text"]
 
 
+def test_the_prompt_can_come_from_a_file_exactly(capsys, lm, runs, tmp_path):
+    file = tmp_path / "prompt.txt"
+    for text in ("The fox\n", "Über\r\n\n", ""):
+        file.write_bytes(text.encode())
+        (sample,) = records(lm, runs["bpe"], "--prompt-file", file, "--max-tokens", 1)
+        assert sample["prompt"] == text
+    file.write_bytes(b"The \xff")
+    code, message = failure(capsys, "generate", runs["bpe"], "--prompt-file", file)
+    assert (code, str(file) in message, "byte offset 4" in message) == (1, True, True)
+    code, message = failure(capsys, "generate", runs["bpe"], "--prompt-file", tmp_path / "none.txt")
+    assert (code, "none.txt" in message) == (1, True)
+
+
+def test_a_text_ends_before_a_stop_string_whatever_the_batch(lm, runs):
+    flags = (runs["bpe"], "The", "--seed", 3, "--max-tokens", 40, "-n", 6, "--temperature", 1.5)
+    free = records(lm, *flags)
+    stops = [text["text"][9:12] for text in free[:2]]  # of several tokens, most likely
+    given = [flag for stop in stops for flag in ("--stop", stop)]
+    stopped = records(lm, *flags, *given)
+    assert {sample["finish_reason"] for sample in stopped[:2]} == {"stop"}
+    for sample, whole in zip(stopped, free, strict=True):
+        ends = [whole["text"].find(stop) for stop in stops if stop in whole["text"]]
+        assert sample["text"] == (whole["text"][: min(ends)] if ends else whole["text"])
+        assert sample["tokens"] == whole["tokens"][: len(sample["tokens"])]
+    others = records(lm, *flags, *given, "--batch-size", 2)
+    assert [sample["tokens"] for sample in others] == [sample["tokens"] for sample in stopped]
+    assert [sample["text"] for sample in others] == [sample["text"] for sample in stopped]
+
+
+def test_text_output_ends_before_a_stop_string_too(lm, runs):
+    flags = ("generate", runs["bpe"], "The", "--greedy", "--max-tokens", 30, "--no-echo")
+    whole = lm(*flags)
+    assert lm(*flags, "--stop", whole[5:8]) == whole[: whole.find(whole[5:8])].removesuffix("\n") + "\n"
+
+
+def test_a_banned_token_never_comes_and_a_favoured_one_always(lm, runs):
+    flags = (runs["bpe"], "The", "--max-tokens", 30, "--seed", 1)
+    (free,) = records(lm, *flags)
+    (banned,) = records(
+        lm, *flags, *(flag for token in set(free["tokens"]) for flag in ("--logit-bias", f"{token}=-inf"))
+    )
+    assert not set(free["tokens"]) & set(banned["tokens"])
+    (favoured,) = records(lm, *flags, "--logit-bias", "e=100")
+    assert favoured["text"] == "e" * 30
+
+
+def test_no_n_tokens_in_a_row_are_repeated(lm, runs):
+    (sample,) = records(lm, runs["bpe"], "The owl", "--greedy", "--max-tokens", 120, "--no-repeat-ngram", 2)
+    pairs = list(zip(sample["tokens"], sample["tokens"][1:], strict=False))
+    assert len(pairs) == len(set(pairs))
+    (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 60, "--frequency-penalty", 100, "--seed", 0)
+    assert len(sample["tokens"]) == len(set(sample["tokens"]))
+
+
+def test_each_filter_has_an_effect_and_a_sample_stays_the_same_for_every_batch(lm, runs):
+    flags = (runs["bpe"], "The owl", "--seed", 2, "--max-tokens", 40, "-n", 3, "--temperature", 1.5)
+    tokens = [sample["tokens"] for sample in records(lm, *flags)]
+    for name, value in (
+        ("--min-p", 0.3), ("--typical", 0.3), ("--repetition-penalty", 2), ("--presence-penalty", 3),
+        ("--frequency-penalty", 3), ("--no-repeat-ngram", 1), ("--logit-bias", " =5"),
+    ):  # fmt: skip
+        filtered = [sample["tokens"] for sample in records(lm, *flags, name, value)]
+        assert filtered != tokens, name
+        alone = [sample["tokens"] for sample in records(lm, *flags, name, value, "--batch-size", 1)]
+        assert alone == filtered, name
+
+
+def test_alternatives_are_the_best_tokens_in_each_place(lm, runs):
+    (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 6, "--greedy", "--top-alternatives", 3)
+    tokenizer = Tokenizer.load(runs["bpe"] / "checkpoints/step-0/tokenizer.json")
+    for token, logprob, best in zip(sample["tokens"], sample["logprobs"], sample["alternatives"], strict=True):
+        assert [list(one) for one in best] == [["token", "text", "logprob"]] * 3
+        assert best[0]["token"] == token
+        assert best[0]["logprob"] == pytest.approx(logprob, abs=1e-6)
+        assert best[0]["text"] == tokenizer.token_bytes(token).decode(errors="replace")
+        assert [one["logprob"] for one in best] == sorted((one["logprob"] for one in best), reverse=True)
+
+
+def test_a_beam_gives_the_best_texts_with_their_scores(lm, runs):
+    flags = (runs["bpe"], "The owl", "--max-tokens", 12)
+    best = records(lm, *flags, "--beam", 4, "-n", 3)
+    assert len(best) == 3
+    for sample in best:
+        assert list(sample) == ["prompt", "text", "tokens", "logprobs", "score", "finish_reason"]
+        assert sample["score"] == pytest.approx(sum(sample["logprobs"]) / len(sample["tokens"]))
+    assert [sample["score"] for sample in best] == sorted((sample["score"] for sample in best), reverse=True)
+    (summed,) = records(lm, *flags, "--beam", 4, "--length-penalty", 0)
+    assert summed["score"] == pytest.approx(sum(summed["logprobs"]))
+    texts = ["The owl" + sample["text"].removesuffix("\n") + "\n" for sample in best]
+    assert lm("generate", *flags, "--beam", 4, "-n", 3) == "<|endoftext|>\n".join(texts)
+    greedy, one = records(lm, *flags, "--greedy"), records(lm, *flags, "--beam", 1)
+    assert greedy[0]["tokens"] == one[0]["tokens"]
+
+
 def test_stats_go_to_stderr_when_asked_for(capsys, runs):
     assert run(["generate", str(runs["bpe"]), "The", "--stats", "--seed", "9", "--max-tokens", "3"]) == 0
     error = capsys.readouterr().err
@@ -183,6 +277,26 @@ def test_stats_go_to_stderr_when_asked_for(capsys, runs):
         (["--top-k", "0"], "--top-k"),
         (["--top-p", "2"], "--top-p"),
         (["--max-tokens", "-5"], "--max-tokens"),
+        (["--min-p", "2"], "--min-p"),
+        (["--typical", "-1"], "--typical"),
+        (["--repetition-penalty", "0"], "--repetition-penalty"),
+        (["--presence-penalty", "nan"], "--presence-penalty"),
+        (["--no-repeat-ngram", "0"], "--no-repeat-ngram"),
+        (["--logit-bias", "owl"], "--logit-bias"),
+        (["--logit-bias", "99999=1"], "--logit-bias"),
+        (["--stop", ""], "--stop"),
+        (["--top-alternatives", "2"], "--json"),
+        (["--beam", "0"], "--beam"),
+        (["--beam", "2", "-n", "3"], "--beam"),
+        (["--length-penalty", "1"], "--beam"),
+        (["--beam", "2", "--seed", "0"], "--seed"),
+        (["--beam", "2", "--temperature", "0.5", "--stop", "x"], "--temperature, --stop"),
+        (["--beam", "2", "--greedy"], "--greedy"),
+        (["--beam", "2", "--json", "--top-alternatives", "1"], "--top-alternatives"),
+        (["--interactive", "--beam", "2"], "--interactive"),
+        (["--interactive", "--json"], "--json"),
+        (["--interactive", "-n", "2"], "-n"),
+        (["--prompt-file", "x"], "--prompt-file"),
         (["-n", "0"], "--samples"),
         (["--dtype", "float8"], "--dtype"),
     ],

@@ -1,7 +1,11 @@
+import csv
 import io
 import json
 import math
+import re
+import statistics
 import sys
+from html.parser import HTMLParser
 
 import pytest
 
@@ -105,11 +109,12 @@ def test_the_table_states_unit_context_and_stride(capsys, runs, texts):
     assert "\x1b" not in output.out
     assert "per token" in output.out
     assert "context 24, stride 6" in output.out
-    header, a, b, total, _ = output.out.splitlines()
+    header, a, b, total, mean, _ = output.out.splitlines()
     assert header.startswith("file")
     assert a.startswith(str(texts / "a.txt"))
     assert b.startswith(str(texts / "b.txt"))
     assert total.startswith("total")
+    assert mean.startswith("mean")
 
 
 def test_huge_figures_stay_short(capsys, runs, tmp_path):
@@ -182,3 +187,223 @@ def test_bad_usage_is_one_line_and_exit_code_2(capsys, runs, texts, arguments, m
 
 def test_a_longer_context_than_the_models_is_allowed_with_rotary_positions(report, runs, texts):
     assert report(runs["bpe"], texts, "--context", 60)["context"] == 60
+
+
+@pytest.fixture
+def succeed(capsys):
+    """Runs `lm perplexity …`; returns what it printed on stdout."""
+
+    def execute(*arguments) -> str:
+        code = run(["perplexity", *map(str, arguments)])
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        return output.out
+
+    return execute
+
+
+def test_the_macro_average_is_beside_the_micro_average(report, runs, texts):
+    reported = report(runs["bpe"], texts)
+    macro = reported["macro"]
+    assert macro["files"] == 2
+    for name in ("perplexity", "word_perplexity", "bits_per_byte"):
+        assert macro[name] == pytest.approx(statistics.mean(file[name] for file in reported["files"]))
+    means = [file["nats"] / file["tokens"] for file in reported["files"]]
+    assert macro["standard_error"] == pytest.approx(statistics.stdev(means) / math.sqrt(2))
+
+
+def test_csv_has_the_figures_of_json_unrounded(succeed, report, runs, texts):
+    (texts / "empty.txt").touch()
+    reported = report(runs["bpe"], texts)
+    rows = list(csv.DictReader(io.StringIO(succeed(runs["bpe"], texts, "--csv"))))
+    assert [row["file"] for row in rows] == [*(file["file"] for file in reported["files"]), "total"]
+    for row, figures in zip(rows, [*reported["files"], reported["total"]], strict=True):
+        for name in FIGURES:
+            assert row[name] == ("" if figures[name] is None else str(figures[name]))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_per_token_gives_each_token_its_place_and_surprisal(succeed, report, runs, texts, kind):
+    total = report(runs[kind], texts)["total"]
+    tokens = [json.loads(line) for line in succeed(runs[kind], texts, "--per-token").splitlines()]
+    assert set(tokens[0]) == {"file", "document", "index", "offset", "bytes", "token", "text", "nats"}
+    assert sum(token["nats"] is not None for token in tokens) == total["tokens"]
+    assert sum(token["nats"] is None for token in tokens) == total["unscored"]
+    assert sum(token["nats"] or 0 for token in tokens) == pytest.approx(total["nats"])
+    for token in tokens:
+        if token["file"].endswith("a.txt"):
+            data = TEXT.encode()[token["offset"] : token["offset"] + token["bytes"]]
+            assert token["text"] == data.decode(errors="replace")
+
+
+WIDE = "한국어 👩‍👩‍👧 e\u0301 <b>&amp;\t\x1b[31m\x07end\n🇰🇷🇩🇪.\n"
+
+
+@pytest.fixture
+def wide(tmp_path):
+    (tmp_path / "wide.txt").write_text(WIDE)
+    return tmp_path / "wide.txt"
+
+
+def test_without_colours_digits_stand_beneath_the_text(succeed, runs, texts, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    legend, *lines = succeed(runs["bpe"], texts / "a.txt", "--show").splitlines()
+    assert "bits per token" in legend
+    rows, marks = lines[:-3:2], lines[1:-3:2]
+    assert "".join(rows).replace("↵", "\n") == TEXT
+    assert all(len(row) <= 40 for row in rows if "狐" not in row)
+    tokens = [json.loads(line) for line in succeed(runs["bpe"], texts / "a.txt", "--per-token").splitlines()]
+    first = tokens[0]["nats"] / math.log(2)
+    assert marks[0][0] == (str(round(first)) if first < 9.5 else "+")
+    assert all(set(row) <= set("0123456789+· ") for row in marks)
+
+
+def test_digits_stand_beneath_wide_characters(succeed, runs, wide):
+    from rich.cells import cell_len
+
+    lines = succeed(runs["bpe"], wide, "--show").splitlines()
+    text, marks = lines[1], lines[2]
+    assert text.startswith("한국어 👩‍👩‍👧 e\u0301 <b>&amp;    ␛[31m␇end")
+    column = 0
+    for character in ["한", "국", "어", " ", "👩‍👩‍👧", " ", "e\u0301"]:
+        assert marks[column] != " "
+        assert marks[column + 1 : column + cell_len(character)].strip() == ""
+        column += cell_len(character)
+
+
+def test_on_a_terminal_the_text_is_coloured_and_no_character_is_split(succeed, runs, wide, monkeypatch):
+    from cli import surprisal
+
+    monkeypatch.setattr(surprisal, "in_colour", lambda: True)
+    out = succeed(runs["bpe"], wide, "--show")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert "\x1b" not in plain
+    assert "한국어 👩‍👩‍👧 e\u0301 <b>&amp;    ␛[31m␇end↵\n🇰🇷🇩🇪.↵\n" in plain
+    painted = re.findall(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", out)
+    assert {"한", "👩‍👩‍👧", "e\u0301", "🇰🇷"} <= set(painted)
+    assert all(name in painted[:8] for name in [" <1 ", " 4–6 ", " ≥14 "])
+
+
+def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
+    from cli.surprisal import in_colour
+
+    monkeypatch.setattr("sys.stdout", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not in_colour()
+    monkeypatch.delenv("NO_COLOR")
+    assert in_colour()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not in_colour()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert in_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not in_colour()
+
+
+def test_levels_begin_at_their_bits():
+    from cli.surprisal import LEVELS, level, ranges
+
+    assert len(ranges()) == len(LEVELS)
+    bits = [0, 0.99, 1, 3.99, 4, 13.9, 14, 300]
+    assert [level(value * math.log(2) + 1e-9) for value in bits] == [0, 0, 1, 2, 3, 6, 7, 7]
+    assert level(math.nan) == 0
+
+
+class Page(HTMLParser):
+    """The text of a page, what its spans say of themselves, and its tags."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.text, self.titles, self.open, self.tags = "", [], [], []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+        if tag == "i" and "data-t" in dict(attrs):
+            self.titles.append(dict(attrs)["data-t"])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "i" in self.open and "u" not in self.open and self.titles:
+            self.text += data
+
+
+def test_the_page_has_the_text_escaped_and_needs_nothing_else(capsys, report, runs, wide, tmp_path):
+    out = tmp_path / "new" / "page.html"
+    total = report(runs["bpe"], wide, "--html", out)["total"]
+    source = out.read_text()
+    page = Page(source)
+    assert page.open == []
+    assert page.text == WIDE.replace("\t", "    ").replace("\x1b", "␛").replace("\x07", "␇")
+    assert "<b>" not in source
+    assert not re.search(r"https?:|<script|<link|src=", source)
+    assert "prefers-color-scheme: dark" in source
+    bits = sum(float(re.search(r"· ([0-9.]+) bits", title)[1]) for title in page.titles)
+    assert bits == pytest.approx(total["nats"] / math.log(2), abs=0.01 * len(page.titles))
+    assert [path.name for path in out.parent.iterdir()] == ["page.html"]
+
+
+def test_a_page_that_fails_leaves_the_old_one(capsys, runs, texts, tmp_path):
+    out = tmp_path / "page.html"
+    out.write_text("old")
+    (texts / "c.txt").write_bytes(b"The \xff owl")
+    assert run(["perplexity", str(runs["bpe"]), str(texts), "--html", str(out)]) == 1
+    assert out.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "c.txt", "page.html"]
+
+
+def test_versus_itself_is_no_difference(succeed, report, runs, texts):
+    total = report(runs["bpe"], texts, "--versus", runs["bpe"])["total"]
+    assert (total["difference"], total["standard_error"], total["z"]) == (0, 0, None)
+    assert succeed(runs["bpe"], texts, "--versus", runs["bpe"]).endswith("the two do not differ\n")
+
+
+def test_versus_another_tokenizer_compares_the_bytes_that_both_score(succeed, report, runs, texts):
+    reported = report(runs["bpe"], texts, "--versus", runs["char"])
+    total = reported["total"]
+    assert [file["file"] for file in reported["files"]] == [str(texts / "a.txt"), str(texts / "b.txt")]
+    assert total["difference"] == pytest.approx(total["first_bits_per_byte"] - total["second_bits_per_byte"])
+    assert total["z"] == pytest.approx(total["difference"] / total["standard_error"])
+    assert total["bytes"] == sum(file["bytes"] for file in reported["files"])
+    assert reported["first"]["model"]["run"] == str(runs["bpe"])
+    assert reported["second"]["first_token_scored"] is False
+    *_, sentence = succeed(runs["bpe"], texts, "--versus", runs["char"]).splitlines()
+    better, worse = (runs["bpe"], runs["char"]) if total["difference"] < 0 else (runs["char"], runs["bpe"])
+    figures = (
+        f"{abs(total['difference']):.4f} ± {total['standard_error']:.4f} bits per byte (z = {abs(total['z']):.1f})"
+    )
+    assert sentence in (
+        f"{better} is better than {worse} by {figures}",
+        f"no clear difference: {better} is ahead of {worse} by {figures}",
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--json", "--csv"], ["--per-token", "--json"], ["--csv", "--per-token"], ["--show", "--json"],
+     ["--html", "x.html", "--show"], ["--versus", "RUN", "--csv"], ["--versus", "RUN", "--show"]],
+)  # fmt: skip
+def test_outputs_that_exclude_each_other_are_refused(capsys, runs, texts, flags):
+    assert run(["perplexity", str(runs["bpe"]), str(texts), *flags]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "exclude each other" in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_a_folder_is_no_page(capsys, runs, texts):
+    assert run(["perplexity", str(runs["bpe"]), str(texts), "--html", str(texts)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_documents_are_parted_as_asked(report, runs, texts):
+    (texts / "c.txt").write_text("The fox.\n---\nThe owl.\n")
+    assert report(runs["bpe"], texts / "c.txt")["total"]["documents"] == 1
+    assert report(runs["bpe"], texts / "c.txt", "--separator", "---")["total"]["documents"] == 2

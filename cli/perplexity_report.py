@@ -1,0 +1,96 @@
+"""Reports of `lm perplexity`: the figures of files as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lm.checkpoint import LoadedModel
+    from lm.evaluation.perplexity import FileScore, Macro, Tally
+
+COLUMNS = ("file", "tokens", "words", "bytes", "perplexity", "per word", "bits/byte", "std error")
+FIGURES = (
+    "tokens", "unscored", "documents", "words", "bytes", "nats",
+    "perplexity", "word_perplexity", "bits_per_byte", "standard_error",
+)  # fmt: skip
+
+_LONGEST = 1e9
+
+
+def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> dict[str, Any]:
+    """How files were scored, and by what."""
+    tokenizer = loaded.tokenizer
+    return {
+        "unit": "token",
+        "context": context,
+        "stride": stride,
+        "first_token_scored": tokenizer.start_of_text is not None,
+        "model": {
+            "run": str(run),
+            "checkpoint": str(loaded.folder),
+            "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
+            "context_length": loaded.config.model.context_length,
+        },
+        "tokenizer": {"vocab_size": tokenizer.vocab_size, "sha256": tokenizer.sha256},
+    }
+
+
+def described(how: dict[str, Any], total: Tally) -> str:
+    """The conditions as a line for people."""
+    start = "the document-start token is given" if how["first_token_scored"] else "the first is not scored"
+    return (
+        f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
+        f"context {how['context']}, stride {how['stride']}; "
+        f"{total.documents:,} documents, of each {start} ({total.unscored:,} tokens unscored)"
+    )
+
+
+def print_json(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
+    """One object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
+    files = [{"file": score.name, **_figures(score.tally)} for score in scores]
+    report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **how}
+    print(json.dumps(report, ensure_ascii=False))
+
+
+def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
+    """A header, a line a file, and the total; figures as they are, empty where there is none."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("file", *FIGURES))
+    for name, tally in [*((score.name, score.tally) for score in scores), ("total", total)]:
+        writer.writerow((name, *_figures(tally).values()))
+
+
+def _figures(tally: Tally) -> dict[str, Any]:
+    return {name: getattr(tally, name) for name in FIGURES}
+
+
+def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
+    """A row a file; where there are several the total (micro-average) and the means over files (macro-average)."""
+    from cli.display import table
+
+    rows = [_row(score.name, score.tally) for score in scores]
+    if len(scores) > 1:
+        means = (macro.perplexity, macro.word_perplexity, macro.bits_per_byte, macro.standard_error)
+        counts = [number(None, 0)] * 3
+        rows += [_row("total", total), ["mean", *counts, *map(number, means, (3, 3, 4, 4))]]
+    table(COLUMNS, rows)
+    print(described(how, total))
+
+
+def _row(name: str, tally: Tally) -> list[str]:
+    counts = [f"{count:,}" for count in (tally.tokens, tally.words, tally.bytes)]
+    figures = (tally.perplexity, tally.word_perplexity, tally.bits_per_byte, tally.standard_error)
+    return [name, *counts, *map(number, figures, (3, 3, 4, 4))]
+
+
+def number(value: float | None, decimals: int) -> str:
+    """A figure with so many decimals, or short where it is huge; a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:,.{decimals}f}" if value < _LONGEST else f"{value:.3g}"

@@ -1,0 +1,163 @@
+"""Filters of logits: pure functions that favour tokens, disfavour them, or rule them out with -inf.
+
+Those over earlier tokens take (rows, length) ids: the prompt and what was generated after it, as in Hugging Face, or
+only the latter where that is how the method is defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Biases = Mapping[tuple[int, ...], float]
+"""Sequences of tokens, and what is added to the logit of each one's last token after the others; -inf bans it."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What came before the next token.
+
+    Attributes:
+        tokens: (rows, length) ids of the prompt and of what was generated.
+        prompt_length: how many of them are the prompt.
+    """
+
+    tokens: Tensor
+    prompt_length: int
+
+    @property
+    def generated(self) -> Tensor:
+        """(rows, length - prompt_length) ids."""
+        return self.tokens[:, self.prompt_length :]
+
+
+Filter = Callable[[Tensor, History], Tensor]
+"""(rows, vocabulary) logits and what came before -> logits of the same shape."""
+
+
+def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
+    """Add to the logits of tokens that complete one of some sequences; a single token always does.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) ids so far.
+        biases: sequences of ids, none empty, to what is added.
+    """
+    biased = logits.clone()
+    for (*before, last), bias in biases.items():
+        if len(before) <= tokens.shape[1]:
+            end = tokens[:, tokens.shape[1] - len(before) :]
+            completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
+            biased[:, last] += torch.where(completes, bias, 0.0)
+    return biased
+
+
+def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
+    """Divide positive logits of tokens that occurred by a penalty, and multiply negative ones by it.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) ids so far, the prompt's among them.
+        penalty: above 1 disfavours repetition, below 1 favours it.
+
+    Source: Keskar et al. 2019 (CTRL), section 4.1.
+    """
+    scores = logits.gather(-1, tokens)
+    return logits.scatter(-1, tokens, torch.where(scores < 0, scores * penalty, scores / penalty))
+
+
+def penalise_counts(logits: Tensor, generated: Tensor, *, presence: float, frequency: float) -> Tensor:
+    """Subtract from the logits of tokens that were generated: once for each, and again each time.
+
+    Args:
+        logits: (rows, vocabulary).
+        generated: (rows, length) ids, without the prompt.
+        presence: subtracted from the logit of each token that occurred.
+        frequency: subtracted as often as it occurred.
+
+    Source: OpenAI's API reference, presence_penalty and frequency_penalty.
+    """
+    counts = torch.zeros_like(logits).scatter_add(-1, generated, torch.ones_like(generated, dtype=logits.dtype))
+    return logits - frequency * counts - presence * (counts > 0)
+
+
+def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
+    """Rule out tokens that would complete `size` tokens in a row that occurred before.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) ids so far, the prompt's among them.
+        size: at least 1; with 1 no token occurs twice.
+
+    Source: Paulus et al. 2018, section 2.5.
+    """
+    length = tokens.shape[1]
+    if length < size:
+        return logits
+    ngrams = tokens.unfold(1, size, 1)  # (rows, ngrams, size)
+    begun = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1)
+    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1], begun.to(logits.dtype))
+    return logits.masked_fill(hits > 0, -torch.inf)
+
+
+def temper(logits: Tensor, temperature: float) -> Tensor:
+    """Logits divided by a temperature above 0."""
+    return logits / temperature
+
+
+def among_best(scores: Tensor, k: int) -> Tensor:
+    """Which are the `k` best of each row, of equal ones those that come first; (rows, n) -> the same, booleans."""
+    worst = scores.topk(k).values[:, -1:]
+    better, equal = scores > worst, scores == worst
+    return better | (equal & (equal.cumsum(-1) <= k - better.sum(-1, keepdim=True)))
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the `k` best tokens of each row; of equal ones those with the lower ids.
+
+    Source: Fan et al. 2018.
+    """
+    return logits if k >= logits.shape[-1] else logits.masked_fill(~among_best(logits, k), -torch.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of best tokens whose probability reaches `p`, at least one; of equal ones the lower ids.
+
+    Source: Holtzman et al. 2020.
+    """
+    if p >= 1:
+        return logits
+    ordered, order = logits.sort(stable=True, descending=True)
+    probabilities = ordered.softmax(-1)
+    dropped = probabilities.cumsum(-1) - probabilities >= p
+    dropped[:, 0] = False
+    return logits.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
+
+
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """Keep tokens at least `p` times as likely as the likeliest.
+
+    Source: Nguyen et al. 2024.
+    """
+    probabilities = logits.softmax(-1)
+    return logits.masked_fill(probabilities < p * probabilities.amax(-1, keepdim=True), -torch.inf)
+
+
+def keep_typical(logits: Tensor, mass: float) -> Tensor:
+    """Keep tokens whose surprisal is nearest the expected one, until their probability reaches `mass`; equals stay.
+
+    Source: Meister et al. 2023.
+    """
+    if mass >= 1:
+        return logits
+    surprisal = -logits.log_softmax(-1)
+    probabilities = (-surprisal).exp()
+    expected = (probabilities * surprisal).nansum(-1, keepdim=True)  # a token that was ruled out: 0 * inf
+    distance = (surprisal - expected).abs()
+    ordered, order = distance.sort(-1)
+    needed = (probabilities.gather(-1, order).cumsum(-1) < mass).sum(-1, keepdim=True)
+    farthest = ordered.gather(-1, needed.clamp(max=logits.shape[-1] - 1))
+    return logits.masked_fill(distance > farthest, -torch.inf)

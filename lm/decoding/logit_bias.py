@@ -1,0 +1,38 @@
+"""Biases as people write them: TEXT=VALUE or ID=VALUE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from lm.data.tokenizer import Tokenizer
+from lm.errors import UsageError
+
+
+def read_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
+    """The sequences of tokens to favour or disfavour, and by how much.
+
+    Args:
+        written: each `TEXT=VALUE` or `ID=VALUE`, parted at the last `=`; nothing but digits is an id. A text of
+            several tokens is a sequence, of which the last token is biased where the others stand before it.
+        tokenizer: splits texts.
+
+    Raises:
+        UsageError: one is not of this form, names no token, or its value is neither finite nor -inf.
+    """
+    return dict(_read(text, tokenizer) for text in written)
+
+
+def _read(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
+    text, _, value = written.rpartition("=")
+    try:
+        bias = float(value)
+    except ValueError:
+        bias = math.nan
+    if not text or math.isnan(bias) or bias == math.inf:
+        raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf (--logit-bias)")
+    if not text.isdecimal():
+        return tuple(tokenizer.encode(text)), bias
+    if int(text) >= tokenizer.vocab_size:
+        raise UsageError(f"there is no token {text}; ids go from 0 to {tokenizer.vocab_size - 1} (--logit-bias)")
+    return (int(text),), bias

@@ -1,0 +1,225 @@
+"""Two models on the same text: the difference of their bits per byte, paired, whatever their tokenizers.
+
+The text is cut wherever a token ends in both tokenizations, at the same byte. The segments between these cuts are the
+same text to both models (with one tokenizer they are its tokens), so their surprisals can be subtracted. A segment
+with a token that one of the models does not score counts for neither.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from lm.data.alignment import Ends
+from lm.evaluation.scoring import Nats, Stretch
+
+BLOCK_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Consecutive segments of the text, the same to both models.
+
+    Attributes:
+        files: (segments,) which of the files each is part of.
+        bytes: (segments,) how long they are.
+        first: (segments,) nats of the first model; NaN where a token is not scored.
+        second: (segments,) nats of the second model, likewise.
+    """
+
+    files: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+    first: Nats
+    second: Nats
+
+
+@dataclass
+class Difference:
+    """Sums over blocks of text that two models scored, and the figures that follow from them.
+
+    A block is consecutive segments of at least `BLOCK_BYTES` bytes in all (a file's last may be shorter). With d the
+    first model's bits less the second's and n the bytes of each of m blocks, the difference is D / N, D = Σd and
+    N = Σn: bits per byte of the first less those of the second, so below zero the first is better.
+
+    Attributes:
+        blocks: m.
+        segments: how many segments these have.
+        bytes: N.
+        first: bits of the first model.
+        second: bits of the second model.
+        squares: Σd².
+        products: Σdn.
+        square_bytes: Σn².
+    """
+
+    blocks: int = 0
+    segments: int = 0
+    bytes: int = 0
+    first: float = 0.0
+    second: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+    square_bytes: int = 0
+
+    def add(self, *, segments: int, size: int, first: float, second: float) -> None:
+        """Count a block of `size` bytes and so many bits."""
+        difference = first - second
+        self.blocks += 1
+        self.segments += segments
+        self.bytes += size
+        self.first += first
+        self.second += second
+        self.squares += difference**2
+        self.products += difference * size
+        self.square_bytes += size**2
+
+    @classmethod
+    def total(cls, parts: Iterable[Difference]) -> Difference:
+        """The sums over several files."""
+        total = cls()
+        for part in parts:
+            for name, value in vars(part).items():
+                setattr(total, name, getattr(total, name) + value)
+        return total
+
+    @property
+    def bits_per_byte(self) -> tuple[float, float] | None:
+        """Of the first and of the second model; None without text."""
+        return (self.first / self.bytes, self.second / self.bytes) if self.bytes else None
+
+    @property
+    def difference(self) -> float | None:
+        """Bits per byte of the first less those of the second; None without text."""
+        return (self.first - self.second) / self.bytes if self.bytes else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the difference r = D / N, by the delta method: √(m / (m - 1) · Σ(d - r·n)²) / N.
+
+        Blocks, rather than tokens, are taken to be independent draws, because neighbouring tokens are not: what one
+        model knows better it knows better for a while. None below two blocks.
+        """
+        if self.difference is None or self.blocks < 2:
+            return None
+        ratio = self.difference
+        residuals = self.squares - 2 * ratio * self.products + ratio**2 * self.square_bytes
+        return math.sqrt(self.blocks / (self.blocks - 1) * max(0.0, residuals)) / self.bytes
+
+    @property
+    def z(self) -> float | None:
+        """The difference in standard errors; None where there is none, or it is zero."""
+        return self.difference / self.standard_error if self.difference is not None and self.standard_error else None
+
+
+def compare(
+    first: Iterable[Stretch], second: Iterable[Stretch], *, files: int, block_bytes: int = BLOCK_BYTES
+) -> list[Difference]:
+    """The difference of two models on each of some files, in bounded memory.
+
+    Args:
+        first: the files as the first model scores them.
+        second: the same files as the second model does.
+        files: how many files these are.
+        block_bytes: least size of the blocks that count as independent.
+    """
+    gatherers = [_Blocks(block_bytes) for _ in range(files)]
+    for segments in aligned(first, second):
+        for row in zip(segments.files, segments.bytes, segments.first, segments.second, strict=True):
+            gatherers[row[0]].add(int(row[1]), float(row[2]), float(row[3]))
+    return [gatherer.finish() for gatherer in gatherers]
+
+
+class _Blocks:
+    """Gathers the segments of a file into blocks."""
+
+    def __init__(self, least: int) -> None:
+        self._least, self._sums = least, Difference()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._segments, self._bytes, self._first, self._second = 0, 0, 0.0, 0.0
+
+    def add(self, size: int, first: float, second: float) -> None:
+        """Count a segment, in nats, unless a token of it is not scored."""
+        if math.isnan(first + second):
+            return
+        self._segments, self._bytes = self._segments + 1, self._bytes + size
+        self._first, self._second = self._first + first / math.log(2), self._second + second / math.log(2)
+        if self._bytes >= self._least:
+            self._close()
+
+    def _close(self) -> None:
+        self._sums.add(segments=self._segments, size=self._bytes, first=self._first, second=self._second)
+        self._begin()
+
+    def finish(self) -> Difference:
+        """The sums, with what is left as a last block."""
+        if self._segments:
+            self._close()
+        return self._sums
+
+
+def aligned(first: Iterable[Stretch], second: Iterable[Stretch]) -> Iterator[Segments]:
+    """Cut the text where tokens end in both tokenizations; what waits for the other model is about a batch."""
+    sides = (_Side(first), _Side(second))
+    start = 0
+    while not all(side.exhausted for side in sides):
+        behind = min((side for side in sides if not side.exhausted), key=lambda side: side.reach)
+        behind.read()
+        common = np.intersect1d(sides[0].ends, sides[1].ends)
+        if not all(side.exhausted for side in sides):  # more tokens may end where the last one did
+            common = common[common < min(side.reach for side in sides)]
+        if len(common):
+            files = sides[0].files[np.searchsorted(sides[0].ends, common)]
+            yield Segments(files, np.diff(common, prepend=start), sides[0].take(common), sides[1].take(common))
+            start = int(common[-1])
+
+
+@dataclass
+class _Side:
+    """One model's tokens that are not paired yet.
+
+    Attributes:
+        source: where more come from.
+        exhausted: whether there are no more.
+        reach: where the last one read ends, in bytes of the text of all files.
+        ends: (tokens,) where each ends.
+        files: (tokens,) the file that each is part of.
+        nats: (tokens,) their surprisals.
+    """
+
+    source: Iterable[Stretch]
+    exhausted: bool = False
+    reach: int = 0
+    ends: Ends = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    files: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    nats: Nats = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        self._source = iter(self.source)
+        self._read = 0  # bytes of the passages before the last one
+
+    def read(self) -> None:
+        """Take one more stretch."""
+        stretch = next(self._source, None)
+        if stretch is None:
+            self.exhausted = True
+            return
+        passage, ends = stretch.passage, self._read + stretch.ends
+        self.ends = np.concatenate((self.ends, ends))
+        self.files = np.concatenate((self.files, np.full(len(ends), passage.file)))
+        self.nats = np.concatenate((self.nats, stretch.nats))
+        if stretch.first + len(ends) == len(passage.tokens):
+            self._read += len(passage.data)
+        self.reach = int(ends[-1]) if len(ends) else self._read
+
+    def take(self, cuts: Ends) -> Nats:
+        """The nats of the segments that end at these cuts, which are used up."""
+        count = int(np.searchsorted(self.ends, cuts[-1], side="right"))
+        sums = np.bincount(np.searchsorted(cuts, self.ends[:count]), weights=self.nats[:count], minlength=len(cuts))
+        self.ends, self.files, self.nats = self.ends[count:], self.files[count:], self.nats[count:]
+        return sums.astype(np.float64)

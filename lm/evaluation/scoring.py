@@ -1,0 +1,248 @@
+"""The surprisal of every token of files of any size, in reading order, next to the text: in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from lm.data.alignment import Aligner, Ends
+from lm.data.documents import Source, fragments
+from lm.data.pieces import Piece, pieces
+from lm.data.tokenizer import Tokenizer
+from lm.errors import InputError
+from lm.evaluation.windows import Cutter, Ids, Window
+from lm.model.transformer import DecoderOnly
+
+Nats = npt.NDArray[np.float64]
+
+_LOGITS_AT_ONCE = 1 << 24  # 64 MB of float32, whatever the vocabulary and the batch
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Part of a document, as text and as tokens.
+
+    Attributes:
+        file: which of the files, from 0.
+        document: which document of the file, from 0.
+        first: tokens of the document before this passage.
+        offset: bytes of the document before it.
+        piece: the text.
+        tokens: its ids.
+        words: whitespace-separated words that begin in it.
+    """
+
+    file: int
+    document: int
+    first: int
+    offset: int
+    piece: Piece
+    tokens: Ids
+    words: int
+    aligner: Aligner = field(repr=False, compare=False)
+
+    @cached_property
+    def data(self) -> bytes:
+        """The text, in UTF-8."""
+        return self.piece.text.encode()
+
+    @cached_property
+    def ends(self) -> Ends:
+        """(tokens,) where in `data` each token ends."""
+        return self.aligner.ends(self.piece, self.tokens)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive tokens of a passage, scored; a passage without tokens is one stretch of none.
+
+    Attributes:
+        passage: what they are part of.
+        first: tokens of the passage before them.
+        nats: (tokens,) their surprisals; NaN for a token that is not scored.
+    """
+
+    passage: Passage
+    first: int
+    nats: Nats
+
+    @property
+    def tokens(self) -> Ids:
+        """(tokens,) their ids."""
+        return self.passage.tokens[self.first : self.first + len(self.nats)]
+
+    @property
+    def start(self) -> int:
+        """Where in the passage's data the first of them begins."""
+        return int(self.passage.ends[self.first - 1]) if self.first else 0
+
+    @property
+    def ends(self) -> Ends:
+        """(tokens,) where in the passage's data each of them ends."""
+        return self.passage.ends[self.first : self.first + len(self.nats)]
+
+
+def score(
+    model: DecoderOnly,
+    tokens: Sequence[int] | Ids,
+    *,
+    context: int,
+    stride: int,
+    start_token: int | None,
+    batch_size: int = 16,
+) -> Nats:
+    """Surprisal of each token of one document, in order.
+
+    Args:
+        model: in eval mode.
+        tokens: the document's ids.
+        context: tokens the model reads at once.
+        stride: from one window to the next, at most `context`.
+        start_token: what the first token is predicted from; without it the first token is left out.
+        batch_size: windows scored together.
+
+    Returns:
+        (tokens,) nats in float64, or (tokens - 1,) without a start token.
+    """
+    cutter = Cutter(context=context, stride=stride, start_token=start_token)
+    windows = (window for part in (cutter.push(np.asarray(tokens, dtype=np.int64)), cutter.finish()) for window in part)
+    nats = [part for batch in _batches(windows, batch_size) for part in _score_windows(model, batch)]
+    return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
+
+
+def stretches(
+    model: DecoderOnly,
+    tokenizer: Tokenizer,
+    sources: Sequence[Source],
+    *,
+    separator: str,
+    context: int,
+    stride: int,
+    batch_size: int,
+) -> Iterator[list[Stretch]]:
+    """Score files of any size in bounded memory, each document apart.
+
+    Args:
+        model: in eval mode.
+        tokenizer: the model's.
+        sources: text files.
+        separator: the line that ends a document within a file.
+        context: tokens the model reads at once.
+        stride: from one window to the next, at most `context`.
+        batch_size: windows scored together, of whatever files.
+
+    Yields:
+        What is scored after each batch, in reading order: every token once, and every passage at least once.
+
+    Raises:
+        InputError: a file is not text that the tokenizer can encode, or the model's output is not a number.
+    """
+    reader = _Reader(tokenizer, separator, context, stride)
+    windows = (window for file, source in enumerate(sources) for window in reader.read(file, source))
+    for batch in _batches(windows, batch_size):
+        scored = np.concatenate(_score_windows(model, batch))
+        taken = list(reader.take(scored))
+        for stretch in taken:
+            if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > _unscored(stretch, tokenizer):
+                name = sources[stretch.passage.file].name
+                raise InputError(f"{name}: the model's output on this file is not a number; the model is damaged")
+        yield taken
+    if rest := list(reader.take(np.zeros(0))):
+        yield rest
+
+
+def _unscored(stretch: Stretch, tokenizer: Tokenizer) -> int:
+    """How many tokens of a stretch nothing predicts."""
+    begins = stretch.first == stretch.passage.first == 0 and len(stretch.nats) > 0
+    return int(begins and tokenizer.start_of_text is None)
+
+
+class _Reader:
+    """Turns files into windows, and gives what is scored back as stretches of the text that was read."""
+
+    def __init__(self, tokenizer: Tokenizer, separator: str, context: int, stride: int) -> None:
+        self._tokenizer, self._separator, self._context, self._stride = tokenizer, separator, context, stride
+        self._aligner = Aligner(tokenizer)
+        self._waiting: deque[Passage] = deque()  # read, and not scored to the end
+        self._taken = 0  # tokens of the first of them that are
+
+    def read(self, file: int, source: Source) -> Iterator[Window]:
+        cutter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
+        for piece in pieces(fragments(source, self._separator), self._tokenizer):
+            if piece.starts_document:
+                yield from cutter.finish()
+                cutter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
+            tokens = self._encode(piece, source)
+            words = len(piece.text.split()) - (not (last.isspace() or piece.text[0].isspace()))
+            self._waiting.append(Passage(file, document, first, offset, piece, tokens, words, self._aligner))
+            first, offset, last = first + len(tokens), offset + len(piece.text.encode()), piece.text[-1]
+            yield from cutter.push(tokens)
+        yield from cutter.finish()
+
+    def take(self, nats: Nats) -> Iterator[Stretch]:
+        """The next tokens that were read, with these surprisals, and passages without tokens among them."""
+        while self._waiting:
+            passage = self._waiting[0]
+            count = min(len(passage.tokens) - self._taken, len(nats))
+            if count == 0 and len(passage.tokens):
+                return
+            yield Stretch(passage, self._taken, nats[:count])
+            nats, self._taken = nats[count:], self._taken + count
+            if self._taken == len(passage.tokens):
+                self._waiting.popleft()
+                self._taken = 0
+
+    def _cutter(self) -> Cutter:
+        return Cutter(context=self._context, stride=self._stride, start_token=self._tokenizer.start_of_text)
+
+    def _encode(self, piece: Piece, source: Source) -> Ids:
+        try:
+            return self._tokenizer.encode_batch([piece.context + piece.text])[0][piece.context_tokens :]
+        except InputError as error:
+            raise InputError(f"{source.name}: {error}") from None
+
+
+def _batches(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
+    iterator = iter(windows)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+@torch.inference_mode()
+def _score_windows(model: DecoderOnly, batch: Sequence[Window]) -> list[Nats]:
+    """NaN for the unscored and the surprisal of the scored tokens of each window.
+
+    Logits are computed for the scored ones only, a bounded number at a time.
+    """
+    padded = np.zeros((len(batch), max(len(window.tokens) for window in batch)), dtype=np.int64)
+    scored = np.zeros(padded.shape, dtype=bool)
+    for row, window in enumerate(batch):
+        end = len(window.tokens)
+        padded[row, :end] = window.tokens
+        scored[row, end - window.scored : end] = True
+    nats = np.full(scored.sum(), np.nan)
+    if len(nats):
+        device = next(model.parameters()).device
+        tokens, mask = torch.from_numpy(padded).to(device), torch.from_numpy(scored).to(device)
+        hidden = model.hidden(tokens[:, :-1])[mask[:, 1:]]  # padding comes last, so nothing that counts sees it
+        nats = _surprisals(model, hidden, tokens[mask])
+    parts = np.split(nats, np.cumsum([window.scored for window in batch])[:-1])
+    return [np.concatenate((np.full(window.unscored, np.nan), part)) for window, part in zip(batch, parts, strict=True)]
+
+
+def _surprisals(model: DecoderOnly, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:
+    """(tokens, d_model) final states and (tokens,) ids that follow them -> (tokens,) nats."""
+    rows = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
+    parts = [
+        F.cross_entropy(model.logits(states).float(), expected, reduction="none")
+        for states, expected in zip(hidden.split(rows), targets.split(rows), strict=True)
+    ]
+    return torch.cat(parts).cpu().numpy().astype(np.float64)

@@ -1,0 +1,151 @@
+"""Surprisal next to the text: token by token, or in spans that can be read because they never split a character."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from lm.data.documents import Source
+from lm.evaluation.scoring import Stretch
+
+_JOINER = "\u200d"
+
+
+@dataclass(frozen=True)
+class TokenScore:
+    """A token of a file.
+
+    Attributes:
+        file: the file's name.
+        document: which document of the file, from 0.
+        index: which token of the document, from 0.
+        offset: where the token's text begins, in bytes of the document's text.
+        bytes: how long its text is; 0 where a token before it has all of their character.
+        token: its id.
+        text: its text, with replacement characters for parts of characters.
+        nats: its surprisal; None for a first token that nothing predicts.
+    """
+
+    file: str
+    document: int
+    index: int
+    offset: int
+    bytes: int
+    token: int
+    text: str
+    nats: float | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """Text of one or more tokens that is whole: it splits no character, nor what is drawn as one.
+
+    Attributes:
+        file: which of the files, from 0.
+        document: which document of the file, from 0.
+        text: never empty.
+        tokens: how many tokens it has.
+        nats: the sum of their surprisals; NaN if one of them is not scored.
+    """
+
+    file: int
+    document: int
+    text: str
+    tokens: int
+    nats: float
+
+    def __add__(self, following: Span) -> Span:
+        """The two as one."""
+        tokens, nats = self.tokens + following.tokens, self.nats + following.nats
+        return Span(self.file, self.document, self.text + following.text, tokens, nats)
+
+
+def token_scores(stretches: Iterable[Stretch], sources: Sequence[Source]) -> Iterator[TokenScore]:
+    """Each token with its surprisal, in reading order."""
+    for stretch in stretches:
+        passage, start = stretch.passage, stretch.start
+        first = passage.first + stretch.first
+        columns = zip(stretch.tokens.tolist(), stretch.ends.tolist(), stretch.nats.tolist(), strict=True)
+        for index, (token, end, nats) in enumerate(columns, first):
+            yield TokenScore(
+                file=sources[passage.file].name,
+                document=passage.document,
+                index=index,
+                offset=passage.offset + start,
+                bytes=end - start,
+                token=token,
+                text=passage.data[start:end].decode(errors="replace"),
+                nats=None if math.isnan(nats) else nats,
+            )
+            start = end
+
+
+def spans(stretches: Iterable[Stretch]) -> Iterator[Span]:
+    """The text in spans: tokens are merged, and their surprisals added, until no character is split.
+
+    A character is what is drawn as one: with its combining marks, the parts of an emoji or flag, the letters of a
+    Hangul syllable, and a line end of two characters.
+    """
+    held: Span | None = None
+    for span in _decodable(stretches):
+        if held and (held.file, held.document) == (span.file, span.document) and _belong(held.text, span.text):
+            held += span
+            continue
+        if held:
+            yield held
+        held = span
+    if held:
+        yield held
+
+
+def _belong(before: str, after: str) -> bool:
+    return not (before and after) or joined(before, after)
+
+
+def _decodable(stretches: Iterable[Stretch]) -> Iterator[Span]:
+    """The text in the smallest runs of tokens that are valid UTF-8; some are empty, where tokens share a character."""
+    data, tokens, total = b"", 0, 0.0
+    for stretch in stretches:
+        passage, start = stretch.passage, stretch.start
+        if not len(passage.tokens):
+            yield Span(passage.file, passage.document, passage.piece.text, 0, 0.0)
+        for end, nats in zip(stretch.ends.tolist(), stretch.nats.tolist(), strict=True):
+            data, tokens, total, start = data + passage.data[start:end], tokens + 1, total + nats, end
+            if _is_whole(passage.data, end):
+                yield Span(passage.file, passage.document, data.decode(), tokens, total)
+                data, tokens, total = b"", 0, 0.0
+
+
+def _is_whole(data: bytes, end: int) -> bool:
+    """Whether a character ends at `end`: what follows is no continuation byte."""
+    return end == len(data) or data[end] & 0xC0 != 0x80
+
+
+def joined(before: str, after: str) -> bool:
+    """Whether two neighbouring texts meet inside of what is drawn as one character.
+
+    Source: Unicode Standard Annex 29, extended grapheme clusters, without the rules for Indic conjuncts.
+    """
+    last, first = before[-1], after[0]
+    if first in (_JOINER, "\u200c") or last == _JOINER or last + first == "\r\n":
+        return True
+    if _is_regional(first):
+        flags = len(before) - len(before.rstrip("".join(map(chr, range(0x1F1E6, 0x1F200)))))
+        return flags % 2 == 1
+    return unicodedata.category(first) in ("Mn", "Mc", "Me") or _is_modifier(first) or _continues_syllable(first)
+
+
+def _is_regional(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
+
+
+def _is_modifier(character: str) -> bool:
+    """A skin tone, or a letter of the tags that name a region's flag."""
+    return "\U0001f3fb" <= character <= "\U0001f3ff" or "\U000e0020" <= character <= "\U000e007f"
+
+
+def _continues_syllable(character: str) -> bool:
+    """A vowel or final consonant of conjoining Hangul."""
+    return "\u1160" <= character <= "\u11ff" or "\ud7b0" <= character <= "\ud7fb"

@@ -1,0 +1,87 @@
+"""Cutting documents into windows that overlap as much as asked for and score every token exactly once.
+
+A document is read as its tokens, after the document-start token if the tokenizer has one; every token that has one
+before it is scored. A window is at most `context` tokens that the model reads, each predicting the next. The first
+window begins with the document and scores all it predicts; each later one begins `stride` tokens further and scores
+what the windows before it did not: its last `stride` predictions. So a token sees everything before it, or at least
+`context - stride + 1` tokens, and a start token is read in the first window only. Without a start token a document's
+first token cannot be predicted; it is counted as unscored, and its bytes are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lm.config import ModelConfig, PerplexityConfig
+from lm.errors import UsageError
+
+Ids = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens read at once, each predicting the next.
+
+    Windows in their order account for every token of a document once: `unscored`, then `scored` of each.
+
+    Attributes:
+        tokens: (length,) ids; all but the last are read.
+        scored: how many of the last predictions count.
+        unscored: first tokens that nothing predicts: 1 where a document starts without a start token, else 0.
+    """
+
+    tokens: Ids
+    scored: int
+    unscored: int
+
+
+class Cutter:
+    """Cuts one document, which comes in parts, into windows."""
+
+    def __init__(self, *, context: int, stride: int, start_token: int | None) -> None:
+        """Begin a document.
+
+        Args:
+            context: tokens the model reads at once.
+            stride: from one window to the next, at most `context`.
+            start_token: what the first token is predicted from.
+        """
+        self._context, self._stride = context, stride
+        self._held: Ids = np.array([] if start_token is None else [start_token], dtype=np.int64)
+        self._due = context  # predictions of a full window at this place that no window before it scored
+        self._unscored = int(start_token is None)
+
+    def push(self, tokens: Ids) -> Iterator[Window]:
+        """The windows that are complete now that these tokens are known."""
+        self._held = np.concatenate((self._held, tokens))
+        while len(self._held) > self._context:
+            yield Window(self._held[: self._context + 1], self._due, self._unscored)
+            self._held, self._due, self._unscored = self._held[self._stride :], self._stride, 0
+
+    def finish(self) -> Iterator[Window]:
+        """The last window, if anything is left to account for."""
+        scored = len(self._held) - 1 - (self._context - self._due)
+        if len(self._held) and scored + self._unscored > 0:
+            yield Window(self._held, scored, self._unscored)
+
+
+def window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[int, int]:
+    """The context and the stride that a config means for a model.
+
+    Raises:
+        UsageError: tokens would be left out, or the model has no positions for so long a context.
+    """
+    context = model.context_length if config.context is None else config.context
+    stride = max(1, context // 2) if config.stride is None else config.stride
+    if stride > context:
+        raise UsageError(f"stride {stride} leaves out tokens between windows of {context}; give at most --context")
+    if model.positions == "learned" and context > model.context_length:
+        raise UsageError(
+            f"context {context} is beyond the {model.context_length} positions that the model learned (--context)"
+        )
+    return context, stride
