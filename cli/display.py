@@ -86,6 +86,7 @@ class TrainingDisplay:
         """For steps first_step + 1 … steps; model-FLOPs utilisation is against `matrix_rate` FLOP/s."""
         self.steps, self.flops_per_token, self.matrix_rate = steps, flops_per_token, matrix_rate
         self.loss = 0.0
+        self.recent: list[float] = []
         self.losses: list[float] = []
         self.shown, self.began, self.seconds = 0, time.perf_counter(), 0.0
         self.every = max(1, (steps - first_step) // _PLAIN_LINES)
@@ -115,7 +116,7 @@ class TrainingDisplay:
         elif isinstance(event, Stopped) and event.patience_ran_out:
             self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):
-            best = "  best so far" if event.is_best else ""
+            best = "  best" if event.is_best else ""
             self._line(
                 f"step {event.step:>6,}  validation loss {event.loss:.4f}  perplexity {perplexity(event.loss)}  "
                 f"{event.bits_per_byte:.3f} bits/byte{best}"
@@ -127,6 +128,7 @@ class TrainingDisplay:
         keep = min(_SMOOTHING, 1 - 1 / self.shown)
         self.loss = keep * self.loss + (1 - keep) * event.loss
         self.losses.append(self.loss)
+        self.recent.append(event.loss)
         rate = self.shown * event.tokens / self.seconds
         speed = f"{count(rate)} tok/s {rate * self.flops_per_token / self.matrix_rate:.0%} MFU"
         shown = self.losses[:: max(1, len(self.losses) // (2 * _CURVE_WIDTH) + 1)]
@@ -136,9 +138,10 @@ class TrainingDisplay:
         if self.progress.disable and (event.step % self.every == 0 or event.step == self.steps):
             left = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
             self._line(
-                f"step {event.step:>6,}/{self.steps:,}  loss {self.loss:.4f}  lr {event.learning_rate:.2g}  "
-                f"{speed}  {duration(left)} left"
+                f"step {event.step:>6,}/{self.steps:,}  loss {sum(self.recent) / len(self.recent):.4f}  "
+                f"lr {event.learning_rate:.1e}  {speed}  {duration(left)} left"
             )
+            self.recent.clear()
 
     def _line(self, text: str) -> None:
         if self.progress.disable:

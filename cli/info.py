@@ -73,9 +73,10 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
         return resolve(target), {}
     if not Path(target).exists():
         raise InputError(f"{target}: neither a run nor a preset{suggestion(target, PRESETS)}; `lm info` lists presets")
-    from lm.checkpoint import find_checkpoint, load_config, load_state
+    from lm.checkpoint import find_checkpoint, load_config, load_state, verify
 
     folder = find_checkpoint(Path(target), which="last")
+    verify(folder)
     return load_config(folder), {"checkpoint": str(folder), "progress": dataclasses.asdict(load_state(folder))}
 
 

@@ -47,7 +47,8 @@ def described(how: dict[str, Any], total: Tally) -> str:
     return (
         f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
         f"context {how['context']}, stride {how['stride']}; "
-        f"{total.documents:,} documents, of each {start} ({total.unscored:,} tokens unscored)"
+        f"{total.documents:,} document{'' if total.documents == 1 else 's'}, of each {start} "
+        f"({total.unscored:,} tokens unscored)"
     )
 
 

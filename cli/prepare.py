@@ -50,7 +50,8 @@ def prepare(
 ) -> None:
     """Turn a corpus into token shards, as lm train does by itself.
 
-    A second run with the same inputs reuses the shards. Without -o they go where lm train finds them.
+    A second run with the same inputs reuses the shards. With -o, give the folder to lm train as its corpus; without,
+    they go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.
     """
     training_flags = [*given["tokenizer"], *(["special"] if special else []), *(["unknown"] if unknown else [])]
     if tokenizer is not None and training_flags:

@@ -38,10 +38,14 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-@takes(SECTIONS, defaults=resolve(DEFAULT_PRESET))
+@takes(SECTIONS, defaults=resolve(DEFAULT_PRESET), leave_out=("n_encoder_layers",))
 def train(
     corpus: Annotated[
-        list[str] | None, typer.Argument(help="Text files, folders or globs, - for stdin, or a folder of `lm prepare`.")
+        list[str] | None,
+        typer.Argument(
+            help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), - for stdin, "
+            "or a folder of `lm prepare`."
+        ),
     ] = None,
     *,
     out: Annotated[
@@ -60,14 +64,15 @@ def train(
         typer.Option("--from", help="Start from the weights of this run, with its tokenizer and a fresh schedule."),
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json instead of training one.")
+        Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json, or a run's, instead of training one.")
     ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
             "--resume",
             help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
-            "is not finished. A corpus is needed only if the run's tokens are gone.",
+            "is not finished. A larger --steps trains on, with the schedule stretched to it. A corpus is needed only "
+            "if the run's tokens are gone.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")] = False,
@@ -95,6 +100,9 @@ def train(
         if not corpus:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin")
         settings = _settings(preset, config, weights, given)
+        if given["tokenizer"] and (tokenizer or weights or _is_prepared(corpus)):
+            flag = "--" + next(iter(given["tokenizer"])).replace("_", "-")
+            raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
         run = _started(corpus, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
     signal_number = _train(run)
     if as_json:
@@ -148,6 +156,9 @@ def _describe(run: Run) -> None:
         f"{count(tokens / parameters)} tokens of text a parameter, {quantity(training_flops(run), 'FLOPs')}"
     )
     note(f"run     {run.folder}")
+    warmup = run.config.training.warmup_steps
+    if 2 * warmup > run.plan.steps:
+        note(f"warning the learning rate rises over {warmup} of {run.plan.steps:,} steps (--warmup-steps)")
     if tokens < _FEWEST_TOKENS_A_PARAMETER * parameters:
         note("warning the model is far too large for this text and will learn it by heart: try a smaller --preset")
     elif min(tokens, seen) > _MOST_TOKENS_A_PARAMETER * parameters:
@@ -169,7 +180,7 @@ def _tokens(corpus: list[str], config: RunConfig, tokenizer: Path | None) -> tup
     from lm.data.preparation import prepare_cached
     from lm.data.tokenizer import FILE_NAME, Tokenizer
 
-    if len(corpus) == 1 and (Path(corpus[0]) / shards.MANIFEST).is_file():
+    if _is_prepared(corpus):
         folder = Path(corpus[0])
         manifest, made = shards.read_manifest(folder), Tokenizer.load(tokenizer or folder / FILE_NAME)
         if made.sha256 != manifest.tokenizer:
@@ -183,10 +194,17 @@ def _tokens(corpus: list[str], config: RunConfig, tokenizer: Path | None) -> tup
         note(f"tokens  {folder}{' (made before)' if prepared.reused else ''}")
     train, held_out = manifest.splits["train"], manifest.splits["validation"]
     note(
-        f"corpus  {size(train.bytes + held_out.bytes)} in {train.documents + held_out.documents:,} documents; "
-        f"vocabulary {made.vocab_size:,}; {count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
+        f"corpus  {size(train.bytes + held_out.bytes)}, vocabulary {made.vocab_size:,}: {count(train.tokens)} tokens "
+        f"to train on, {count(held_out.tokens)} held out"
     )
+    if tokenizer is None and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
+        note(f"        (no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
     return made, folder
+
+
+def _is_prepared(corpus: list[str]) -> bool:
+    """Whether the corpus is a folder of tokens rather than text."""
+    return len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file()
 
 
 def _free_folder(corpus: str, preset: str) -> Path:
@@ -240,11 +258,13 @@ def _train(run: Run) -> int:
     if not run.state.finished:
         note(f"stopped at step {run.state.step:,}, saved; go on with: lm train --resume {run.folder}")
         return signals.number
-    note(f"done    {duration(run.state.seconds)} of training, {size(peak_memory())} of memory at most")
+    note(f"done    {duration(run.state.seconds)} of training in all, {size(peak_memory())} of memory at most")
     if run.state.best_loss is not None:
         best = run.state.best_loss
         note(f"best    validation loss {best:.4f}, perplexity {perplexity(best)}, at step {run.state.best_step:,}")
-    note(f'next    lm generate {run.folder} "Once"    lm perplexity {run.folder} FILE    lm info {run.folder}')
+    note(f'next    lm generate {run.folder} "..."')
+    note(f"        lm perplexity {run.folder} FILE")
+    note(f"        lm info {run.folder}")
     return signals.number
 
 

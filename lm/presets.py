@@ -68,20 +68,20 @@ _TRANSFORMER_TRAINING = {
 
 PRESETS: dict[str, Preset] = {
     "tiny": Preset(
-        "0.8 M parameters: a first model of a small text, minutes on a laptop",
-        {"context_length": 128, "d_model": 128, "n_layers": 4, "n_heads": 4, "qk_norm": True},
+        "0.9 M parameters: a first model of a small text, minutes on a laptop",
+        {"vocab_size": 1024, "context_length": 128, "d_model": 128, "n_layers": 4, "n_heads": 4, "qk_norm": True},
         {"vocab_size": 1024},
-        training={"batch_size": 32, "steps": 1000, "learning_rate": 3e-3, "evaluate_every": 100},
+        training={"batch_size": 16, "steps": 1500, "learning_rate": 3e-3, "evaluate_every": 100},
     ),
     "small": Preset(
-        "11 M parameters: tens of megabytes of text, hours on a laptop or minutes on a GPU",
-        {"context_length": 256, "d_model": 384, "n_layers": 6, "n_heads": 6, "qk_norm": True},
+        "12 M parameters: tens of megabytes of text, hours on a laptop or minutes on a GPU",
+        {"vocab_size": 4096, "context_length": 256, "d_model": 384, "n_layers": 6, "n_heads": 6, "qk_norm": True},
         {"vocab_size": 4096},
         training={"batch_size": 64, "steps": 5000, "learning_rate": 1e-3, "warmup_steps": 200},
     ),
     "base": Preset(
-        "85 M parameters: gigabytes of text, a GPU",
-        {"context_length": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12, "qk_norm": True},
+        "98 M parameters: gigabytes of text, a GPU",
+        {"vocab_size": 16384, "context_length": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12, "qk_norm": True},
         {"vocab_size": 16384},
         training={
             "batch_size": 256, "micro_batch_size": 16, "steps": 20_000, "learning_rate": 6e-4, "warmup_steps": 1000,

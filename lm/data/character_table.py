@@ -78,7 +78,8 @@ def _unknown(character: str) -> str:
     name = unicodedata.name(character, "")
     return (
         f"character {character!r} (U+{ord(character):04X}{' ' + name if name else ''}) is not in the tokenizer's "
-        "vocabulary; train it on text that has the character, or with --unknown to replace such characters"
+        "vocabulary; train it on text that has the character, or let it replace such "
+        "characters (lm tokenizer train --unknown)"
     )
 
 

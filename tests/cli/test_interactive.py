@@ -193,7 +193,9 @@ class Terminal:
 
 
 def test_on_a_terminal_ctrl_c_stops_the_text_and_ctrl_d_the_session(bpe):
-    with contextlib.closing(Terminal("generate", bpe, "--interactive", "--max-tokens", 10**9)) as terminal:
+    with contextlib.closing(
+        Terminal("generate", bpe, "--interactive", "--max-tokens", 10**9, "--logit-bias", "0=-inf")
+    ) as terminal:
         terminal.wait_for(re.escape(INTRODUCTION))
         terminal.wait_for("> ")
         terminal.type("The owl\n")
