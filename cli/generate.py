@@ -25,46 +25,55 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
+_Prompt = Annotated[
+    str | None,
+    typer.Argument(
+        help="Text to continue; - or nothing reads it from a pipe, less one line end. An empty prompt begins a "
+        "new document.",
+        show_default=False,
+    ),
+]
+_PromptFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Continue the text of this file, exactly.", show_default=False)
+]
+_Interactive = Annotated[
+    bool, typer.Option("--interactive", "-i", help="Write a text together with the model, line by line.")
+]
+_UseCache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Keep keys and values; without them all is read again each time.")
+]
+_Stats = Annotated[
+    bool | None,
+    typer.Option(help="Speed and seed on stderr [default: if that is a terminal].", show_default=False),
+]
+_AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="One object a sample, one a line: prompt, text, tokens, logprobs, finish_reason, seed (score with "
+        "--beam).",
+    ),
+]
+_TopAlternatives = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", help="With --json: the N likeliest tokens in each place (alternatives)."),
+]
+
+
 @takes({"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig})
 def generate(
     run: RunPath,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            help="Text to continue; - or nothing reads it from a pipe, less one line end. An empty prompt begins a "
-            "new document.",
-            show_default=False,
-        ),
-    ] = None,
+    prompt: _Prompt = None,
     *,
-    prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Continue the text of this file, exactly.", show_default=False)
-    ] = None,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Write a text together with the model, line by line.")
-    ] = False,
+    prompt_file: _PromptFile = None,
+    interactive: _Interactive = False,
     samples: Annotated[int, typer.Option("-n", "--samples", min=1, help="How many continuations.")] = 1,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples generated side by side.")] = 16,
     echo: Annotated[bool, typer.Option(help="Print the prompt in front of each text (never with --json).")] = True,
-    use_cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Keep keys and values; without them all is read again each time.")
-    ] = True,
-    stats: Annotated[
-        bool | None,
-        typer.Option(help="Speed and seed on stderr [default: if that is a terminal].", show_default=False),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="One object a sample, one a line: prompt, text, tokens, logprobs, finish_reason, seed (score with "
-            "--beam).",
-        ),
-    ] = False,
-    top_alternatives: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", help="With --json: the N likeliest tokens in each place (alternatives)."),
-    ] = 0,
+    use_cache: _UseCache = True,
+    stats: _Stats = None,
+    as_json: _AsJson = False,
+    top_alternatives: _TopAlternatives = 0,
     given: Given,
 ) -> None:
     """Continue a prompt, or begin a new text.

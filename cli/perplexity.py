@@ -29,59 +29,66 @@ if TYPE_CHECKING:
 _PANEL = "Output"
 
 
+_Files = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE…", help="Text files, folders, globs, or - for stdin.", show_default=False),
+]
+_AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON: files, total, macro, and how they were scored.", rich_help_panel=_PANEL),
+]
+_AsCsv = Annotated[
+    bool, typer.Option("--csv", help="Print CSV: a header, a line a file, and the total.", rich_help_panel=_PANEL)
+]
+_PerToken = Annotated[
+    bool,
+    typer.Option(
+        "--per-token",
+        help="Print a line of JSON a token: file, document, index, offset and bytes in the document's text, token, "
+        "text, nats (null if not scored).",
+        rich_help_panel=_PANEL,
+    ),
+]
+_Show = Annotated[
+    bool,
+    typer.Option(
+        "--show",
+        help="Print the text coloured by surprisal, then the table; without colours (NO_COLOR, pipes) with the "
+        "bits of each token beneath it.",
+        rich_help_panel=_PANEL,
+    ),
+]
+_Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write a page that needs nothing else, the text coloured by surprisal.",
+        rich_help_panel=_PANEL,
+    ),
+]
+_Versus = Annotated[
+    Path | None,
+    typer.Option(
+        "--versus",
+        metavar="RUN2",
+        help="Compare with another run: the difference in bits per byte on the same text, with its standard error.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
 @takes({"perplexity": PerplexityConfig, "data": DataConfig, "hardware": HardwareConfig}, leave_out=("validation",))
 def perplexity(
     run: RunPath,
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE…", help="Text files, folders, globs, or - for stdin.", show_default=False),
-    ],
+    files: _Files,
     *,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print JSON: files, total, macro, and how they were scored.", rich_help_panel=_PANEL
-        ),
-    ] = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV: a header, a line a file, and the total.", rich_help_panel=_PANEL)
-    ] = False,
-    per_token: Annotated[
-        bool,
-        typer.Option(
-            "--per-token",
-            help="Print a line of JSON a token: file, document, index, offset and bytes in the document's text, token, "
-            "text, nats (null if not scored).",
-            rich_help_panel=_PANEL,
-        ),
-    ] = False,
-    show: Annotated[
-        bool,
-        typer.Option(
-            "--show",
-            help="Print the text coloured by surprisal, then the table; without colours (NO_COLOR, pipes) with the "
-            "bits of each token beneath it.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            metavar="FILE",
-            help="Write a page that needs nothing else, the text coloured by surprisal.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    versus: Annotated[
-        Path | None,
-        typer.Option(
-            "--versus",
-            metavar="RUN2",
-            help="Compare with another run: the difference in bits per byte on the same text, with its standard error.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
+    as_json: _AsJson = False,
+    as_csv: _AsCsv = False,
+    per_token: _PerToken = False,
+    show: _Show = False,
+    html: _Html = None,
+    versus: _Versus = None,
     given: Given,
 ) -> None:
     """Measure the perplexity of files.

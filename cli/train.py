@@ -38,43 +38,52 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     return given
 
 
+_Corpus = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), - for stdin, "
+        "or a folder of `lm prepare`."
+    ),
+]
+_Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder of the new run [default: a new one under runs/].")
+]
+_Preset = Annotated[
+    str | None,
+    typer.Option("--preset", help=f"Start from these settings: {', '.join(PRESETS)} [default: {DEFAULT_PRESET}]."),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="Settings from a TOML file: preset, and tables [model], [training] and so on."),
+]
+_Weights = Annotated[
+    Path | None,
+    typer.Option("--from", help="Start from the weights of this run, with its tokenizer and a fresh schedule."),
+]
+_Tokenizer = Annotated[
+    Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json, or a run's, instead of training one.")
+]
+_Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
+        "is not finished. A larger --steps trains on, with the schedule stretched to it. A corpus is needed only "
+        "if the run's tokens are gone.",
+    ),
+]
+
+
 @takes(SECTIONS, defaults=resolve(DEFAULT_PRESET), leave_out=("n_encoder_layers",))
 def train(
-    corpus: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), - for stdin, "
-            "or a folder of `lm prepare`."
-        ),
-    ] = None,
+    corpus: _Corpus = None,
     *,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the new run [default: a new one under runs/].")
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option("--preset", help=f"Start from these settings: {', '.join(PRESETS)} [default: {DEFAULT_PRESET}]."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="Settings from a TOML file: preset, and tables [model], [training] and so on."),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option("--from", help="Start from the weights of this run, with its tokenizer and a fresh schedule."),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json, or a run's, instead of training one.")
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume",
-            help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
-            "is not finished. A larger --steps trains on, with the schedule stretched to it. A corpus is needed only "
-            "if the run's tokens are gone.",
-        ),
-    ] = None,
+    out: _Out = None,
+    preset: _Preset = None,
+    config: _Config = None,
+    weights: _Weights = None,
+    tokenizer: _Tokenizer = None,
+    resume: _Resume = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")] = False,
     given: Given,
 ) -> None:

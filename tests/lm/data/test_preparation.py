@@ -251,7 +251,7 @@ class TestReuse:
 class TestCache:
     @pytest.mark.parametrize(
         ("variables", "expected"),
-        [({"LM_CACHE": "/a"}, "/a"), ({"XDG_CACHE_HOME": "/b"}, "/b/lm"), ({"HOME": "/home/x"}, "/home/x/.cache/lm")],
+        [({"LM_CACHE": "/a"}, "/a"), ({"XDG_CACHE_HOME": "/b"}, "/b/lm"), ({"HOME": "/c"}, "/c/.cache/lm")],
     )
     def test_root(self, variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("LM_CACHE", "XDG_CACHE_HOME", "HOME"):
