@@ -261,11 +261,12 @@ def _write_page(
     from cli import surprisal_page as page
     from lm.evaluation.perplexity import Tally
     from lm.evaluation.surprisal import spans
+    from lm.files import replaced
 
     names = [source.name for source in sources]
     title = names[0] if len(names) == 1 else f"{len(names)} files"
     conditions = f"Surprisal under {scorer.run}, context {scorer.context}, stride {scorer.stride}"
-    with page.replaced(path) as file:
+    with replaced(path) as file:
         file.write(page.opening(title, conditions))
         file.writelines(page.body(spans(stretches), names))
         file.write(page.closing(scores, Tally.total(score.tally for score in scores)))

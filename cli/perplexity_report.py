@@ -25,6 +25,8 @@ _LONGEST = 1e9
 
 def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> dict[str, Any]:
     """How files were scored, and by what."""
+    from lm.model.block import count_parameters
+
     tokenizer = loaded.tokenizer
     return {
         "unit": "token",
@@ -34,7 +36,7 @@ def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> 
         "model": {
             "run": str(run),
             "checkpoint": str(loaded.folder),
-            "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
+            "parameters": count_parameters(loaded.model),
             "context_length": loaded.config.model.context_length,
         },
         "tokenizer": {"vocab_size": tokenizer.vocab_size, "sha256": tokenizer.sha256},

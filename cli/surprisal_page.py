@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import isnan
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from cli.perplexity_report import number
 from cli.surprisal import LEVELS, LINE_END, bits, level, ranges, visible
-from lm.files import sync
 
 if TYPE_CHECKING:
     from lm.evaluation.perplexity import FileScore, Tally
@@ -56,21 +52,6 @@ i[data-t]:hover::after { content: attr(data-t); position: fixed; left: 1rem; bot
   background: var(--ink); color: var(--page); white-space: pre;
   font: .875rem/1.4 ui-sans-serif, system-ui, sans-serif; }
 """
-
-
-@contextlib.contextmanager
-def replaced(path: Path) -> Iterator[TextIO]:
-    """A file to write text to that takes the place of `path` once it is whole, and not at all if that fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with fresh.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-        sync(fresh)
-        fresh.replace(path)
-        sync(path.parent)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def opening(title: str, conditions: str) -> str:

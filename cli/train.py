@@ -152,17 +152,20 @@ def _started(
 def _describe(run: Run) -> None:
     """Say what will be trained, on what, for how long; and warn where model and text are far from fitting."""
     from cli.display import count, note, quantity
+    from lm.model.block import count_parameters
+    from lm.model.cost import training_flops_per_token
 
-    parameters, tokens = sum(p.numel() for p in run.model.parameters()), len(run.train_tokens)
+    parameters, tokens = count_parameters(run.model), len(run.train_tokens)
     seen = run.plan.steps * run.batch_size * run.context
     epochs = run.plan.steps * run.batch_size / run.order.windows
+    flops = seen * training_flops_per_token(run.config.model)
     note(
         f"model   {count(parameters)} parameters (preset {run.config.preset}), {run.plan.dtype} on {run.plan.device}, "
         f"{run.plan.threads} threads"
     )
     note(
         f"plan    {run.plan.steps:,} steps of {run.batch_size} x {run.context} tokens: {epochs:.1f} epochs, "
-        f"{count(tokens / parameters)} tokens of text a parameter, {quantity(training_flops(run), 'FLOPs')}"
+        f"{count(tokens / parameters)} tokens of text a parameter, {quantity(flops, 'FLOPs')}"
     )
     note(f"run     {run.folder}")
     warmup = run.config.training.warmup_steps
@@ -172,13 +175,6 @@ def _describe(run: Run) -> None:
         note("warning the model is far too large for this text and will learn it by heart: try a smaller --preset")
     elif min(tokens, seen) > _MOST_TOKENS_A_PARAMETER * parameters:
         note("warning the model is far too small for this much text: try a larger --preset")
-
-
-def training_flops(run: Run) -> float:
-    """Arithmetic of all the steps that a run has planned."""
-    from lm.model.cost import training_flops_per_token
-
-    return run.plan.steps * run.batch_size * run.context * training_flops_per_token(run.config.model)
 
 
 def _tokens(corpus: list[str], config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lm.errors import InputError
 
@@ -28,13 +29,25 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     sync(path)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file by another at one stroke: a reader finds the one or the other."""
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[TextIO]:
+    """A file to write text to that takes the place of `path` at one stroke once it is whole, and not at all if not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    sync(fresh)
-    fresh.replace(path)
-    sync(path.parent)
+    try:
+        with fresh.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        sync(fresh)
+        fresh.replace(path)
+        sync(path.parent)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file's text: a reader finds the old or the new."""
+    with replaced(path) as file:
+        file.write(text)
 
 
 def sha256(path: Path) -> str:

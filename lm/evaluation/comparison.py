@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lm.data.alignment import Ends
 from lm.evaluation.scoring import Nats, Stretch
+from lm.evaluation.sums import Sums
 
 BLOCK_BYTES = 256
 
@@ -38,7 +39,7 @@ class Segments:
 
 
 @dataclass
-class Difference:
+class Difference(Sums):
     """Sums over blocks of text that two models scored, and the figures that follow from them.
 
     A block is consecutive segments of at least `BLOCK_BYTES` bytes in all (a file's last may be shorter). With d the
@@ -76,15 +77,6 @@ class Difference:
         self.squares += difference**2
         self.products += difference * size
         self.square_bytes += size**2
-
-    @classmethod
-    def total(cls, parts: Iterable[Difference]) -> Difference:
-        """The sums over several files."""
-        total = cls()
-        for part in parts:
-            for name, value in vars(part).items():
-                setattr(total, name, getattr(total, name) + value)
-        return total
 
     @property
     def bits_per_byte(self) -> tuple[float, float] | None:

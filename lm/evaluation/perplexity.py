@@ -11,11 +11,12 @@ import numpy as np
 from lm.data.documents import Source
 from lm.data.tokenizer import Tokenizer
 from lm.evaluation.scoring import Nats, Stretch, stretches
+from lm.evaluation.sums import Sums
 from lm.model.transformer import DecoderOnly
 
 
 @dataclass
-class Tally:
+class Tally(Sums):
     """Sums over scored text, and the figures that follow from them.
 
     The total of several files is the tally of their summed tallies (a micro-average): each token weighs the same.
@@ -55,15 +56,6 @@ class Tally:
         if not scored.all():  # a document's first token
             self.unscored += 1
             self.bytes -= int(stretch.ends[0])
-
-    @classmethod
-    def total(cls, tallies: Iterable[Tally]) -> Tally:
-        """The sums over several tallies."""
-        total = cls()
-        for tally in tallies:
-            for name, value in vars(tally).items():
-                setattr(total, name, getattr(total, name) + value)
-        return total
 
     @property
     def perplexity(self) -> float | None:
