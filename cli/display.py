@@ -82,10 +82,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 class TrainingDisplay:
     """Draws the events of training: a live line on a terminal, now and then a plain line elsewhere."""
 
-    def __init__(self, *, steps: int, first_step: int, flops_per_token: float, matrix_rate: float) -> None:
+    def __init__(self, *, steps: int, first_step: int, matrix_rate: float) -> None:
         """For steps first_step + 1 … steps; model-FLOPs utilisation is against `matrix_rate` FLOP/s."""
-        self.steps, self.flops_per_token, self.matrix_rate = steps, flops_per_token, matrix_rate
-        self.loss = 0.0
+        self.steps, self.matrix_rate = steps, matrix_rate
+        self.loss, self.tokens, self.flops = 0.0, 0, 0.0
         self.recent: list[float] = []
         self.losses: list[float] = []
         self.shown, self.began, self.seconds = 0, time.perf_counter(), 0.0
@@ -129,8 +129,9 @@ class TrainingDisplay:
         self.loss = keep * self.loss + (1 - keep) * event.loss
         self.losses.append(self.loss)
         self.recent.append(event.loss)
-        rate = self.shown * event.tokens / self.seconds
-        speed = f"{count(rate)} tok/s {rate * self.flops_per_token / self.matrix_rate:.0%} MFU"
+        self.tokens, self.flops = self.tokens + event.tokens, self.flops + event.flops
+        utilisation = self.flops / self.seconds / self.matrix_rate
+        speed = f"{count(self.tokens / self.seconds)} tok/s {utilisation:.0%} MFU"
         shown = self.losses[:: max(1, len(self.losses) // (2 * _CURVE_WIDTH) + 1)]
         self.progress.update(
             self.task, completed=event.step, loss=f"{self.loss:.3f}", curve=sparkline(shown, _CURVE_WIDTH), speed=speed

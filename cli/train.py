@@ -153,18 +153,19 @@ def _describe(run: Run) -> None:
     """Say what will be trained, on what, for how long; and warn where model and text are far from fitting."""
     from cli.display import count, note, quantity
     from lm.model.block import count_parameters
-    from lm.model.cost import training_flops_per_token
+    from lm.model.cost import training_flops
 
-    parameters, tokens = count_parameters(run.model), len(run.train_tokens)
-    seen = run.plan.steps * run.batch_size * run.context
-    epochs = run.plan.steps * run.batch_size / run.order.windows
-    flops = seen * training_flops_per_token(run.config.model)
+    parameters, tokens, first = count_parameters(run.model), run.data.tokens, run.data.batch(0)
+    epochs = run.plan.steps / run.data.steps_per_epoch
+    seen = epochs * tokens
+    rows, length = first.inputs.shape
+    flops = run.plan.steps * training_flops(run.config.model, rows=rows, length=length)
     note(
         f"model   {count(parameters)} parameters (preset {run.config.preset}), {run.plan.dtype} on {run.plan.device}, "
         f"{run.plan.threads} threads"
     )
     note(
-        f"plan    {run.plan.steps:,} steps of {run.batch_size} x {run.context} tokens: {epochs:.1f} epochs, "
+        f"plan    {run.plan.steps:,} steps of {rows} x {length} tokens: {epochs:.1f} epochs, "
         f"{count(tokens / parameters)} tokens of text a parameter, {quantity(flops, 'FLOPs')}"
     )
     note(f"run     {run.folder}")
@@ -246,15 +247,12 @@ def _train(run: Run) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
     from cli.display import TrainingDisplay, duration, note, perplexity, size
     from lm.hardware import matrix_rate, peak_memory
-    from lm.model.cost import training_flops_per_token
     from lm.training.trainer import train
 
-    flops = training_flops_per_token(run.config.model)
     with _StopSignals() as signals:
         display = TrainingDisplay(
             steps=run.plan.steps,
             first_step=run.state.step,
-            flops_per_token=flops,
             matrix_rate=matrix_rate(run.hardware),
         )
         with display:

@@ -14,6 +14,7 @@ from lm.options import Checked, option
 
 FORMAT_VERSION = 1
 END_OF_TEXT = "<|endoftext|>"
+IGNORED = -100  # as a target: nothing is to be predicted here
 
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "none"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -23,6 +24,7 @@ Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
 TokenizerKind = Literal["bpe", "char", "byte"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16"]
+BleuTokenizer = Literal["13a", "intl", "char", "zh", "none"]
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,21 @@ class PerplexityConfig(Checked):
         minimum=1,
     )
     batch_size: int = option(16, "Windows scored together; changes the speed, not the result.", minimum=1)
+
+
+@dataclass(frozen=True)
+class ScoringConfig(Checked):
+    """How translations are scored."""
+
+    tokenize: BleuTokenizer = option(
+        "13a",
+        "How BLEU parts text into words: 13a as at WMT, intl by Unicode's classes, zh and char for scripts without "
+        "spaces, none for text that is tokenized already.",
+    )
+    lowercase: bool = option(False, "Compare BLEU and chrF in lower case; TER always does.")
+    resamples: int = option(
+        1000, "Resamples of the bootstrap behind confidence intervals and p-values; 0 for none.", minimum=0
+    )
 
 
 @dataclass(frozen=True)

@@ -176,16 +176,22 @@ class MultiHeadAttention(nn.Module):
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """
-        if memory is None:
-            query, key, value = self._project(x)
-            if rotation is not None:
-                query, key = rotation(query), rotation(key)
-            if cache is not None:
-                key, value = cache.extend(key, value)
-        else:
-            query, key, value = self._project_across(x, memory, cache)
+        query, key, value = self.project(x, memory=memory, rotation=rotation, cache=cache)
         attended = attend(query, key, value, mask=mask, dropout=self.dropout if self.training else 0.0)
         return self.output(attended.transpose(1, 2).flatten(2))
+
+    def project(
+        self, x: Tensor, *, memory: Tensor | None, rotation: Rotation | None, cache: KeyValueCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, (batch, heads, length, head), and all the keys and values that they may meet, as `forward` has them."""
+        if memory is not None:
+            return self._project_across(x, memory, cache)
+        query, key, value = self._project(x)
+        if rotation is not None:
+            query, key = rotation(query), rotation(key)
+        if cache is not None:
+            key, value = cache.extend(key, value)
+        return query, key, value
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))

@@ -40,19 +40,52 @@ def _part(name: str) -> str:
     return "output layer" if name.startswith("head") else "token embeddings"
 
 
-def training_flops_per_token(config: ModelConfig) -> float:
-    """Arithmetic of training on one token: 6 × the parameters of all matrix products + 6 × layers × d_model × context.
+def training_flops(config: ModelConfig, *, rows: int, length: int, source_length: int = 0) -> float:
+    """Arithmetic of training on a batch, padding included: three times the forward pass's.
 
-    The output layer counts as a matrix whether or not it is tied; the embedding look-up is none.
+    Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
+    whether or not it is tied; the embedding look-up takes none. Each pair of positions that see each other takes
+    2 · d_model; causal attention sees half of the pairs.
 
-    Source: Kaplan et al. 2020, section 2.1, with causal attention counted over the half that it sees.
+    Args:
+        config: of the model.
+        rows: sequences.
+        length: positions of each, in an encoder-decoder those of the target.
+        source_length: positions that an encoder reads.
+
+    Source: Kaplan et al. 2020, section 2.1.
     """
-    parts = parameters_by_part(config)
-    matrices = (
-        parts["attention"] + parts["cross-attention"] + parts["feed-forward"] + config.vocab_size * config.d_model
-    )
-    layers = config.n_layers + config.n_encoder_layers
-    return 6.0 * matrices + 6.0 * layers * config.d_model * config.context_length
+    encoder, decoder, memory = _matrices(config)
+    d_model = config.d_model
+    of_target = length * decoder + config.n_layers * d_model * length * (length + 2 * source_length)
+    of_source = source_length * (encoder + memory) + 2 * config.n_encoder_layers * d_model * source_length**2
+    return 6.0 * rows * (of_target + of_source)
+
+
+def training_flops_per_token(config: ModelConfig) -> float:
+    """Arithmetic of training on one target token, in sequences (and sources) as long as the context."""
+    length = config.context_length
+    source_length = length if config.is_encoder_decoder else 0
+    return training_flops(config, rows=1, length=length, source_length=source_length) / length
+
+
+@cache
+def _matrices(config: ModelConfig) -> tuple[int, int, int]:
+    """Parameters of the matrices that a source position, a target position and a memory position goes through."""
+    with torch.device("meta"):
+        model = build_model(config)
+    encoder, decoder, memory = 0, config.vocab_size * config.d_model, 0
+    for name, parameter in model.named_parameters():
+        if parameter.ndim < 2 or not name.startswith(("encoder.", "decoder.")):
+            continue
+        if name.startswith("encoder."):
+            encoder += parameter.numel()
+        elif name.endswith("cross_attention.input.weight"):  # queries of the target, keys and values of the memory
+            decoder += config.d_model**2
+            memory += parameter.numel() - config.d_model**2
+        else:
+            decoder += parameter.numel()
+    return encoder, decoder, memory
 
 
 def training_bytes(config: ModelConfig) -> int:

@@ -6,12 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lm.config import ModelConfig
+from lm.config import IGNORED, ModelConfig
 from lm.model.block import BlockCache, Stack, initialise
 from lm.model.masks import Mask
 from lm.model.positions import Embedding, RotaryPositions, Rotation
-
-IGNORED = -100
 
 
 class DecoderCache:

@@ -8,13 +8,24 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step: mean loss in nats per token, and how long it took."""
+    """One optimizer step.
+
+    Attributes:
+        step: its number, from 1.
+        loss: mean over the targets, in nats.
+        learning_rate: that it was taken with.
+        gradient_norm: before clipping.
+        tokens: targets.
+        flops: arithmetic spent on them.
+        seconds: how long it took.
+    """
 
     step: int
     loss: float
     learning_rate: float
     gradient_norm: float
     tokens: int
+    flops: float
     seconds: float
 
 

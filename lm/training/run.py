@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from lm import checkpoint, files
 from lm.checkpoint import TrainingState
 from lm.config import LENGTHS, Plan, RunConfig, TrainingConfig
-from lm.data.batches import WindowOrder
-from lm.data.shards import Tokens, open_split, read_manifest
+from lm.data.batches import TrainingData
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, training_hardware
 from lm.model.transformer import build_model
+from lm.training.data import data_key, open_data
 from lm.training.journal import Journal
 from lm.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
 
@@ -34,25 +34,12 @@ class Run:
         self.model = build_model(config.model, seed=config.training.seed).to(self.hardware.torch_device)
         self.compiled: nn.Module = torch.compile(self.model) if config.training.compile else self.model  # type: ignore[assignment]
         self.optimizer = make_optimizer(self.model, config.training)
-        data = Path(plan.data)
-        self.train_tokens = open_split(data, "train")
-        self.validation_tokens = open_split(data, "validation")
-        self.order = _window_order(self.train_tokens, config)
-
-    @property
-    def context(self) -> int:
-        """Length of the training windows, in tokens."""
-        return self.config.model.context_length
-
-    @property
-    def batch_size(self) -> int:
-        """Windows in an optimizer step."""
-        return sequences_per_step(self.config.training, self.context)
+        self.data = open_data(Path(plan.data), config)
 
     @property
     def epoch(self) -> float:
         """Passes over the training split so far."""
-        return self.state.samples / self.order.windows
+        return self.state.samples / self.data.samples
 
 
 def start(
@@ -69,15 +56,14 @@ def start(
     """
     refuse_existing(folder)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
-    order = _window_order(open_split(data, "train"), config)
     hardware = training_hardware(config.hardware, d_model=config.model.d_model)
     plan = Plan(
         device=hardware.device,
         dtype=hardware.dtype,
         threads=hardware.threads,
-        steps=planned_steps(config.training, windows=order.windows, context=config.model.context_length),
+        steps=planned_steps(config.training, open_data(data, config)),
         data=str(data.resolve()),
-        data_key=read_manifest(data).key,
+        data_key=data_key(data),
     )
     config = dataclasses.replace(config, plan=plan)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -119,10 +105,7 @@ def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | Non
     if longer is not None:
         lengths = {name: getattr(longer, name) for name in LENGTHS}
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
-        windows = _window_order(open_split(Path(plan.data), "train"), config).windows
-        plan = dataclasses.replace(
-            plan, steps=planned_steps(config.training, windows=windows, context=config.model.context_length)
-        )
+        plan = dataclasses.replace(plan, steps=planned_steps(config.training, open_data(Path(plan.data), config)))
     if state.step >= plan.steps or (state.finished and longer is None):
         raise UsageError(f"{folder}: finished after {state.step} steps; give a larger --steps to train on")
     run = Run(folder, dataclasses.replace(config, plan=plan), Tokenizer.load(found / checkpoint.TOKENIZER), plan, state)
@@ -138,7 +121,7 @@ def _check_data(run: Path, plan: Plan) -> None:
     again = f"name its corpus again: lm train CORPUS --resume {run}"
     if not Path(plan.data).is_dir():
         raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
-    if read_manifest(Path(plan.data)).key != plan.data_key:
+    if data_key(Path(plan.data)) != plan.data_key:
         raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")
 
 
@@ -150,31 +133,15 @@ def refuse_existing(folder: Path) -> None:
         raise InputError(f"{folder}: is a file, not a folder for a run (-o)")
 
 
-def sequences_per_step(config: TrainingConfig, context: int) -> int:
-    """Windows in an optimizer step, given in sequences or in tokens."""
-    return config.batch_size if config.batch_tokens is None else max(1, config.batch_tokens // context)
-
-
-def planned_steps(config: TrainingConfig, *, windows: int, context: int) -> int:
+def planned_steps(config: TrainingConfig, data: TrainingData) -> int:
     """How many optimizer steps the steps, epochs or tokens asked for come to."""
-    sequences = sequences_per_step(config, context)
     if config.epochs is not None:
-        return max(1, math.ceil(config.epochs * windows / sequences))
+        return max(1, math.ceil(config.epochs * data.steps_per_epoch))
     if config.tokens is not None:
-        return math.ceil(config.tokens / (sequences * context))
+        return math.ceil(config.tokens / data.tokens * data.steps_per_epoch)
     if config.steps is None:
         raise UsageError("say how long to train: --steps, --epochs or --tokens")
     return config.steps
-
-
-def _window_order(tokens: Tokens, config: RunConfig) -> WindowOrder:
-    context = config.model.context_length
-    if len(tokens) <= context:
-        raise InputError(
-            f"the training split has {len(tokens)} tokens, but one window takes {context + 1}: "
-            "add text, or use a shorter --context"
-        )
-    return WindowOrder(tokens=len(tokens), context=context, seed=config.training.seed)
 
 
 def save(run: Run, *, is_best: bool) -> Path:

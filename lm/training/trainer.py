@@ -8,23 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lm.config import SamplingConfig
-from lm.data.batches import evaluation_batches
+from lm.data.batches import Batch
 from lm.decoding.generate import Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.errors import TrainingError
-from lm.hardware import Hardware
-from lm.model.cost import training_flops_per_token
-from lm.model.transformer import DecoderOnly, cross_entropy
+from lm.model.cost import training_flops
+from lm.model.transformer import DecoderOnly
 from lm.training.events import Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
+from lm.training.objective import summed_loss
 from lm.training.run import Run, save
 from lm.training.schedules import learning_rate
 
-_EVALUATION_TOKENS = 16_384
 _SAMPLE_TOKENS = 60
 
 
@@ -87,58 +86,54 @@ def _step(run: Run) -> Step:
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     torch.manual_seed(_fold(config.seed, state.step))
-    windows = torch.from_numpy(run.order.batch(run.train_tokens, state.samples, run.batch_size))
-    loss = _accumulate(run, windows)
-    norm = nn.utils.clip_grad_norm_(run.model.parameters(), config.clip or math.inf)
-    mean = float(loss) / windows[:, 1:].numel()
-    if not math.isfinite(mean) or not math.isfinite(float(norm)):
+    batch = run.data.batch(state.samples)
+    tokens = batch.predicted
+    mean = _accumulate(run, batch) / tokens
+    norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), config.clip or math.inf))
+    if not math.isfinite(mean) or not math.isfinite(norm):
         raise TrainingError(
-            f"{run.folder}: the loss is {mean} and the gradient's norm {float(norm)} at step {state.step + 1}; "
+            f"{run.folder}: the loss is {mean} and the gradient's norm {norm} at step {state.step + 1}; "
             "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
         )
     run.optimizer.step()
     run.optimizer.zero_grad(set_to_none=True)
-    tokens, seconds = windows[:, 1:].numel(), time.perf_counter() - began
+    flops, seconds = _flops(run, batch), time.perf_counter() - began
     run.state = dataclasses.replace(
         state,
         step=state.step + 1,
-        samples=state.samples + len(windows),
+        samples=state.samples + batch.rows,
         tokens=state.tokens + tokens,
-        flops=state.flops + tokens * training_flops_per_token(run.config.model),
+        flops=state.flops + flops,
         seconds=state.seconds + seconds,
     )
-    return Step(run.state.step, mean, rate, float(norm), tokens, seconds)
+    return Step(run.state.step, mean, rate, norm, tokens, flops, seconds)
 
 
-def _accumulate(run: Run, windows: Tensor) -> Tensor:
-    """Gradients of the mean loss over all tokens of a batch, in micro-batches; returns the summed nats."""
-    total, predicted = torch.zeros((), device=run.hardware.torch_device), windows[:, 1:].numel()
+def _accumulate(run: Run, batch: Batch) -> float:
+    """Gradients of the mean loss over all targets of a batch, in micro-batches; returns the summed nats."""
+    total, predicted = torch.zeros((), device=run.hardware.torch_device), batch.predicted
     smoothing = run.config.training.label_smoothing
-    for part in windows.split(run.config.training.micro_batch_size or len(windows)):
-        batch = part.to(run.hardware.torch_device, non_blocking=True)
-        nats = window_loss(run.compiled, batch, run.hardware, label_smoothing=smoothing)
+    for part in batch.split(run.config.training.micro_batch_size):
+        nats = summed_loss(run.compiled, part, run.hardware, label_smoothing=smoothing)
         (nats / predicted).backward()
         total += nats.detach()
-    return total
+    return float(total)
 
 
-def window_loss(model: nn.Module, windows: Tensor, hardware: Hardware, *, label_smoothing: float = 0.0) -> Tensor:
-    """Summed surprisal, in nats, of (rows, context + 1) windows: each token but the first is predicted."""
-    with hardware.autocast():
-        logits = model(windows[:, :-1])
-    return cross_entropy(logits, windows[:, 1:], label_smoothing=label_smoothing)
+def _flops(run: Run, batch: Batch) -> float:
+    rows, length = batch.inputs.shape
+    source_length = 0 if batch.source is None else batch.source.shape[1]
+    return training_flops(run.config.model, rows=rows, length=length, source_length=source_length)
 
 
 def evaluate(run: Run) -> tuple[float, int]:
-    """Summed nats and number of predictions over the whole validation split, in disjoint windows of the context."""
-    rows = max(1, _EVALUATION_TOKENS // run.context)
+    """Summed nats and number of predictions over the whole validation split."""
     nats, predicted = 0.0, 0
     run.model.eval()
     with torch.inference_mode():
-        for windows in evaluation_batches(run.validation_tokens, context=run.context, rows=rows):
-            batch = torch.from_numpy(windows).to(run.hardware.torch_device)
-            nats += float(window_loss(run.model, batch, run.hardware))
-            predicted += batch[:, 1:].numel()
+        for batch in run.data.validation():
+            nats += float(summed_loss(run.model, batch, run.hardware))
+            predicted += batch.predicted
     run.model.train()
     return nats, predicted
 
@@ -146,7 +141,7 @@ def evaluate(run: Run) -> tuple[float, int]:
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
     """Evaluate, and continue the sample prompts; if that fails, what was trained is saved first."""
     try:
-        if len(run.validation_tokens) > 1:
+        if run.data.validation_bytes:
             yield _evaluate_and_note(run)
         for prompt in run.config.training.sample:
             yield Sample(run.state.step, prompt, _continue(run, prompt))
@@ -162,7 +157,7 @@ def _evaluate_and_note(run: Run) -> Evaluation:
     is_best = state.best_loss is None or loss < state.best_loss
     if is_best:
         run.state = dataclasses.replace(state, best_loss=loss, best_step=state.step)
-    bits_per_byte = nats / math.log(2) / max(1, run.validation_tokens.bytes)
+    bits_per_byte = nats / math.log(2) / run.data.validation_bytes
     return Evaluation(state.step, loss, bits_per_byte, predicted, time.perf_counter() - began, is_best)
 
 

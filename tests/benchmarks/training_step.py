@@ -56,9 +56,9 @@ def plain_steps(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, run: R
     times = []
     for _ in range(count):
         began = time.perf_counter()
-        windows = torch.from_numpy(run.order.batch(run.train_tokens, 0, run.batch_size))
+        inputs = torch.from_numpy(run.data.batch(0).inputs)
         with cast:
-            loss = model(windows[:, :-1], labels=windows[:, :-1]).loss
+            loss = model(inputs, labels=inputs).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

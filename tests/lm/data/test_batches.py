@@ -1,76 +1,28 @@
-"""The order of the data is a pure function of the corpus, the seed and the samples consumed."""
+"""A batch falls into parts that hold it all."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 import pytest
 
-from lm.data.batches import WindowOrder, evaluation_batches, permute
+from lm.config import IGNORED
+from lm.data.batches import Batch, padded
 
 
-class Counting:
-    """A corpus whose tokens are their own positions."""
-
-    def __init__(self, length: int) -> None:
-        self.tokens = np.arange(length, dtype=np.uint16)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        assert 0 <= start <= stop <= len(self.tokens)
-        return self.tokens[start:stop]
+def test_padding_fills_up_on_the_right():
+    rows = padded([np.array([1, 2, 3]), np.array([4])], value=9)
+    assert rows.tolist() == [[1, 2, 3], [4, 9, 9]]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 1000, 4097])
-def test_permute_is_a_permutation_for_every_key(size):
-    indices = np.arange(size, dtype=np.uint64)
-    for key in range(4):
-        assert sorted(permute(indices, size, np.full(size, key, np.uint64))) == list(range(size))
-
-
-def test_permute_scatters():
-    """Neighbours do not stay neighbours, and keys give unrelated orders."""
-    size, indices = 10_000, np.arange(10_000, dtype=np.uint64)
-    orders = [permute(indices, size, np.full(size, key, np.uint64)).astype(float) for key in range(3)]
-    for order in orders:
-        assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.05
-        assert abs(np.corrcoef(order, indices)[0, 1]) < 0.05
-    assert abs(np.corrcoef(orders[0], orders[1])[0, 1]) < 0.05
-
-
-@pytest.mark.parametrize("tokens", [17, 32, 33, 48, 500, 511, 512, 513])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_an_epoch_visits_disjoint_windows_once(tokens, seed):
-    order = WindowOrder(tokens=tokens, context=16, seed=seed)
-    for epoch in range(3):
-        starts = sorted(order.starts(epoch * order.windows, order.windows))
-        assert all(later - earlier == 16 for earlier, later in itertools.pairwise(starts))
-        assert starts[0] >= 0
-        assert starts[-1] + 17 <= tokens
-
-
-def test_every_token_is_seen_over_the_epochs():
-    order, corpus = WindowOrder(tokens=500, context=16, seed=3), Counting(500)
-    seen = order.batch(corpus, 0, 40 * order.windows)
-    assert set(seen.ravel()) == set(range(500))
-
-
-def test_the_order_depends_on_the_samples_consumed_and_not_on_how_they_are_batched():
-    order, corpus = WindowOrder(tokens=5000, context=16, seed=3), Counting(5000)
-    whole = order.batch(corpus, 100, 60)
-    parts = [order.batch(corpus, first, count) for first, count in ((100, 1), (101, 20), (121, 39))]
-    assert np.array_equal(whole, np.concatenate(parts))
-    other = WindowOrder(tokens=5000, context=16, seed=4)
-    assert order.starts(0, 20) != other.starts(0, 20)
-
-
-@pytest.mark.parametrize("tokens", [2, 3, 16, 17, 18, 33, 100])
-@pytest.mark.parametrize("rows", [1, 4])
-def test_evaluation_predicts_every_token_but_the_first_once(tokens, rows):
-    batches = list(evaluation_batches(Counting(tokens), context=16, rows=rows))
-    assert np.array_equal(np.concatenate([batch[:, 1:].ravel() for batch in batches]), np.arange(1, tokens))
-    assert all(batch.shape[0] <= rows and batch.shape[1] <= 17 for batch in batches)
-    assert all(np.array_equal(batch[:, 1:], batch[:, :-1] + 1) for batch in batches)
+@pytest.mark.parametrize("rows", [None, 1, 2, 3, 7])
+@pytest.mark.parametrize("with_source", [False, True])
+def test_parts_hold_every_row_once(rows, with_source):
+    ids = np.arange(15).reshape(5, 3)
+    lengths = np.arange(5) if with_source else None
+    batch = Batch(ids, np.where(ids % 4 == 0, IGNORED, ids), ids + 1 if with_source else None, lengths)
+    parts = list(batch.split(rows))
+    assert all(part.rows <= (rows or 5) for part in parts)
+    for name in ("inputs", "targets", *(("source", "source_lengths") if with_source else ())):
+        joined = np.concatenate([getattr(part, name) for part in parts])
+        assert np.array_equal(joined, getattr(batch, name))
+    assert sum(part.predicted for part in parts) == batch.predicted == 11

@@ -10,7 +10,7 @@ from transformers import GPT2LMHeadModel
 
 from lm.config import ModelConfig
 from lm.model.block import Block, count_parameters
-from lm.model.cost import parameters_by_part, training_flops_per_token
+from lm.model.cost import parameters_by_part, training_flops, training_flops_per_token
 from lm.model.masks import Mask
 from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model, cross_entropy
 from lm.presets import PRESETS, resolve
@@ -50,8 +50,17 @@ def test_gpt2_counts_as_hugging_face_counts():
 
 
 def test_flops_of_gpt2_by_hand():
-    matrices = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 12 * (4 * 768 + 3072 + 768) + 50257 * 768
+    matrices = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50257 * 768
     assert training_flops_per_token(resolve("gpt2").model) == pytest.approx(6 * matrices + 6 * 12 * 768 * 1024)
+
+
+def test_flops_of_an_encoder_decoder_by_hand():
+    """3 sources of 7 and targets of 5: queries and outputs of cross-attention on the target, keys and values not."""
+    layer, d_ff = 512 * 512, 2 * 512 * 2048
+    of_source = 7 * 6 * (4 * layer + d_ff) + 7 * 6 * 2 * layer + 6 * 2 * 512 * 7 * 7
+    of_target = 5 * (6 * (4 * layer + 2 * layer + d_ff) + 37000 * 512) + 6 * 512 * (5 * 5 + 2 * 5 * 7)
+    flops = training_flops(resolve("transformer-base").model, rows=3, length=5, source_length=7)
+    assert flops == 6 * 3 * (of_source + of_target)
 
 
 def test_every_stack_is_made_of_the_same_block():

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from lm import checkpoint
 from lm.config import TrainingConfig
+from lm.data.shards import open_split
 from lm.errors import InputError, TrainingError, UsageError
 from lm.model.transformer import build_model
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
@@ -44,8 +45,9 @@ def test_equals_a_plain_loop(make_run):
     )  # fmt: skip
     expected = []
     for step in range(8):
-        windows = torch.from_numpy(run.order.batch(run.train_tokens, 6 * step, 6))
-        loss = F.cross_entropy(model(windows[:, :-1]).transpose(1, 2), windows[:, 1:])
+        batch = run.data.batch(6 * step)
+        logits = model(torch.from_numpy(batch.inputs))
+        loss = F.cross_entropy(logits.transpose(1, 2), torch.from_numpy(batch.targets))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         for group in optimizer.param_groups:
@@ -108,10 +110,11 @@ def test_dropout_depends_on_the_seed_and_the_step_alone(make_run):
     assert one != [event.loss for event in train(other) if isinstance(event, Step)]
 
 
-def test_evaluation_scores_the_whole_split(make_run):
+def test_evaluation_scores_the_whole_split(make_run, shards):
     run = make_run()
     nats, predicted = evaluate(run)
-    tokens = torch.from_numpy(run.validation_tokens.read(0, len(run.validation_tokens)).astype("int64"))
+    split = open_split(shards, "validation")
+    tokens = torch.from_numpy(split.read(0, len(split)))
     model = run.model.double().eval()
     expected = 0.0
     with torch.no_grad():
@@ -142,7 +145,7 @@ def test_events_and_pointers(make_run):
     assert saved == {4, 8, 12} | {event.step for event in evaluations if event.is_best}
     assert checkpoint.find_checkpoint(run.folder, which="last").name == "step-12"
     assert checkpoint.find_checkpoint(run.folder, which="best").name == f"step-{best}"
-    bits = evaluations[-1].loss * evaluations[-1].tokens / math.log(2) / run.validation_tokens.bytes
+    bits = evaluations[-1].loss * evaluations[-1].tokens / math.log(2) / run.data.validation_bytes
     assert evaluations[-1].bits_per_byte == pytest.approx(bits)
 
 
@@ -191,9 +194,11 @@ def test_vectors_are_not_decayed(make_run):
     [({"steps": 7}, 7), ({"epochs": 2.0}, 25), ({"epochs": 0.01}, 1), ({"tokens": 1281}, 11),
      ({"tokens": 1280, "batch_tokens": 250}, 6)],
 )  # fmt: skip
-def test_length_in_steps_epochs_or_tokens(given, steps):
-    config = TrainingConfig(**{"batch_size": 8, **given})
-    assert planned_steps(config, windows=100, context=16) == steps
+def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
+    """In an epoch of 100 windows of 16 tokens."""
+    run = make_run(**{"batch_size": 8, "steps": None, **given})
+    run.data.samples, run.data.tokens, run.data.steps_per_epoch = 100, 1600, 100 / run.data.batch(0).rows
+    assert planned_steps(run.config.training, run.data) == steps
 
 
 def test_a_corpus_shorter_than_a_window_is_named(make_run):
@@ -222,8 +227,9 @@ def test_patience_ends_a_run_that_learns_nothing(make_run):
 def test_label_smoothing_is_trained_on_and_never_evaluated(make_run):
     plain, smooth = make_run("a", model={"dropout": 0.0}), make_run("b", model={"dropout": 0.0}, label_smoothing=0.2)
     assert evaluate(plain) == evaluate(smooth)
-    windows = torch.from_numpy(plain.order.batch(plain.train_tokens, 0, 6))
-    expected = F.cross_entropy(plain.model(windows[:, :-1]).transpose(1, 2), windows[:, 1:], label_smoothing=0.2).item()
+    batch = plain.data.batch(0)
+    logits, targets = plain.model(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.targets)
+    expected = F.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=0.2).item()
     assert next(train(smooth)).loss == pytest.approx(expected, abs=1e-5)
 
 

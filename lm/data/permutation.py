@@ -1,0 +1,42 @@
+"""Pseudo-random orders as pure functions: nothing is shuffled, and nothing has to be remembered."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.uint64]
+
+_ROUNDS = 6
+
+
+def mix(x: Indices) -> Indices:
+    """A bijection of 64-bit integers that scatters them (the finaliser of SplitMix64, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def permute(indices: Indices, size: int, keys: Indices) -> Indices:
+    """Where each index lands in a pseudo-random permutation of 0 … size - 1; no list is shuffled or kept.
+
+    A Feistel network over the next power of four, walked until the value falls inside (Black and Rogaway 2002).
+
+    Args:
+        indices: values below `size`.
+        size: of the permuted range.
+        keys: one for each index; each key is another permutation.
+    """
+    half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
+    low = (np.uint64(1) << half) - np.uint64(1)
+    permuted = indices.astype(np.uint64)
+    outside = np.ones(len(permuted), dtype=bool)
+    while outside.any():
+        left, right = permuted[outside] >> half, permuted[outside] & low
+        for number in range(_ROUNDS):
+            left, right = right, left ^ (mix(right ^ mix(keys[outside] ^ np.uint64(number))) & low)
+        permuted[outside] = (left << half) | right
+        outside = permuted >= np.uint64(size)
+    return permuted

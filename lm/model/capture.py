@@ -1,0 +1,65 @@
+"""Attention weights, for looking at: computed beside the model by hooks, so that it runs as it always does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lm.model.attention import MultiHeadAttention
+from lm.model.masks import Mask
+
+
+def attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
+    """What `attend` weighs the values by, without dropout.
+
+    Args:
+        query: (batch, heads, queries, head).
+        key: (batch, kv_heads, keys, head), where kv_heads divides heads.
+        mask: which keys each query may see.
+
+    Returns:
+        (batch, heads, queries, keys) float32. Rows sum to one; a row that may see nothing is all zeros.
+    """
+    groups = query.shape[1] // key.shape[1]
+    with torch.autocast(query.device.type, enabled=False):
+        scores = query.float() @ key.float().repeat_interleave(groups, dim=1).transpose(-1, -2)
+    scores = scores * query.shape[-1] ** -0.5
+    if mask.bias is not None:
+        scores = scores + mask.bias.float()
+    allowed = mask.allowed(query.shape[2], key.shape[2], query.device)
+    if allowed is None:
+        return scores.softmax(-1)
+    return scores.masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0.0)
+
+
+@contextmanager
+def captured(attentions: Iterable[MultiHeadAttention]) -> Iterator[list[Tensor]]:
+    """The weights of some attention layers while the model runs inside the `with`.
+
+    Args:
+        attentions: for instance `[block.cross_attention for block in model.decoder.blocks]`.
+
+    Yields:
+        A list that grows by (batch, heads, queries, keys) float32 whenever one of the layers is called: after one
+        run of a model it holds the layers in order. The layers have to be called without a cache.
+    """
+    weights: list[Tensor] = []
+
+    def note(attention: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        assert isinstance(attention, MultiHeadAttention)
+        assert options.get("cache") is None, "a cache would be extended twice"
+        memory, rotation = options.get("memory"), options.get("rotation")
+        with torch.no_grad():
+            query, key, _ = attention.project(inputs[0], memory=memory, rotation=rotation, cache=None)
+            weights.append(attention_weights(query, key, mask=options["mask"]))
+
+    hooks = [attention.register_forward_pre_hook(note, with_kwargs=True) for attention in attentions]
+    try:
+        yield weights
+    finally:
+        for hook in hooks:
+            hook.remove()
