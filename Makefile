@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test check format clean
+.PHONY: install demo test check format docs clean
 
 install: $(VENV)/installed
 
@@ -23,6 +23,10 @@ check: $(VENV)/installed-dev
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m tests.documented_help > docs/commands.md.new
+	mv docs/commands.md.new docs/commands.md
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import completion
 from cli.tokenizer import AsJson
 
 if TYPE_CHECKING:
@@ -27,12 +28,6 @@ _CHECKS = {
     "recorded": "sha256 as at the first download",
     "first": "sha256 not published: recorded now, checked from now on",
 }
-
-
-def _names(incomplete: str) -> list[str]:
-    from lm.data.public import CORPORA
-
-    return [corpus.name for corpus in CORPORA if corpus.name.startswith(incomplete)]
 
 
 @app.command("list")
@@ -74,10 +69,12 @@ def _shipped(corpus: PublicCorpus) -> list[Path]:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As lm corpus list has it.", autocompletion=_names)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="As lm corpus list has it.", autocompletion=completion.corpora)
+    ],
     *,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Where to [default: data/NAME].")
+        Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Folder of the files [default: data/NAME].")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -10,15 +10,17 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run it makes.")] = Path("runs/demo"),
-    steps: Annotated[int, typer.Option("--steps", help="Optimizer steps to train for.", min=1)] = 700,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the run it makes.")] = Path(
+        "runs/demo"
+    ),
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Optimizer steps to train for.", min=1)] = 700,
 ) -> None:
     """Train a small model on the stories that ship with lm, sample from it and measure it: about two minutes.
 
     Every command is shown before it runs, so that it can be typed again by hand.
     """
     import corpora
-    from lm.training.run import refuse_existing
+    from lm.checkpoint import refuse_existing
 
     refuse_existing(out)
     stories, held_out = corpora.path("stories/train.txt"), corpora.path("stories/heldout.txt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -60,12 +62,18 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def json_line(values: object) -> str:
+    r"""JSON on one line, also for readers to whom U+0085, U+2028 and U+2029 end a line as \n does."""
+    line = json.dumps(values, ensure_ascii=False)
+    return line.replace("\x85", "\\u0085").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on stdout, numbers to the right; framed on a terminal that is wide enough, plain elsewhere."""
     rows = [list(row) for row in rows]
     lines, places = [list(columns), *rows], range(len(columns))
     is_number = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in places]
-    widths = [max(len(line[i]) for line in lines) for i in places]
+    widths = [max(cell_len(line[i]) for line in lines) for i in places]
     if sys.stdout.isatty() and sum(widths) + 3 * len(widths) + 1 <= Console().width:
         drawn = Table(header_style="bold")
         for column, right in zip(columns, is_number, strict=True):
@@ -75,8 +83,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         Console(highlight=False).print(drawn)
         return
     for line in lines:
-        cells = zip(line, widths, is_number, strict=True)
-        print("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip())
+        spaces = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
+        cells = zip(line, spaces, is_number, strict=True)
+        print("  ".join(space + cell if right else cell + space for cell, space, right in cells).rstrip())
 
 
 class TrainingDisplay:

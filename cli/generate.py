@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.environment import variable_of
 from cli.loading import RunPath, load_decoder
 from cli.options import Given, takes
 from lm.config import BeamConfig, HardwareConfig, SamplingConfig
@@ -28,6 +29,7 @@ INTERRUPTED = 130
 _Prompt = Annotated[
     str | None,
     typer.Argument(
+        metavar="PROMPT",
         help="Text to continue; - or nothing reads it from a pipe, less one line end. An empty prompt begins a "
         "new document.",
         show_default=False,
@@ -40,18 +42,22 @@ _Interactive = Annotated[
     bool, typer.Option("--interactive", "-i", help="Write a text together with the model, line by line.")
 ]
 _UseCache = Annotated[
-    bool, typer.Option("--cache/--no-cache", help="Keep keys and values; without them all is read again each time.")
+    bool,
+    typer.Option(
+        "--cache/--no-cache",
+        help="Keep keys and values; without them all is read again each time [default: yes].",
+        show_default=False,
+    ),
 ]
 _Stats = Annotated[
     bool | None,
-    typer.Option(help="Speed and seed on stderr [default: if that is a terminal].", show_default=False),
+    typer.Option(help="Say speed and seed on stderr [default: if that is a terminal].", show_default=False),
 ]
 _AsJson = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="One object a sample, one a line: prompt, text, tokens, logprobs, finish_reason, seed (score with "
-        "--beam).",
+        help="Print a line of JSON a sample: prompt, text, tokens, logprobs, finish_reason, seed (score with --beam).",
     ),
 ]
 _TopAlternatives = Annotated[
@@ -67,9 +73,16 @@ def generate(
     *,
     prompt_file: _PromptFile = None,
     interactive: _Interactive = False,
-    samples: Annotated[int, typer.Option("-n", "--samples", min=1, help="How many continuations.")] = 1,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples generated side by side.")] = 16,
-    echo: Annotated[bool, typer.Option(help="Print the prompt in front of each text (never with --json).")] = True,
+    samples: Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="How many continuations.")] = 1,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=1, metavar="N", help="Samples generated side by side.")
+    ] = 16,
+    echo: Annotated[
+        bool,
+        typer.Option(
+            help="Print the prompt in front of each text, never with --json [default: yes].", show_default=False
+        ),
+    ] = True,
     use_cache: _UseCache = True,
     stats: _Stats = None,
     as_json: _AsJson = False,
@@ -97,7 +110,7 @@ def generate(
       lm generate runs/novel "Once" --beam 5 -n 3 --json
     """
     others = {"--interactive": interactive, "--json": as_json, "--top-alternatives": top_alternatives}
-    _check(given, {**others, "-n": samples > 1})
+    _check(given, {**others, "--samples": samples > 1})
     text = _prompt(prompt, prompt_file, interactive=interactive)
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
     model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="generate")
@@ -117,19 +130,21 @@ def generate(
 
 
 def _check(given: Given, others: Mapping[str, Any]) -> None:
-    """Refuse flags that have no meaning together."""
+    """Refuse flags that have no meaning together; what the environment says is no contradiction, but for a beam."""
+    typed = {flag for flag, on in others.items() if on and variable_of(flag) not in given.environment.values()}
     flags = {described.name: described.flag for described in options(SamplingConfig)}
-    drawing = [flags[name] for name, value in given["sampling"].items() if name != "max_tokens" and value != []]
+    drawing = [flags[name] for name, value in given.typed["sampling"].items() if name != "max_tokens" and value != []]
     if "beam" in given["beam"]:
-        unfit = [*drawing, *(flag for flag in ("--interactive", "--top-alternatives") if others[flag])]
+        unfit = [*drawing, *(flag for flag in ("--interactive", "--top-alternatives") if flag in typed)]
         if unfit:
-            raise UsageError(f"--beam searches for the likeliest text and has no use for {', '.join(unfit)}")
-    elif given["beam"]:
+            beam = given.environment.get("beam__beam", "--beam")
+            raise UsageError(f"{beam} searches for the likeliest text and has no use for {', '.join(unfit)}")
+    elif given.typed["beam"]:
         raise UsageError("--length-penalty needs --beam")
-    if others["--top-alternatives"] and not others["--json"]:
+    if "--top-alternatives" in typed and not others["--json"]:
         raise UsageError("--top-alternatives needs --json")
-    unfit = [flag for flag in ("--json", "-n") if others[flag]]
-    if others["--interactive"] and unfit:
+    unfit = [flag for flag in ("--json", "--samples") if flag in typed]
+    if "--interactive" in typed and unfit:
         raise UsageError(f"--interactive writes one text to the terminal and has no use for {', '.join(unfit)}")
 
 

@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import inspect
+import os
+import textwrap
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from cli import environment
+from lm.errors import UsageError
+
+_SHORT = 70
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose flags are listed under the name of their panel."""
+    """A command whose flags are listed under the name of their panel, and can be set in the environment."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (click's types, which typer keeps to itself)
+        """Parse a command line, with the environment in place of flags that are not given."""
+        if not ctx.resilient_parsing:
+            ctx.default_map = environment.values(self.params, os.environ)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            name = environment.used(ctx).get(getattr(error.param, "name", None) or "")
+            if name is None:
+                raise
+            raise UsageError(f"{name}: {error.message}") from None
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
+        """What the shell offers, each flag with the first sentence of its help."""
+        items: list[Any] = super().shell_complete(ctx, incomplete)
+        for item in items:
+            item.help = _in_short(item.help) if item.help else None
+        return items
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Write the help, which is the same whatever the environment says."""
+        ctx.default_map = None
+        super().format_help(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Write each group of parameters as a section."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
@@ -25,6 +55,12 @@ class GroupedCommand(TyperCommand):
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def _in_short(text: str) -> str:
+    """The first sentence, as far as it goes in a line; typer takes what stands in brackets for markup."""
+    sentence = text.partition(" [default")[0].partition(". ")[0].rstrip(".")
+    return textwrap.shorten(sentence, _SHORT, placeholder=" …").replace("[", "\\[")
 
 
 def describe(*apps: typer.Typer) -> None:

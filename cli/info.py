@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import completion
 from lm.config import RunConfig
 from lm.errors import InputError
 from lm.options import suggestion
@@ -17,7 +18,12 @@ from lm.presets import PRESETS, resolve
 
 def info(
     target: Annotated[
-        str | None, typer.Argument(help="A run, a checkpoint or a preset; without one, all presets are listed.")
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, a checkpoint or a preset; without one, all presets are listed.",
+            autocompletion=completion.runs_or_presets,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import completion
 from lm.config import HardwareConfig
 from lm.errors import UsageError
 
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
     from lm.model.transformer import DecoderOnly
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run (its best checkpoint) or one of its checkpoints.")]
+RunPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run (its best checkpoint) or one of its checkpoints.",
+        autocompletion=completion.runs,
+    ),
+]
 
 
 def load_decoder(run: Path, hardware: HardwareConfig, *, command: str) -> tuple[DecoderOnly, LoadedModel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,13 +11,30 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import corpus, demo, generate, info, perplexity, prepare, runs, tokenizer, train
+from cli import (
+    attention,
+    corpus,
+    demo,
+    evaluate,
+    generate,
+    info,
+    perplexity,
+    prepare,
+    runs,
+    tokenizer,
+    train,
+    translate,
+)
+from cli.environment import PREFIX, misspelled
 from cli.help import CONTEXT_SETTINGS, describe
 from lm.errors import LMError
 
 app = typer.Typer(
     name="lm",
     help="Train, sample and measure language models on text of your own.",
+    epilog="Every option can be set in the environment too: LM_MAX_TOKENS=50 stands for --max-tokens 50 in each "
+    "command that has it. Flags win over the environment, and it wins over --config and --preset. LM_CACHE is the "
+    "folder of what is kept between runs.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=CONTEXT_SETTINGS,
@@ -24,7 +42,11 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(train.train)
 app.command()(generate.generate)
+app.command()(translate.translate)
 app.command()(perplexity.perplexity)
+app.command()(evaluate.evaluate)
+app.command()(attention.attention)
+app.command()(average.average)
 app.command()(info.info)
 app.command()(runs.runs)
 app.command()(runs.plot)
@@ -41,14 +63,27 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        print(f"lm {version('lm-toolkit')} (torch {version('torch')})")
+        import torch
+
+        from lm.config import HardwareConfig
+        from lm.hardware import inference_hardware
+
+        found = inference_hardware(HardwareConfig())
+        device = f"cuda: {torch.cuda.get_device_name()}" if found.device == "cuda" else found.device
+        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {found.threads} threads)")
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version, torch's and the device, and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None:
     """Train, sample and measure language models on text of your own."""
@@ -81,7 +116,16 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 def main() -> None:
     """Entry point of the `lm` command."""
     signal.signal(signal.SIGTERM, _terminate)
+    _warn_of_variables()
     sys.exit(run(sys.argv[1:]))
+
+
+def _warn_of_variables() -> None:
+    """Say which variables look like misspelled options, unless it is the shell that asks for completions."""
+    set_here = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    if set_here and "_LM_COMPLETE" not in os.environ:
+        for line in misspelled(set_here, typer.main.get_command(app)):
+            print(f"lm: note: {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

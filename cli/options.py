@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,10 +10,39 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import completion, environment
 from lm import options
 from lm.options import Option
 
-Given = dict[str, dict[str, Any]]
+
+class Given(dict[str, dict[str, Any]]):
+    """What was given to a command in flags or the environment: {section: {field: value}}.
+
+    Attributes:
+        environment: which of the command's parameters the environment set, each with its variable; those made from
+            config fields are called `section__field`.
+    """
+
+    def __init__(self, values: Mapping[str, dict[str, Any]], variables: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.environment = variables
+
+    @property
+    def typed(self) -> dict[str, dict[str, Any]]:
+        """What was given in flags alone: only these can contradict each other or a run that goes on."""
+        return {section: self._of(section, from_environment=False) for section in self}
+
+    @property
+    def ambient(self) -> dict[str, dict[str, Any]]:
+        """What the environment alone says."""
+        return {section: self._of(section, from_environment=True) for section in self}
+
+    def _of(self, section: str, *, from_environment: bool) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in self[section].items()
+            if (f"{section}__{name}" in self.environment) is from_environment
+        }
 
 
 def takes(
@@ -21,7 +51,7 @@ def takes(
     """Give a command one flag for each option of some config classes.
 
     The command's own signature has a keyword `given`; it receives {section: {field: value}} with the fields that
-    were set on the command line. Flags take their name, type, help and default from the field.
+    were set on the command line or in the environment. Flags take their name, type, help and default from the field.
 
     Args:
         panels: section ("model", "training", …) to config class.
@@ -39,12 +69,13 @@ def takes(
         }
 
         @functools.wraps(command)
-        def wrapper(**values: Any) -> None:  # noqa: ANN401
-            given: Given = {section: {} for section in panels}
+        def wrapper(*, typer_context: typer.Context, **values: Any) -> None:  # noqa: ANN401
+            variables = environment.used(typer_context)
+            given = Given({section: {} for section in panels}, variables)
             for key, (section, described) in flags.items():
                 value = values.pop(key)
                 if value is not None:
-                    described.check(value)
+                    dataclasses.replace(described, flag=variables.get(key, described.flag)).check(value)
                     given[section][described.name] = value
             command(**values, given=given)
 
@@ -53,8 +84,10 @@ def takes(
             _parameter(key, section, described, _default(described, getattr(defaults, section, None)))
             for key, (section, described) in flags.items()
         ]
-        wrapper.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *added]}
+        context = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        parameters = [*kept, *added, context]
+        wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapper
 
     return decorate
@@ -84,17 +117,10 @@ def _parameter(name: str, section: str, described: Option, default: Any) -> insp
             metavar="NAME" if described.choices else _METAVARS[described.kind],
             rich_help_panel=section.capitalize(),
             show_default=False,
-            autocompletion=_completion(described.choices) if described.choices else None,
+            autocompletion=completion.among(described.choices) if described.choices else None,
         ),
     ]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _completion(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def complete(incomplete: str) -> list[str]:
-        return [choice for choice in choices if choice.startswith(incomplete)]
-
-    return complete
 
 
 def _plain(value: Any) -> str:  # noqa: ANN401

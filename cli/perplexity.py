@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import completion
 from cli.loading import RunPath, load_decoder
 from cli.options import Given, takes
 from lm.config import DataConfig, HardwareConfig, PerplexityConfig
@@ -30,8 +30,36 @@ _PANEL = "Output"
 
 
 _Files = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(metavar="FILE…", help="Text files, folders, globs, or - for stdin.", show_default=False),
+]
+_PAIRS_PANEL = "Translations"
+_Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="FILE",
+        help="Sources, of an encoder-decoder; can be repeated.",
+        rich_help_panel=_PAIRS_PANEL,
+    ),
+]
+_Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="FILE",
+        help="Their translations, line by line: nats per target token are measured.",
+        rich_help_panel=_PAIRS_PANEL,
+    ),
+]
+_Language = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="LANGUAGE",
+        help="Language of the targets, where the run knows several [default: from the file's name, as in test.de].",
+        rich_help_panel=_PAIRS_PANEL,
+    ),
 ]
 _AsJson = Annotated[
     bool,
@@ -72,17 +100,24 @@ _Versus = Annotated[
     typer.Option(
         "--versus",
         metavar="RUN2",
+        autocompletion=completion.runs,
         help="Compare with another run: the difference in bits per byte on the same text, with its standard error.",
         rich_help_panel=_PANEL,
     ),
 ]
 
 
-@takes({"perplexity": PerplexityConfig, "data": DataConfig, "hardware": HardwareConfig}, leave_out=("validation",))
+@takes(
+    {"perplexity": PerplexityConfig, "data": DataConfig, "hardware": HardwareConfig},
+    leave_out=("validation", "supervised"),
+)
 def perplexity(
     run: RunPath,
-    files: _Files,
+    files: _Files = None,
     *,
+    source: _Sources = None,
+    target: _Targets = None,
+    language: _Language = None,
     as_json: _AsJson = False,
     as_csv: _AsCsv = False,
     per_token: _PerToken = False,
@@ -103,6 +138,9 @@ def perplexity(
     across tokenizers. So does --versus, which cuts the text where tokens end in both tokenizations and pairs what
     lies between; its standard error takes stretches of 256 bytes to be independent.
 
+    With --source and --target a translation model is measured: how well it predicts each token of a given target and
+    the end of it, after the source and the tokens before. Pairs with a blank side are left out.
+
     Examples:
       lm perplexity runs/novel held-out.txt
       lm perplexity runs/novel tests/*.txt --stride 128 --json
@@ -110,8 +148,20 @@ def perplexity(
       FORCE_COLOR=1 lm perplexity runs/novel chapter.txt --show | less -R
       lm perplexity runs/novel chapter.txt --html chapter.html
       lm perplexity runs/novel held-out.txt --versus runs/other
+      lm perplexity runs/en-de --source test.en --target test.de
     """
+    if "as_json" in given.environment and (as_csv or per_token or show):
+        as_json = False
     output = Output(as_json, as_csv, per_token, show, html, versus)
+    if source or target:
+        _refuse_text_flags(files, output, given)
+        from cli import perplexity_pairs
+
+        perplexity_pairs.measure(run, source=source or [], target=target or [], language=language,
+                                 hardware=HardwareConfig(**given["hardware"]), as_json=as_json)  # fmt: skip
+        return
+    if not files:
+        raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
     scorer = Scorer.load(run, given)
     from lm.data import documents
 
@@ -120,6 +170,16 @@ def perplexity(
         _compare(scorer, Scorer.load(versus, given, data=scorer.data), sources, as_json=as_json)
     else:
         _measure(scorer, sources, output)
+
+
+def _refuse_text_flags(files: Sequence[str] | None, output: Output, given: Given) -> None:
+    """UsageError for what makes sense of text alone, not of pairs."""
+    if files:
+        raise UsageError(f"{files[0]}: give files of text, or pairs by --source and --target, not both")
+    typed = [f"--{name.replace('_', '-')}" for section in ("perplexity", "data") for name in given.typed[section]]
+    wrong = [*(flag for flag in output.asked if flag != "--json"), *typed]
+    if wrong:
+        raise UsageError(f"{wrong[0]} is for text; pairs (--source, --target) go only with --to and --json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +193,15 @@ class Output:
     html: Path | None
     versus: Path | None
 
-    def __post_init__(self) -> None:
+    @property
+    def asked(self) -> list[str]:
+        """The flags that were given."""
         flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
                  "--html": self.html is not None, "--versus": self.versus is not None}  # fmt: skip
-        asked = [flag for flag, given in flags.items() if given]
+        return [flag for flag, given in flags.items() if given]
+
+    def __post_init__(self) -> None:
+        asked = self.asked
         together = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"})
         if len(asked) > 1 and set(asked) not in together:
             raise UsageError(f"{asked[0]} and {asked[1]} exclude each other; give one of them")
@@ -164,7 +229,7 @@ class Scorer:
         from lm.evaluation.windows import window_sizes
 
         context, stride = window_sizes(model.config, config)
-        data = data or dataclasses.replace(loaded.config.data, **given["data"])
+        data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
         return cls(run, model, loaded, data, context, stride, config.batch_size)
 
     @property
@@ -234,10 +299,11 @@ def _measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
 
 
 def _print_tokens(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
+    from cli.display import json_line
     from lm.evaluation.surprisal import token_scores
 
     for token in token_scores(stretches, sources):
-        print(json.dumps(vars(token), ensure_ascii=False))
+        print(json_line(vars(token)))
 
 
 def _show(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
@@ -294,11 +360,13 @@ def _progress(sources: Sequence[Source], *, hidden: bool = False) -> Iterator[Ca
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from lm.data.documents import text_size
+
     console = Console(stderr=True)
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
     disabled = hidden or not console.is_terminal
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=disabled) as bar:
-        task = bar.add_task("scoring", total=sum(source.path.stat().st_size for source in sources), speed="–")
+        task = bar.add_task("scoring", total=text_size(sources), speed="–")
 
         def show(event: Scored) -> None:
             seconds = bar.tasks[0].elapsed

@@ -13,12 +13,13 @@ import typer
 
 from cli.options import Given, takes
 from cli.tokenizer import AsJson, Specials, Texts, Unknown, load_tokenizer
-from lm.config import DataConfig, RunConfig, TokenizerConfig
+from lm.config import END_OF_TEXT, DataConfig, RunConfig, TokenizerConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
     from lm.data.documents import Source
     from lm.data.preparation import Prepared
+    from lm.data.shards import Manifest
     from lm.data.tokenizer import Tokenizer
 
 TokenizerFile = Annotated[
@@ -26,11 +27,14 @@ TokenizerFile = Annotated[
     typer.Option(
         "--tokenizer",
         metavar="FILE",
-        help="A tokenizer.json, or a folder that has one; without it, one is trained on the corpus.",
+        help="Use this tokenizer.json, or that of a folder, instead of training one.",
         rich_help_panel="Tokenizer",
         show_default=False,
     ),
 ]
+
+
+_MUCH_REPEATED = 0.05  # as a share of the held-out text; even stories made from templates stay below 0.02
 
 
 @takes({"tokenizer": TokenizerConfig, "data": DataConfig})
@@ -39,7 +43,9 @@ def prepare(
     *,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FOLDER", help="Where to; without it, the cache.", show_default=False),
+        typer.Option(
+            "-o", "--out", metavar="FOLDER", help="Folder of the tokens [default: in the cache].", show_default=False
+        ),
     ] = None,
     tokenizer: TokenizerFile = None,
     special: Specials = None,
@@ -53,14 +59,18 @@ def prepare(
     A second run with the same inputs reuses the shards. With -o, give the folder to lm train as its corpus; without,
     they go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.
     """
-    training_flags = [*given["tokenizer"], *(["special"] if special else []), *(["unknown"] if unknown else [])]
+    own = {"special": special, "unknown": unknown}
+    training_flags = [
+        *given.typed["tokenizer"],
+        *(name for name, value in own.items() if value and name not in given.environment),
+    ]
     if tokenizer is not None and training_flags:
         flag = "--" + training_flags[0].replace("_", "-")
         raise UsageError(f"{flag} is for training a tokenizer; it does not go with --tokenizer")
     from lm.data import documents, preparation
 
     config = RunConfig(tokenizer=TokenizerConfig(**given["tokenizer"]), data=DataConfig(**given["data"]))
-    sources = documents.resolve(corpus, field=config.data.field)
+    sources = documents.resolve(corpus, field=config.data.field, supervised=config.data.supervised)
     loaded = tokenizer_for(sources, config, tokenizer, special=special, unknown=unknown)
     with encode_progress() as progress:
         if out is None:
@@ -69,6 +79,7 @@ def prepare(
             prepared = preparation.prepare(sources, loaded, config.data, out, force=force, progress=progress)
     report = _report(prepared)
     _show(report)
+    note_repetition(prepared.manifest)
     if as_json:
         print(json.dumps(report, ensure_ascii=False))
 
@@ -91,12 +102,13 @@ def tokenizer_for(
     limit = tokenizer_training.SAMPLE_BYTES
     if config.tokenizer.kind == "bpe" and surveyed.source_bytes > limit:
         note(f"tokenizer trained on a sample: {size(limit)} of {size(surveyed.source_bytes)}")
-    return cache.train_tokenizer(surveyed, config.tokenizer, special_tokens=special or (), unknown=unknown)
+    ends = (END_OF_TEXT,) if config.data.supervised else ()
+    return cache.train_tokenizer(surveyed, config.tokenizer, special_tokens=special or ends, unknown=unknown)
 
 
 @contextmanager
-def encode_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar for tokenizing, fed with (bytes done, bytes in all); None where stderr is no terminal."""
+def encode_progress() -> Iterator[Callable[[int, int | None], None] | None]:
+    """A progress bar for tokenizing, fed with (bytes done, bytes in all if known); None where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -121,6 +133,7 @@ def _report(prepared: Prepared) -> dict[str, Any]:
         "vocab_size": manifest.vocab_size,
         "tokenizer": manifest.tokenizer,
         "splits": splits,
+        "repetition": manifest.repetition and vars(manifest.repetition),
     }
 
 
@@ -139,3 +152,22 @@ def _show(report: Mapping[str, Any]) -> None:
     console = Console(stderr=True, highlight=False)
     console.print(table)
     console.print(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}", soft_wrap=True, markup=False)
+
+
+def note_repetition(manifest: Manifest) -> None:
+    """Say what of a corpus is there more than once, as far as that matters."""
+    from cli.display import note
+
+    found = manifest.repetition
+    if found is None:
+        return
+    documents = sum(split.documents for split in manifest.splits.values())
+    if found.documents:
+        note(
+            f"copies  {found.documents:,} of {documents:,} documents ({found.documents / documents:.1%}) repeat another"
+        )
+    if found.held_out is not None and found.held_out >= _MUCH_REPEATED:
+        note(
+            f"warning {found.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
+            "will look better than it is"
+        )

@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import completion
 from lm.errors import InputError, UsageError
 from lm.options import suggestion
 
 if TYPE_CHECKING:
     from lm.training.history import Curve, Summary
+
+
+_What = Annotated[
+    str,
+    typer.Option(
+        "--what",
+        metavar="NAME",
+        help="What to draw: loss, validation_loss, learning_rate, tokens_per_second, …",
+        autocompletion=completion.curves,
+    ),
+]
 
 
 def runs(
@@ -60,15 +72,18 @@ def _described(summary: Summary) -> dict[str, Any]:
 
 
 def plot(
-    run: Annotated[list[Path], typer.Argument(metavar="RUN…", help="One or more runs.")],
-    what: Annotated[
-        str, typer.Option("--what", metavar="NAME", help="loss, validation_loss, learning_rate, tokens_per_second, …")
-    ] = "loss",
+    run: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=completion.runs)
+    ],
+    what: _What = "loss",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing here.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write a picture, .png or .svg, instead of drawing here."),
     ] = None,
-    width: Annotated[int | None, typer.Option("--width", min=20, help="Columns [default: the terminal's].")] = None,
-    height: Annotated[int, typer.Option("--height", min=3, help="Lines of the drawing.")] = 16,
+    width: Annotated[
+        int | None, typer.Option("--width", min=20, metavar="N", help="Columns [default: the terminal's].")
+    ] = None,
+    height: Annotated[int, typer.Option("--height", min=3, metavar="N", help="Lines of the drawing.")] = 16,
 ) -> None:
     """Draw a quantity over the steps of one or several runs, here or as a picture.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 import time
@@ -148,7 +147,9 @@ def _described(alternatives: Alternatives, tokenizer: Tokenizer) -> list[dict[st
 
 def write_json(values: dict[str, Any]) -> None:
     """One object on one line."""
-    print(json.dumps(values, ensure_ascii=False), flush=True)
+    from cli.display import json_line
+
+    print(json_line(values), flush=True)
 
 
 def write_hypotheses(best: Sequence[Hypothesis], prompt: str, tokenizer: Tokenizer, *, as_json: bool) -> None:

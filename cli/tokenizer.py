@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import completion
 from cli.options import Given, takes
 from lm.config import DataConfig, TokenizerConfig
 from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from lm.data.corpus import Corpus
+    from lm.data.documents import Source
+    from lm.data.inspection import Fit
     from lm.data.tokenizer import Tokenizer
     from lm.data.tokenizer_training import Trained
 
@@ -25,21 +28,25 @@ app = typer.Typer(help="Train a tokenizer, encode text, decode ids, and look int
 Texts = Annotated[
     list[str],
     typer.Argument(
-        metavar="CORPUS",
-        help="Text or JSON Lines files (.gz, .xz and .zst too), folders, globs, or - for stdin.",
+        metavar="CORPUS…",
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), or - for stdin.",
         show_default=False,
     ),
 ]
 TokenizerPath = Annotated[
     Path,
-    typer.Argument(metavar="TOKENIZER", help="A tokenizer.json, or a run, checkpoint or folder that has one."),
+    typer.Argument(
+        metavar="TOKENIZER",
+        help="A tokenizer.json, or a run, checkpoint or folder that has one.",
+        autocompletion=completion.runs,
+    ),
 ]
 Specials = Annotated[
     list[str] | None,
     typer.Option(
         "--special",
         metavar="TOKEN",
-        help="A special token to add (may be repeated); bpe and byte have <|endoftext|> anyway.",
+        help="A special token to add; bpe and byte have <|endoftext|> anyway. Can be repeated.",
         rich_help_panel="Tokenizer",
     ),
 ]
@@ -52,7 +59,7 @@ Unknown = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _MEASURED_BYTES = 1_000_000
 _LONGEST = 12
@@ -85,7 +92,7 @@ def train(
     config = TokenizerConfig(**given["tokenizer"])
     tokenizer_training.check(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
-    surveyed = corpora.survey(documents.resolve(corpus, field=data.field), data)
+    surveyed = corpora.survey(documents.resolve(corpus, field=data.field, supervised=data.supervised), data)
     trained = tokenizer_training.train(
         corpora.training_texts(surveyed),
         config,
@@ -137,7 +144,10 @@ def _described(report: Mapping[str, Any]) -> str:
 def encode(
     tokenizer: TokenizerPath,
     text: Annotated[
-        str | None, typer.Argument(help="The text; without it all of stdin, line ends included.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="TEXT", help="The text; without it, all of stdin, line ends included.", show_default=False
+        ),
     ] = None,
     *,
     parse_special: Annotated[
@@ -155,7 +165,9 @@ def decode(
     tokenizer: TokenizerPath,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="IDS", help="The ids; without them stdin, as encode prints them.", show_default=False),
+        typer.Argument(
+            metavar="IDS", help="The ids, as encode prints them; without them, all of stdin.", show_default=False
+        ),
     ] = None,
     *,
     skip_special: Annotated[bool, typer.Option("--skip-special", help="Leave special tokens out.")] = False,
@@ -179,12 +191,13 @@ def decode(
 def inspect(
     tokenizer: TokenizerPath,
     text: Annotated[
-        str | None, typer.Argument(help="A text, to see how it splits; - for stdin.", show_default=False)
+        str | None,
+        typer.Argument(metavar="TEXT", help="A text, to see how it splits; - for stdin.", show_default=False),
     ] = None,
     *,
     file: Annotated[
         list[str] | None,
-        typer.Option("--file", metavar="FILE", help="Measure the tokenizer on these files (may be repeated)."),
+        typer.Option("--file", metavar="FILE", help="Measure the tokenizer on these files. Can be repeated."),
     ] = None,
     as_json: AsJson = False,
     given: Given,
@@ -203,8 +216,8 @@ def inspect(
 
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
-    sources = documents.resolve(file, field=data.field) if file else []
-    fit = inspection.measure(loaded, sources, data.separator) if sources else None
+    sources = documents.resolve(file, field=data.field, supervised=data.supervised) if file else []
+    fit = _fit(loaded, sources, data.separator) if sources else None
     longest = inspection.longest(loaded, _LONGEST)
     if as_json:
         print(json.dumps(token_view.described(loaded, longest, fit, ids), ensure_ascii=False))
@@ -213,6 +226,17 @@ def inspect(
     if ids is not None:
         print()
         token_view.show_tokens(loaded, ids)
+
+
+def _fit(tokenizer: Tokenizer, sources: Sequence[Source], separator: str) -> Fit:
+    from cli.prepare import encode_progress
+    from lm.data import documents, inspection
+
+    with encode_progress() as show:
+        total = documents.text_size(sources) if show else None
+        return inspection.measure(
+            tokenizer, sources, separator, progress=None if show is None else lambda done: show(done, total)
+        )
 
 
 def _numbers(text: str) -> list[int]:

@@ -5,6 +5,7 @@ RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
 RUN/last, RUN/best               one line each: the name of a checkpoint
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
+                                 source_tokenizer.json: only of an encoder-decoder with separate vocabularies
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model
 CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE = (
     "config.json", "tokenizer.json", "model.safetensors", "optimizer.safetensors", "state.json",
 )  # fmt: skip
+SOURCE_TOKENIZER = "source_tokenizer.json"
 MANIFEST = "manifest.json"
 
 
@@ -44,7 +46,8 @@ class TrainingState:
         tokens: tokens trained on.
         flops: arithmetic spent on them.
         seconds: time spent training, evaluations aside.
-        best_loss: lowest validation loss, nats per token.
+        best_loss: validation loss of the best checkpoint, nats per token.
+        best_bleu: its BLEU, of an encoder-decoder.
         best_step: where that was.
         finished: whether all the planned steps are done.
     """
@@ -55,18 +58,20 @@ class TrainingState:
     flops: float = 0.0
     seconds: float = 0.0
     best_loss: float | None = None
+    best_bleu: float | None = None
     best_step: int | None = None
     finished: bool = False
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to be used, and where it came from."""
+    """A model ready to be used, and where it came from; `source_tokenizer` is None where one serves for both sides."""
 
     model: DecoderOnly | EncoderDecoder
     tokenizer: Tokenizer
     config: RunConfig
     folder: Path
+    source_tokenizer: Tokenizer | None = None
 
 
 def save_checkpoint(
@@ -78,6 +83,7 @@ def save_checkpoint(
     optimizer: Mapping[str, Tensor],
     state: TrainingState,
     is_best: bool,
+    source_tokenizer: Tokenizer | None = None,
 ) -> Path:
     """Write `RUN/checkpoints/step-N` so that it is there whole or not at all; returns its folder."""
     folder = run / "checkpoints" / f"step-{state.step}"
@@ -86,6 +92,8 @@ def save_checkpoint(
     unfinished.mkdir(parents=True)
     files.write_json(unfinished / CONFIG, config.to_dict())
     tokenizer.save(unfinished / TOKENIZER)
+    if source_tokenizer is not None:
+        source_tokenizer.save(unfinished / SOURCE_TOKENIZER)
     save_file(dict(model), unfinished / MODEL)
     save_file(dict(optimizer), unfinished / OPTIMIZER)
     files.write_json(unfinished / STATE, dataclasses.asdict(state))
@@ -102,16 +110,24 @@ def save_checkpoint(
     return folder
 
 
+def refuse_existing(folder: Path) -> None:
+    """InputError if a folder holds a run, or is no folder that one could be made in."""
+    if any(folder.glob("checkpoints/step-*")):
+        raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, not a folder for a run (-o)")
+
+
 def remove_old(run: Path, *, keep: int) -> None:
     """Remove all checkpoints but the latest `keep` and those that `best` and `last` name; none at all for 0."""
     named = {(run / pointer).read_text().strip() for pointer in ("best", "last") if (run / pointer).is_file()}
-    for folder in _complete(run)[:-keep] if keep else []:
+    for folder in complete(run)[:-keep] if keep else []:
         if folder.name not in named:
             (folder / MANIFEST).unlink()  # first, so that half a checkpoint is never taken for one
             shutil.rmtree(folder)
 
 
-def _complete(run: Path) -> list[Path]:
+def complete(run: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first."""
     found = [manifest.parent for manifest in run.glob(f"checkpoints/step-*/{MANIFEST}")]
     return sorted(found, key=lambda folder: int(folder.name.removeprefix("step-")))
@@ -122,7 +138,10 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
 
     Args:
         path: a run folder or a checkpoint folder.
-        which: "best" (the last one where no best is known) or "last".
+        which: "best" (the last one where no best is known) or "last" (the latest that is complete).
+
+    Raises:
+        InputError: there is none, or the best one is gone: another would be taken for it.
     """
     if (path / MANIFEST).is_file() and (path / MODEL).is_file():
         return path
@@ -133,8 +152,10 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
             folder = path / "checkpoints" / (path / pointer).read_text().strip()
             if (folder / MANIFEST).is_file():
                 return folder
-    if complete := _complete(path):
-        return complete[-1]
+            if pointer == "best" and (others := complete(path)):
+                raise InputError(f"{folder}: the best checkpoint is missing; name another one, such as {others[-1]}")
+    if found := complete(path):
+        return found[-1]
     if (path / CONFIG).is_file() and (path / "checkpoints").is_dir():
         raise InputError(f"{path}: this run has no checkpoint yet")
     raise InputError(f"{path}: not a run (a folder that `lm train` made, with checkpoints/ in it)")
@@ -160,7 +181,14 @@ def load_model(path: Path, hardware: Hardware, *, which: str = "best") -> Loaded
         model = build_model(config.model)
     model.load_state_dict(load_file(folder / MODEL), assign=True)
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
-    return LoadedModel(model, Tokenizer.load(folder / TOKENIZER), config, folder)
+    tokenizer, source_tokenizer = load_tokenizers(folder)
+    return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
+
+
+def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
+    """The tokenizer of a checkpoint, and that of its sources if they have their own."""
+    of_source = folder / SOURCE_TOKENIZER
+    return Tokenizer.load(folder / TOKENIZER), Tokenizer.load(of_source) if of_source.is_file() else None
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from lm.options import Checked, option
 
 FORMAT_VERSION = 1
 END_OF_TEXT = "<|endoftext|>"
+LANGUAGE = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
+"""A code of a language."""
 IGNORED = -100  # as a target: nothing is to be predicted here
 
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "none"]
@@ -21,10 +24,12 @@ Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
 Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
+Criterion = Literal["loss", "bleu"]
 TokenizerKind = Literal["bpe", "char", "byte"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16"]
 BleuTokenizer = Literal["13a", "intl", "char", "zh", "none"]
+AttentionUnit = Literal["words", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,52 @@ class DataConfig(Checked):
         "text",
         "What holds the text in each line of JSON Lines files (.jsonl, .ndjson; stdin too, if its first line is so).",
     )
+    supervised: bool = option(
+        False,
+        "Each line of the JSON Lines is an example, {prompt, completion} or {text, label}; only the completion is "
+        "learned, or the label, which follows the text on a line of its own.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.supervised and self.field != DataConfig.field:
+            raise UsageError("--field names the text of documents; the fields of --supervised examples are fixed")
+
+
+@dataclass(frozen=True)
+class ParallelConfig(Checked):
+    """How pairs of sentences, a source and its translation, become tokens."""
+
+    bidirectional: bool = option(
+        False, "Learn both directions in one model; a tag before the source, such as <2de>, says which is wanted."
+    )
+    source_language: str | None = option(None, "Language of the sources [default: from file names, as in train.en].")
+    target_language: str | None = option(None, "Language of the targets [default: from file names, as in train.de].")
+    source_field: str = option("source", "What holds the source in each line of JSON Lines.")
+    target_field: str = option("target", "What holds the target in each line of JSON Lines.")
+    separate_vocabularies: bool = option(False, "Train a tokenizer for each language, instead of one on both.")
+    max_length: int = option(256, "Leave out pairs with more tokens than this on a side.", minimum=1)
+    max_ratio: float = option(
+        9.0, "Leave out pairs of which one side has more than this many times the tokens of the other.", minimum=1
+    )
+    bpe_dropout: float = option(
+        0.0,
+        "Probability of leaving out each merge of the BPE, so that words are seen in several pieces.",
+        minimum=0,
+        maximum=1,
+    )
+    bpe_dropout_until: float = option(1.0, "Share of the run after which BPE dropout ends.", minimum=0, maximum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bidirectional and self.separate_vocabularies:
+            raise UsageError(
+                "both directions share one vocabulary: leave out --separate-vocabularies or --bidirectional"
+            )
+        for name in ("source_language", "target_language"):
+            language = getattr(self, name)
+            if language is not None and not re.fullmatch(LANGUAGE, language):
+                raise UsageError(f"{name} is a code such as de or pt-BR, not {language!r} (--{name.replace('_', '-')})")
 
 
 @dataclass(frozen=True)
@@ -170,10 +221,30 @@ class TrainingConfig(Checked):
     label_smoothing: float = option(
         0.0, "Share of each target spread over the vocabulary; never when evaluating.", minimum=0, maximum=0.99
     )
-    sample: tuple[str, ...] = option(
-        (), "Continue this prompt after each evaluation, to see the model learn; can be repeated."
+    r_drop: float = option(
+        0.0,
+        "R-Drop: each batch goes through twice with other dropout, and this weighs how far the two may differ; "
+        "a step takes twice as long.",
+        minimum=0,
     )
-    compile: bool = option(False, "Compile the model with torch.compile, which pays off in long runs.")
+    ema: float = option(
+        0.0,
+        "Decay of a moving average of the weights, which is then what is evaluated and saved; 0 keeps none.",
+        minimum=0,
+        maximum=0.99999,
+    )
+    best_by: Criterion = option(
+        "loss", "What makes a checkpoint the best, and counts for --patience: the validation loss, or BLEU."
+    )
+    bleu_sentences: int = option(
+        2000, "Sentences of the validation split that are translated at each evaluation, for BLEU.", minimum=0
+    )
+    sample: tuple[str, ...] = option(
+        (), "Continue (or translate) this after each evaluation, to see the model learn. Can be repeated."
+    )
+    compile: bool = option(
+        False, "Compile the model with torch.compile, which pays off in long runs; a resumed run may change it."
+    )
     seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0)
 
     def __post_init__(self) -> None:
@@ -230,9 +301,9 @@ class SamplingConfig(Checked):
     logit_bias: tuple[str, ...] = option(
         (),
         "TEXT=VALUE or ID=VALUE: add to the logit of a token, or of the last token of a text after the others; "
-        "-inf bans it. Can be given several times.",
+        "-inf bans it. Can be repeated.",
     )
-    stop: tuple[str, ...] = option((), "End a text before this string. Can be given several times.")
+    stop: tuple[str, ...] = option((), "End a text before this string. Can be repeated.")
     seed: int | None = option(
         None, "Seed of the draws; sample i is the same for every -n [default: a fresh one].", minimum=0
     )
@@ -258,6 +329,47 @@ class BeamConfig(Checked):
         minimum=0,
         maximum=10,
     )
+
+
+@dataclass(frozen=True)
+class TranslationConfig(Checked):
+    """How sentences are translated."""
+
+    beam: int = option(
+        5, "Search for the likeliest translation with this many candidates at a time; 1 is greedy.", minimum=1
+    )
+    n_best: int = option(1, "Translations of each line, best first.", minimum=1)
+    length_penalty: float = option(
+        1.0,
+        "A translation's score is its log-probability divided by its number of tokens to this power; 0 favours short "
+        "ones.",
+        minimum=0,
+        maximum=10,
+    )
+    coverage_penalty: float = option(
+        0.0,
+        "Weighs how much of the source a translation has paid no attention to, and is taken from its score.",
+        minimum=0,
+        maximum=100,
+    )
+    max_length_ratio: float = option(
+        2.0, "Tokens that a translation may have for each token of its source.", minimum=0, maximum=1000
+    )
+    max_length_extra: int = option(20, "Tokens that it may have besides.", minimum=0)
+    batch_tokens: int = option(
+        2048, "Source tokens, padding included, translated side by side; changes the speed, not the result.", minimum=1
+    )
+    read_ahead: int | None = option(
+        None,
+        "Lines read before the first of them is translated, for batches of equal length [default: 4096, but 1 from a "
+        "terminal].",
+        minimum=1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length_ratio + self.max_length_extra < 1:
+            raise UsageError("this leaves no room for a translation (--max-length-ratio, --max-length-extra)")
 
 
 @dataclass(frozen=True)
@@ -288,6 +400,15 @@ class ScoringConfig(Checked):
     resamples: int = option(
         1000, "Resamples of the bootstrap behind confidence intervals and p-values; 0 for none.", minimum=0
     )
+
+
+@dataclass(frozen=True)
+class AttentionConfig(Checked):
+    """What is shown of attention weights."""
+
+    layer: int | None = option(None, "Only this layer, from 1 [default: the mean of all].", minimum=1)
+    head: int | None = option(None, "Only this head, from 1 [default: the mean of all].", minimum=1)
+    unit: AttentionUnit = option("words", "Rows and columns: words between spaces, or tokens.")
 
 
 @dataclass(frozen=True)
@@ -330,6 +451,7 @@ class RunConfig:
     model: ModelConfig = ModelConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     data: DataConfig = DataConfig()
+    parallel: ParallelConfig = ParallelConfig()
     training: TrainingConfig = TrainingConfig()
     hardware: HardwareConfig = HardwareConfig()
     preset: str | None = None
@@ -360,6 +482,7 @@ SECTIONS: dict[str, type] = {
     "model": ModelConfig,
     "tokenizer": TokenizerConfig,
     "data": DataConfig,
+    "parallel": ParallelConfig,
     "training": TrainingConfig,
     "hardware": HardwareConfig,
 }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import platform
 import statistics
 import sys
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -15,6 +18,7 @@ from lm.config import HardwareConfig
 from lm.errors import UsageError
 
 _WIDTH_FOR_BFLOAT16_ON_CPU = 128
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,21 @@ def training_hardware(config: HardwareConfig, *, d_model: int) -> Hardware:
 def _hardware(config: HardwareConfig, dtype: str) -> Hardware:
     threads = config.threads or torch.get_num_threads()
     torch.set_num_threads(threads)
+    _keep_freed_memory()
     return Hardware(device=_device(config), dtype=dtype, threads=threads)
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Have glibc keep the memory of freed tensors for the next ones.
+
+    It gives blocks of megabytes back to the system at once, and each new one is then faulted in page by page: a
+    log-softmax over 320 rows of 4000 logits takes 0.6 ms in kept memory and 4.3 ms in fresh memory.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, 1 << 25)  # the most that glibc allows
+        library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def _device(config: HardwareConfig) -> str:

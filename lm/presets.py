@@ -24,6 +24,7 @@ class Preset:
     model: Values = field(default_factory=dict)
     tokenizer: Values = field(default_factory=dict)
     data: Values = field(default_factory=dict)
+    parallel: Values = field(default_factory=dict)
     training: Values = field(default_factory=dict)
 
 
@@ -127,6 +128,21 @@ PRESETS: dict[str, Preset] = {
         {**_llama(30, 576, 9, 2048, 1536), "n_kv_heads": 3, "vocab_size": 49152}, {"vocab_size": 49152},
         training={**_LLAMA_TRAINING, "schedule": "wsd", "learning_rate": 3e-3, "final_learning_rate": 0.0},
     ),
+    "translation": Preset(
+        "3 M parameters: translation from tens of thousands of pairs of sentences, an hour on a laptop",
+        {
+            "vocab_size": 4000, "context_length": 256, "d_model": 160, "n_layers": 4, "n_encoder_layers": 4,
+            "n_heads": 4, "d_ff": 512, "positions": "sinusoidal", "norm": "layernorm", "activation": "relu",
+            "bias": True, "dropout": 0.3, "scale_embeddings": True,
+        },
+        {"vocab_size": 4000},
+        parallel={"bpe_dropout": 0.1, "bpe_dropout_until": 0.8},
+        training={
+            "batch_tokens": 3072, "epochs": 45.0, "learning_rate": 3e-3, "schedule": "linear",
+            "final_learning_rate": 0.0, "warmup_steps": 400, "beta2": 0.98, "label_smoothing": 0.1, "ema": 0.9995,
+            "evaluate_every": 1000, "best_by": "bleu",
+        },
+    ),
     "transformer-base": Preset(
         "the encoder-decoder of Vaswani et al. 2017, base",
         _transformer(512, 2048, 8, 0.1), {"vocab_size": 37000},
@@ -139,7 +155,7 @@ PRESETS: dict[str, Preset] = {
     ),
 }  # fmt: skip
 
-DEFAULT_PRESET = "tiny"
+DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET = "tiny", "translation"
 
 
 def preset(name: str) -> Preset:
@@ -160,10 +176,7 @@ def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
     given = given or {}
     sections = {}
     for section, config in SECTIONS.items():
-        values = {**getattr(row, section, {}), **given.get(section, {})}
-        if section == "training":
-            values = _one_length(values, given.get(section, {}))
-        sections[section] = config(**values)
+        sections[section] = config(**overlaid(getattr(row, section, {}), given.get(section, {})))
     return dataclasses.replace(RunConfig(preset=name), **sections)
 
 
@@ -195,10 +208,13 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     return name, values
 
 
-def _one_length(values: Values, given: Values) -> dict[str, Any]:
-    """A length that was given (steps, epochs or tokens) replaces the preset's, of whatever kind; so for batches."""
+def overlaid(values: Values, given: Values) -> dict[str, Any]:
+    """Values with those that were given in their place.
+
+    A length that was given (steps, epochs or tokens) replaces one of another kind; so for the size of a batch.
+    """
     kept = dict(values)
     for rivals in (LENGTHS, ("batch_size", "batch_tokens")):
         if any(given.get(name) is not None for name in rivals):
-            kept = {key: value for key, value in kept.items() if key not in rivals or key in given}
-    return kept
+            kept = {key: value for key, value in kept.items() if key not in rivals}
+    return {**kept, **given}

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
@@ -35,20 +35,48 @@ def train_tokenizer(
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
+    return tokenizer_of(
+        lambda: training_texts(corpus),
+        config,
+        identity=[corpus.separator, *(found.identity for found in corpus.sources)],
+        corpus_bytes=corpus.source_bytes,
+        special_tokens=special_tokens,
+        unknown=unknown,
+    )
+
+
+def tokenizer_of(
+    texts: Callable[[], Iterable[str]],
+    config: TokenizerConfig,
+    *,
+    identity: Sequence[str],
+    corpus_bytes: int,
+    special_tokens: Sequence[str] = (),
+    unknown: str | None = None,
+) -> Tokenizer:
+    """Train a tokenizer on texts, or find the one trained on the same before.
+
+    Args:
+        texts: gives the texts, as `tokenizer_training.train` takes them.
+        config: kind and size.
+        identity: what the texts follow from.
+        corpus_bytes: UTF-8 bytes of all of them.
+        special_tokens: to be added.
+        unknown: the character that stands for characters never seen.
+
+    Raises:
+        InputError: there is no text.
+        UsageError: the settings contradict each other.
+    """
     tokenizer_training.check(config, special_tokens=special_tokens, unknown=unknown)
-    limit = tokenizer_training.SAMPLE_BYTES
-    settings = [dataclasses.asdict(config), list(special_tokens), unknown, limit, corpus.separator]
-    depends = [FORMAT_VERSION, tokenizers.__version__, settings, [found.identity for found in corpus.sources]]
+    settings = [dataclasses.asdict(config), list(special_tokens), unknown, tokenizer_training.SAMPLE_BYTES]
+    depends = [FORMAT_VERSION, tokenizers.__version__, settings, list(identity)]
     path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
     try:
         return Tokenizer.load(path)
     except InputError:
         trained = tokenizer_training.train(
-            training_texts(corpus),
-            config,
-            corpus_bytes=corpus.source_bytes,
-            special_tokens=special_tokens,
-            unknown=unknown,
+            texts(), config, corpus_bytes=corpus_bytes, special_tokens=special_tokens, unknown=unknown
         )
     _keep(trained.tokenizer, path)
     return trained.tokenizer

@@ -71,8 +71,12 @@ def survey(sources: Sequence[Source], config: DataConfig) -> Corpus:
         InputError: a file is no UTF-8 text, or there is no text at all.
         UsageError: the validation fraction is not between 0 and 1.
     """
-    fraction = _fraction(config.validation)
-    held_out = documents.resolve([config.validation], field=config.field) if fraction is None else []
+    fraction = held_out_fraction(config.validation)
+    held_out = (
+        documents.resolve([config.validation], field=config.field, supervised=config.supervised)
+        if fraction is None
+        else []
+    )
     held_out_paths = {source.path.resolve() for source in held_out}
     kept = [source for source in sources if source.path.resolve() not in held_out_paths]
     surveys = _survey_all(kept, config.separator)
@@ -86,8 +90,12 @@ def _survey_all(sources: Sequence[Source], separator: str) -> tuple[Survey, ...]
     return surveys
 
 
-def _fraction(validation: str) -> Fraction | None:
-    """The number that `--validation` gives; None if it names files."""
+def held_out_fraction(validation: str) -> Fraction | None:
+    """The number that `--validation` gives; None if it names files.
+
+    Raises:
+        UsageError: it is not from 0 to below 1.
+    """
     try:
         fraction = Fraction(validation)
     except (ValueError, ZeroDivisionError):
@@ -136,8 +144,12 @@ def _divided(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragment]
 
 
 def _falls_below(fraction: Fraction, text: str) -> bool:
-    digest = hashlib.blake2b(text[:_HASHED_CHARACTERS].encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
+    return scattered(text[:_HASHED_CHARACTERS]) < fraction * 2**64
+
+
+def scattered(text: str) -> int:
+    """A hash of a text, spread evenly over 0 … 2**64 - 1: what falls below a bound is held out."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def training_texts(corpus: Corpus) -> Iterator[str]:

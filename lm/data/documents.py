@@ -1,7 +1,8 @@
 """Text files, folders, globs and stdin as documents, streamed in bounded memory.
 
 Files may be compressed (see `compression`). A file named `.jsonl` or `.ndjson` has a document a line: the text in one
-field of a JSON object (see `json_lines`); so has stdin if its first line is such an object.
+field of a JSON object (see `json_lines`); so has stdin if its first line is such an object. Where examples to learn
+from are asked for, any file has one of them a line (see `examples`), and as a document it is their texts joined.
 
 Any other text file is one document, unless it has separator lines: a line that is exactly the separator, ended by a
 line feed, by carriage return and line feed, or by the end of the file. A separator line ends a document and belongs to
@@ -25,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from lm.data import json_lines
+from lm.data import examples, json_lines
 from lm.data.compression import blocks, compression, without_suffix
 from lm.errors import InputError
 
@@ -49,11 +50,13 @@ class Source:
         name: what the user calls it, for messages.
         path: where its bytes are; for stdin and pipes a temporary copy.
         field: what holds the text, in JSON Lines.
+        supervised: whether each line is an example to learn from, a prompt and its completion.
     """
 
     name: str
     path: Path
     field: str = FIELD
+    supervised: bool = False
     spool: IO[bytes] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )  # deleted with the last Source that holds it
@@ -94,36 +97,51 @@ class Survey:
 
     @property
     def identity(self) -> str:
-        """What its documents follow from: the bytes and, for JSON Lines, the field."""
+        """What its documents follow from: the bytes and, for JSON Lines, what is read of each line."""
+        if self.source.supervised:
+            return f"{self.sha256} {' '.join(examples.FIELDS)}"
         return f"{self.sha256} {self.source.field}" if self.source.is_json_lines else self.sha256
 
 
-def resolve(patterns: Sequence[str], *, field: str = FIELD) -> list[Source]:
+def resolve(patterns: Sequence[str], *, field: str = FIELD, supervised: bool = False) -> list[Source]:
     """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
 
     A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths; hidden ones
-    are skipped. A glob (`**` goes into folders) stands for the files it matches.
+    are skipped; for examples only those of JSON Lines count. A glob (`**` goes into folders) stands for the files it
+    matches.
 
     Args:
         patterns: as a user gives them.
         field: what holds the text in JSON Lines.
+        supervised: whether each line of the files is an example to learn from.
 
     Raises:
         InputError: a file is missing, or a folder or glob holds no text file.
     """
     sources: dict[Path, Source] = {}
     for pattern in patterns:
-        for source in _resolve(pattern):
-            sources.setdefault(source.path.resolve(), dataclasses.replace(source, field=field))
+        for source in _resolve(pattern, json_lines.SUFFIXES if supervised else SUFFIXES):
+            found = dataclasses.replace(source, field=field, supervised=supervised)
+            sources.setdefault(source.path.resolve(), found)
     return list(sources.values())
 
 
-def _resolve(pattern: str) -> list[Source]:
+def text_size(sources: Iterable[Source]) -> int | None:
+    """Bytes of text in all, told by the files' sizes; None where those say something else: compressed, JSON Lines."""
+    size = 0
+    for source in sources:
+        if source.supervised or source.is_json_lines or compression(source.path, source.name):
+            return None
+        size += source.path.stat().st_size
+    return size
+
+
+def _resolve(pattern: str, suffixes: tuple[str, ...]) -> list[Source]:
     path = Path(pattern)
     if pattern == STDIN:
         return [_spool(sys.stdin.buffer, "stdin")]
     if path.is_dir():
-        return _in_folder(path)
+        return _in_folder(path, suffixes)
     if path.is_file():
         return [Source(pattern, path)]
     if path.exists():  # a pipe, as the shell's <(command) makes one, can be read only once
@@ -138,18 +156,18 @@ def _resolve(pattern: str) -> list[Source]:
     return sources
 
 
-def _in_folder(folder: Path) -> list[Source]:
-    below = (path for path in sorted(folder.rglob("*")) if _is_text(path) and path.is_file())
+def _in_folder(folder: Path, suffixes: tuple[str, ...]) -> list[Source]:
+    below = (path for path in sorted(folder.rglob("*")) if _is_text(path, suffixes) and path.is_file())
     shown = [path for path in below if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     if not shown:
-        raise InputError(f"{folder}: no {', '.join(SUFFIXES)} file in this folder; name other files one by one")
+        raise InputError(f"{folder}: no {', '.join(suffixes)} file in this folder; name other files one by one")
     return [Source(str(path), path) for path in shown]
 
 
-def _is_text(path: Path) -> bool:
+def _is_text(path: Path, suffixes: tuple[str, ...]) -> bool:
     """By the name: `a.txt`, `a.txt.gz` and `a.gz` are text, `a.tar.gz` is not."""
     inner = without_suffix(path.name)
-    return Path(inner).suffix.lower() in (SUFFIXES if inner == path.name else (*SUFFIXES, ""))
+    return Path(inner).suffix.lower() in (suffixes if inner == path.name else (*suffixes, ""))
 
 
 def _spool(stream: BinaryIO, name: str) -> Source:
@@ -200,9 +218,9 @@ def fragments(source: Source, separator: str, *, observe: Callable[[bytes], None
     Raises:
         InputError: the source is not a UTF-8 text file, or is damaged.
     """
-    text_blocks = _decoded(source, observe)
-    if source.is_json_lines:
-        for text in json_lines.texts(text_blocks, source.field, name=source.name):
+    text_blocks = decoded(source, observe)
+    if source.supervised or source.is_json_lines:
+        for text in _texts(text_blocks, source):
             for start in range(0, len(text), BLOCK_BYTES):
                 yield Fragment(text[start : start + BLOCK_BYTES], starts_document=start == 0)
         return
@@ -215,8 +233,23 @@ def fragments(source: Source, separator: str, *, observe: Callable[[bytes], None
             starts = False
 
 
-def _decoded(source: Source, observe: Callable[[bytes], None] | None) -> Iterator[str]:
-    """The text of a file, in blocks."""
+def _texts(blocks: Iterable[str], source: Source) -> Iterator[str]:
+    """The documents of a source that has one a line."""
+    if source.supervised:
+        return (example.prompt + example.completion for example in examples.examples(blocks, name=source.name))
+    return json_lines.texts(blocks, source.field, name=source.name)
+
+
+def decoded(source: Source, observe: Callable[[bytes], None] | None = None) -> Iterator[str]:
+    """The text of a file, in blocks.
+
+    Args:
+        source: the file.
+        observe: called with each block of the file's bytes, decompressed, as it is read.
+
+    Raises:
+        InputError: the source is not a UTF-8 text file, or is damaged.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     kind = compression(source.path, source.name)
     offset = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lm.data.documents import Source, fragments
@@ -39,8 +39,20 @@ class Fit:
         return self.tokens / self.words if self.words else None
 
 
-def measure(tokenizer: Tokenizer, sources: Sequence[Source], separator: str) -> Fit:
+def measure(
+    tokenizer: Tokenizer,
+    sources: Sequence[Source],
+    separator: str,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Fit:
     """Tokenize files of any size in bounded memory, and count.
+
+    Args:
+        tokenizer: what makes the tokens.
+        sources: the files.
+        separator: the line that ends a document within a file.
+        progress: called with the bytes of text that are done.
 
     Raises:
         InputError: a file is no text, or has characters that the tokenizer does not know.
@@ -57,6 +69,8 @@ def measure(tokenizer: Tokenizer, sources: Sequence[Source], separator: str) -> 
             words += len(piece.text.split()) - goes_on
             size += len(piece.text.encode())
             last = piece.text[-1]
+            if progress:
+                progress(size)
     return Fit(size, tokens, words)
 
 

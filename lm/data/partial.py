@@ -9,8 +9,10 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from lm import files
 
 _SECONDS_TO_LOCK = 60
 """A folder this old that nobody has locked is abandoned; a new one may be about to be locked."""
@@ -26,6 +28,25 @@ def partial_folder(place: Path) -> Iterator[Path]:
             yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def put_in_place(partial: Path, folder: Path, *, is_there: Callable[[], bool]) -> None:
+    """Give a complete folder its name; what had the name before goes.
+
+    Args:
+        partial: from `partial_folder`.
+        folder: its name.
+        is_there: says whether another process was faster, which leaves all as it is.
+    """
+    files.sync(partial)
+    if is_there():
+        return
+    replaced = partial.with_name(partial.name + "-replaced")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(replaced)
+    partial.rename(folder)
+    files.sync(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def remove_abandoned(folder: Path, name: str | None = None) -> None:

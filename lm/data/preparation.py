@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shutil
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +17,15 @@ import numpy as np
 from lm import files
 from lm.config import FORMAT_VERSION, DataConfig
 from lm.data import corpus as corpora
-from lm.data import shards
+from lm.data import repetition, shards
 from lm.data.cache import cache_root
 from lm.data.corpus import Corpus, Routed
 from lm.data.documents import Source, Survey
-from lm.data.partial import partial_folder, remove_abandoned
+from lm.data.example_preparation import write_examples
+from lm.data.partial import partial_folder, put_in_place, remove_abandoned
 from lm.data.pieces import Piece
-from lm.data.shards import Manifest, ShardWriter, SourceRecord, SplitName, SplitRecord
+from lm.data.repetition import Documents
+from lm.data.shards import Manifest, Repetition, ShardWriter, SourceRecord, SplitName, SplitRecord, Tokens
 from lm.data.tokenizer import FILE_NAME, Ids, Tokenizer
 from lm.errors import InputError
 
@@ -62,6 +64,7 @@ def prepare(
 
     Each document is written as its tokens after the tokenizer's start-of-text token. Where that is not also the
     end-of-text token, the latter follows; where it is, the next document's start serves, and one ends the split.
+    Examples to learn from are written as `example_store` describes.
 
     Args:
         sources: the corpus, as `documents.resolve` gives it.
@@ -142,7 +145,11 @@ def _write(
     """Write all files into a folder beside the final one, which then takes its place."""
     place = folder.absolute()
     with partial_folder(place) as partial:
-        splits = _write_splits(corpus, tokenizer, partial, progress)
+        repeated: Repetition | None = None
+        if config.supervised:
+            splits = write_examples(corpus, tokenizer, partial, dtype=_dtype(tokenizer), progress=progress)
+        else:
+            splits, repeated = _write_splits(corpus, tokenizer, partial, progress)
         manifest = Manifest(
             key=key,
             tokenizer=tokenizer.sha256,
@@ -150,15 +157,17 @@ def _write(
             dtype=_dtype(tokenizer),
             separator=config.separator,
             validation=config.validation,
+            supervised=config.supervised,
             sources=_records(corpus.sources),
             validation_sources=_records(corpus.validation_sources),
             splits=splits,
+            repetition=repeated,
         )
         _check(manifest, corpus)
         tokenizer.save(partial / FILE_NAME)
         files.sync(partial / FILE_NAME)
         files.write_json(partial / shards.MANIFEST, manifest.to_dict())
-        _put_in_place(partial, place, key)
+        put_in_place(partial, place, is_there=lambda: (there := _existing(place)) is not None and there.key == key)
     return manifest
 
 
@@ -168,7 +177,7 @@ def _dtype(tokenizer: Tokenizer) -> str:
 
 def _write_splits(
     corpus: Corpus, tokenizer: Tokenizer, folder: Path, progress: Progress | None
-) -> dict[str, SplitRecord]:
+) -> tuple[dict[str, SplitRecord], Repetition]:
     with contextlib.ExitStack() as opened:
         writers = {split: _SplitWriter(folder, split, tokenizer, _dtype(tokenizer)) for split in shards.SPLITS}
         for writer in writers.values():
@@ -178,11 +187,27 @@ def _write_splits(
             done += writers[item.split].add(item.piece, ids)
             if progress:
                 progress(done, corpus.bytes)
-        return {split: writer.close() for split, writer in writers.items()}
+        splits: dict[str, SplitRecord] = {split: writer.close() for split, writer in writers.items()}
+        return splits, _repetition(folder, writers, splits, tokenizer)
+
+
+def _repetition(
+    folder: Path, writers: Mapping[SplitName, _SplitWriter], splits: Mapping[str, SplitRecord], tokenizer: Tokenizer
+) -> Repetition:
+    train, held_out = (
+        Documents(Tokens(folder, split, splits[split]), np.array(writers[split].edges)) for split in shards.SPLITS
+    )
+    stretch = repetition.stretch_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
+    return repetition.measure(train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch)
 
 
 class _SplitWriter:
-    """Writes the documents of one split, with the tokens that part them."""
+    """Writes the documents of one split, with the tokens that part them.
+
+    Attributes:
+        edges: where each document begins and, when closed, where the last one ends. A start token belongs to its
+            document if it has an end token of its own; else the next start token, which ends it, does.
+    """
 
     def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer, dtype: str) -> None:
         self._shards = ShardWriter(folder, split, dtype=dtype)
@@ -190,23 +215,31 @@ class _SplitWriter:
         self._start = np.array([] if start is None else [start], dtype=np.uint32)
         self._end = np.array([] if end is None else [end], dtype=np.uint32)
         self._between = self._start if start == end else np.concatenate([self._end, self._start])
-        self._documents = self._bytes = 0
+        self._documents = self._tokens = self._bytes = 0
+        self._own_start = 0 if start == end else len(self._start)
+        self.edges = array("q")
 
     def add(self, piece: Piece, ids: Ids) -> int:
         """Write a piece; returns its size in bytes."""
         if piece.starts_document:
-            self._shards.append(self._between if self._documents else self._start)
+            self._append(self._between if self._documents else self._start)
             self._documents += 1
-        self._shards.append(ids)
+            self.edges.append(self._tokens - self._own_start)
+        self._append(ids)
         size = len(piece.text.encode())
         self._bytes += size
         return size
 
     def close(self) -> SplitRecord:
         if self._documents:
-            self._shards.append(self._end)
+            self._append(self._end)
         self._shards.close()
-        return SplitRecord(self._documents, sum(self._shards.shards), self._bytes, tuple(self._shards.shards))
+        self.edges.append(self._tokens)
+        return SplitRecord(self._documents, self._tokens, self._bytes, tuple(self._shards.shards))
+
+    def _append(self, ids: Ids) -> None:
+        self._shards.append(ids)
+        self._tokens += len(ids)
 
     def discard(self) -> None:
         """Let go of a file that is still open: writing has failed."""
@@ -269,16 +302,3 @@ def _check(manifest: Manifest, corpus: Corpus) -> None:
 
 def _records(surveys: Iterable[Survey]) -> tuple[SourceRecord, ...]:
     return tuple(SourceRecord(found.source.name, found.size, found.sha256) for found in surveys)
-
-
-def _put_in_place(partial: Path, folder: Path, key: str) -> None:
-    """Give the complete folder its name; what had the name before goes, unless it is the same."""
-    files.sync(partial)
-    if (existing := _existing(folder)) and existing.key == key:  # another process was faster
-        return
-    replaced = partial.with_name(partial.name + "-replaced")
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(replaced)
-    partial.rename(folder)
-    files.sync(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)

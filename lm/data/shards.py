@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from lm import options
 from lm.config import FORMAT_VERSION
+from lm.data.array_writer import ArrayWriter
 from lm.errors import InputError, UsageError
 
 SplitName = Literal["train", "validation"]
@@ -54,6 +54,22 @@ class SplitRecord:
 
 
 @dataclass(frozen=True)
+class Repetition:
+    """How much of a corpus is there more than once (see `repetition`).
+
+    Attributes:
+        documents: how many, of both splits, have the same tokens as one that is counted already.
+        held_out: share of the held-out text that occurs in the training split too, in stretches of `stretch` tokens or
+            as a whole document shorter than that; None without held-out text.
+        stretch: in tokens.
+    """
+
+    documents: int
+    held_out: float | None
+    stretch: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Where tokens come from and how many there are; `manifest.json` is this, as JSON.
 
@@ -67,6 +83,8 @@ class Manifest:
         sources: the files of the corpus.
         validation_sources: the files of the validation split, where it has its own.
         splits: what "train" and "validation" hold.
+        supervised: whether they are examples to learn from (see `example_store`).
+        repetition: what of the text is there more than once; None for examples, and where it was not looked for.
     """
 
     key: str
@@ -78,6 +96,8 @@ class Manifest:
     sources: tuple[SourceRecord, ...]
     validation_sources: tuple[SourceRecord, ...]
     splits: dict[str, SplitRecord]
+    supervised: bool = False
+    repetition: Repetition | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the format's version in front."""
@@ -97,6 +117,8 @@ class Manifest:
                 name: SplitRecord(**{**record, "shards": tuple(record["shards"])})
                 for name, record in fields["splits"].items()
             }
+            if (repetition := fields.get("repetition")) is not None:
+                fields["repetition"] = options.build(Repetition, repetition, where=where)
             return options.build(cls, fields, where=where)
         except (KeyError, TypeError, AttributeError, UsageError) as error:
             raise InputError(f"{where}: not a manifest of prepared tokens ({error})") from None
@@ -142,9 +164,8 @@ def shard_name(split: str, number: int) -> str:
 class Tokens:
     """The tokens of one split, read through mmap: only what is asked for is loaded."""
 
-    def __init__(self, folder: Path, split: SplitName) -> None:
-        """Open a split of a folder of shards; InputError if it is not complete."""
-        record = read_manifest(folder).splits[split]
+    def __init__(self, folder: Path, split: SplitName, record: SplitRecord) -> None:
+        """Open the shards that a record tells of; InputError if they are not complete."""
         self._shards = [
             _open_shard(folder / shard_name(split, number), tokens) for number, tokens in enumerate(record.shards)
         ]
@@ -184,7 +205,7 @@ def open_split(folder: Path | str, split: SplitName) -> Tokens:
     Raises:
         InputError: the folder holds no prepared tokens, or they are damaged.
     """
-    return Tokens(Path(folder), split)
+    return Tokens(Path(folder), split, read_manifest(Path(folder)).splits[split])
 
 
 class ShardWriter:
@@ -192,46 +213,30 @@ class ShardWriter:
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str, shard_tokens: int = SHARD_TOKENS) -> None:
         """Writes into `folder`, which exists."""
-        self._folder = folder
-        self._split = split
-        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._folder, self._split, self._dtype = folder, split, dtype
         self._shard_tokens = shard_tokens
-        self._stream: BinaryIO | None = None
+        self._shard: ArrayWriter | None = None
         self.shards: list[int] = []
 
     def append(self, ids: npt.NDArray[Any]) -> None:
         """Write some tokens."""
         while len(ids):
-            if self._stream is None or self.shards[-1] == self._shard_tokens:
-                self._start_shard()
-            assert self._stream is not None
-            part = ids[: self._shard_tokens - self.shards[-1]]
-            self._stream.write(part.astype(self._dtype, copy=False).tobytes())
-            self.shards[-1] += len(part)
+            if self._shard is None or len(self._shard) == self._shard_tokens:
+                self.close()
+                path = self._folder / shard_name(self._split, len(self.shards))
+                self._shard = ArrayWriter(path, dtype=self._dtype)
+                self.shards.append(0)
+            part = ids[: self._shard_tokens - len(self._shard)]
+            self._shard.append(part)
+            self.shards[-1] = len(self._shard)
             ids = ids[len(part) :]
 
     def close(self) -> None:
         """Finish the last shard; all are on disk when this returns."""
-        if self._stream is not None:
-            # The header was written with room for any length.
-            self._stream.seek(0)
-            self._write_header(self._stream)
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
-            self.discard()
+        if self._shard is not None:
+            self._shard.close()
 
     def discard(self) -> None:
         """Close the file without finishing it."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def _start_shard(self) -> None:
-        self.close()
-        self.shards.append(0)
-        self._stream = (self._folder / shard_name(self._split, len(self.shards) - 1)).open("wb")
-        self._write_header(self._stream)
-
-    def _write_header(self, stream: BinaryIO) -> None:
-        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.shards[-1],)}
-        np.lib.format.write_array_header_1_0(stream, header)
+        if self._shard is not None:
+            self._shard.discard()

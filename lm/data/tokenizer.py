@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from lm.data.bpe_dropout import Merges
 from lm.data.character_table import CharacterTable
 from lm.data.spelling import is_byte_level, spelled_byte, spelled_bytes
 from lm.data.text_stream import TextStream
@@ -155,6 +156,37 @@ class Tokenizer:
             return [self._table.encode(text) for text in texts]
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in self._encodings(texts, self._backend)]
 
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
+        """The ids of several texts, and for each id the number of its word in the text.
+
+        Tokens never reach from one word into the next, and a word's tokens depend on the word alone. Where the
+        tokenizer knows no words, each token is one.
+
+        Raises:
+            InputError: as for `encode`.
+        """
+        if self._table:
+            return [(ids, np.arange(len(ids), dtype=np.uint32)) for ids in map(self._table.encode, texts)]
+        try:
+            encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
+        return [
+            (np.array(encoding.ids, dtype=np.uint32), np.array(encoding.word_ids, dtype=np.uint32))
+            for encoding in encodings
+        ]
+
+    @cached_property
+    def merges(self) -> Merges | None:
+        """The merge rules, if the tokenizer has any that make whole tokens of its words' characters."""
+        model = self._description["model"]
+        marks = [model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")]
+        if self.kind != "bpe" or not model["merges"] or any(marks):
+            return None
+        rules = [rule.split(" ") if isinstance(rule, str) else rule for rule in model["merges"]]
+        bytes_spelled = (index for token, index in model["vocab"].items() if spelled_byte(token) is not None)
+        return Merges(model["vocab"], rules, whole=[*self._backend.get_added_tokens_decoder(), *bytes_spelled])
+
     def character_ends(self, text: str) -> list[int]:
         """Where each token of `encode(text)` ends, in characters of the text, as far as the tokenizer can tell.
 
@@ -195,6 +227,11 @@ class Tokenizer:
     def decode_stream(self, *, skip_special: bool = True) -> TextStream:
         """A decoder that is fed one id at a time and never splits a character; joined, it equals `decode`."""
         return TextStream(self._backend, self._description, skip_special=skip_special)
+
+    def token(self, index: int) -> str | None:
+        """A token as the vocabulary spells it; None where it has none with this id."""
+        name: str | None = self._backend.id_to_token(index)
+        return name
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes a token stands for inside a text: part of a character, perhaps; a special token its name."""

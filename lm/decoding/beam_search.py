@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from lm.decoding.filters import among_best
+from lm.decoding.filters import Filter, History, among_best
 from lm.decoding.generate import FinishReason
 from lm.decoding.steps import Steps
 from lm.errors import UsageError
+
+_GONE_BEFORE_ROWS_MOVE = 1 / 8
+"""Share of the rows whose sources are done, before they leave the batch: moving costs about as much as a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,8 @@ class Hypothesis:
     Attributes:
         tokens: the one that ended it is among them.
         logprobs: of each token, in nats.
-        score: the sum of the log-probabilities, divided by the number of tokens to the power of the length penalty.
+        score: the sum of the log-probabilities, divided by the number of tokens to the power of the length penalty,
+            and what was added for its end.
         finish_reason: whether the text is complete ("end_of_text") or has all the tokens asked for ("length").
     """
 
@@ -31,39 +37,25 @@ class Hypothesis:
     finish_reason: FinishReason
 
 
-@dataclass(slots=True)
-class _Partial:
-    """A continuation that has not ended, and the row of the steps that it is in."""
-
-    row: int
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    total: float = 0.0
-
-
-@dataclass(slots=True)
-class _Beam:
-    """The hypotheses of one source, the unfinished ones best first."""
-
-    live: list[_Partial]
-    finished: list[Hypothesis] = field(default_factory=list)
-
-
 @torch.inference_mode()
 def beam_search(
     steps: Steps,
     prompts: Tensor,
     *,
     beam_size: int,
-    max_tokens: int,
+    max_tokens: int | Sequence[int],
     stop_ids: Collection[int] = (),
     length_penalty: float = 1.0,
     n: int = 1,
+    refill: bool = False,
+    filters: Sequence[Filter] = (),
+    ending: Callable[[], Tensor] | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the most likely continuations of each source.
 
     Each step keeps the best `beam_size` continuations by their summed log-probability, fewer by those that finished
-    before: a finished one keeps its place in the beam. A source is done when none that is unfinished can end among
+    before: a finished one keeps its place in the beam. Or, with `refill`, the next best takes its place, and the
+    search ends when `beam_size` have finished. A source is done as well when none that is unfinished can end among
     its `n` best. With a beam of 1 this is greedy decoding. Of equal candidates the one wins that goes on from the
     better hypothesis, and then the one with the lower id.
 
@@ -71,10 +63,15 @@ def beam_search(
         steps: of a model, with nothing fed yet; an encoder-decoder's hold the memory of one source a row.
         prompts: (sources, length) ids to continue.
         beam_size: candidates for each source.
-        max_tokens: how many tokens a continuation may have.
+        max_tokens: how many tokens a continuation may have, at least 1; for all sources, or for each.
         stop_ids: tokens that end one.
         length_penalty: at least 0; see `Hypothesis.score`.
         n: how many are wanted of each source, at most `beam_size`.
+        refill: give the places of finished hypotheses to others, as fairseq and CTranslate2 do.
+        filters: applied to the logits; what they change counts as the token's log-probability, and is not
+            normalised again.
+        ending: gives what is added to the score of a hypothesis that ends now, for each row of the steps: (rows,), at
+            most 0.
 
     Returns:
         For each source its `n` best hypotheses (or all there can be, if fewer), best first.
@@ -86,66 +83,196 @@ def beam_search(
     """
     if n > beam_size:
         raise UsageError(f"a beam of {beam_size} has no {n} best: make --beam at least {n}, or -n at most {beam_size}")
-    beams = [_Beam([_Partial(row)]) for row in range(len(prompts))]
-    active = beams
+    limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
+    enough = beam_size if refill else None
+    sources = [_Source(row, limit, n, enough, length_penalty) for row, limit in enumerate(limits)]
+    stops = torch.tensor([*stop_ids], dtype=torch.long)
+    beams = _Beams.start(sources)
     logits = steps.feed(prompts, last_only=True)[:, -1]
-    for length in range(1, max_tokens + 1):
-        _extend(active, logits, beam_size, stop_ids, length**length_penalty)
-        active = [beam for beam in active if _can_improve(beam, n, max_tokens**length_penalty)]
-        if not active or length == max_tokens:
-            break
-        live = [partial for beam in active for partial in beam.live]
-        steps.reorder(torch.tensor([partial.row for partial in live]))
-        logits = steps.feed(torch.tensor([partial.tokens[-1:] for partial in live]))[:, -1]
-        for row, partial in enumerate(live):
-            partial.row = row
-    for beam in active:
-        beam.finished += [_hypothesis(partial, max_tokens**length_penalty, "length") for partial in beam.live]
-    return [sorted(beam.finished, key=lambda hypothesis: -hypothesis.score)[:n] for beam in beams]
+    while True:
+        filtered = _filtered(logits, filters, beams, prompts) if filters else logits
+        candidates = _candidates(beams, logits, filtered, beam_size + len(stops))
+        added = ending().view(beams.totals.shape).tolist() if ending else None
+        ends, goes_on = _chosen(beams, candidates, stops, beam_size, refill=refill)
+        _finish(beams, candidates, ends, "end_of_text", added)
+        _finish(beams, candidates, goes_on & beams.at_limit(), "length", added)
+        beams, rows = _go_on(beams, candidates, goes_on & ~beams.at_limit())
+        if not beams.sources:
+            return [source.best() for source in sources]
+        steps.reorder(rows)
+        logits = steps.feed(beams.tokens[:, :, -1].reshape(-1, 1))[:, -1]
 
 
-def _extend(beams: Sequence[_Beam], logits: Tensor, beam_size: int, stop_ids: Collection[int], divisor: float) -> None:
-    """Replace the unfinished hypotheses of each beam by their best continuations, and put those that end apart."""
-    for beam, candidates in zip(beams, _candidates(beams, logits, beam_size), strict=True):
-        grown = []
-        for total, rank, token in candidates[: beam_size - len(beam.finished)]:
-            parent = beam.live[rank]
-            logprobs = (*parent.logprobs, total - parent.total)
-            grown.append(_Partial(parent.row, (*parent.tokens, token), logprobs, total))
-        beam.finished += [_hypothesis(one, divisor, "end_of_text") for one in grown if one.tokens[-1] in stop_ids]
-        beam.live = [one for one in grown if one.tokens[-1] not in stop_ids]
+@dataclass(slots=True)
+class _Source:
+    """What is known of one source.
+
+    Attributes:
+        row: of the prompts.
+        limit: tokens that a continuation may have.
+        n: hypotheses wanted.
+        enough: hypotheses that end the search; None if only others that cannot win do.
+        length_penalty: see `Hypothesis.score`.
+        finished: hypotheses so far.
+    """
+
+    row: int
+    limit: int
+    n: int
+    enough: int | None
+    length_penalty: float
+    finished: list[Hypothesis] = field(default_factory=list)
+
+    def finish(self, tokens: Sequence[int], sums: Sequence[float], reason: FinishReason, added: float) -> None:
+        """Take a hypothesis, with the summed log-probability up to each of its tokens."""
+        logprobs = [after - before for before, after in pairwise((0.0, *sums))]
+        score = sums[-1] / len(tokens) ** self.length_penalty + added
+        self.finished.append(Hypothesis(tuple(tokens), tuple(logprobs), score, reason))
+
+    def is_done(self, best: float) -> bool:
+        """Whether no hypothesis that goes on, the best with this total, can end among those wanted.
+
+        At best one grows to the full length for nothing.
+        """
+        if best == -math.inf or (self.enough is not None and len(self.finished) >= self.enough):
+            return True
+        return len(self.finished) >= self.n and best / self.limit**self.length_penalty <= self.best()[-1].score
+
+    def best(self) -> list[Hypothesis]:
+        """The hypotheses wanted, best first."""
+        return sorted(self.finished, key=lambda hypothesis: -hypothesis.score)[: self.n]
 
 
-def _candidates(beams: Sequence[_Beam], logits: Tensor, k: int) -> list[list[tuple[float, int, int]]]:
-    """The `k` best continuations of each beam, best first: total, rank of the parent, token.
+@dataclass(frozen=True, slots=True)
+class _Beams:
+    """Hypotheses that go on, of all sources in the batch; best first. On the CPU: they are few.
+
+    Attributes:
+        sources: those in the batch.
+        totals: (sources, width) float64, summed log-probabilities; -inf where a place is empty.
+        tokens: (sources, width, length).
+        sums: (sources, width, length) float64, summed log-probabilities up to each token.
+    """
+
+    sources: Sequence[_Source]
+    totals: Tensor
+    tokens: Tensor
+    sums: Tensor
+
+    @classmethod
+    def start(cls, sources: Sequence[_Source]) -> _Beams:
+        """One hypothesis each, without tokens."""
+        totals = torch.zeros(len(sources), 1, dtype=torch.float64)
+        nothing = totals[:, :, None][..., :0]
+        return cls(sources, totals, nothing.long(), nothing)
+
+    def at_limit(self) -> Tensor:
+        """(sources, 1): whether hypotheses that are one token longer have all the tokens that they may have."""
+        return torch.tensor([[self.tokens.shape[2] + 1 >= source.limit] for source in self.sources])
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Continuations of the hypotheses of each source, best first: (sources, n) each, on the CPU.
+
+    Attributes:
+        totals: float64, summed log-probabilities; -inf for what is ruled out.
+        parents: places of the hypotheses that they go on from.
+        tokens: what they go on with.
+    """
+
+    totals: Tensor
+    parents: Tensor
+    tokens: Tensor
+
+
+def _filtered(logits: Tensor, filters: Sequence[Filter], beams: _Beams, prompts: Tensor) -> Tensor:
+    """The logits after all filters."""
+    before = prompts.cpu()[[source.row for source in beams.sources], None].expand(-1, beams.tokens.shape[1], -1)
+    tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
+    for apply in filters:
+        logits = apply(logits, History(tokens, prompts.shape[1]))
+    return logits
+
+
+def _candidates(beams: _Beams, logits: Tensor, filtered: Tensor, k: int) -> _Candidates:
+    """The `k` best continuations of each hypothesis.
 
     Totals are float64: in float32 a long text's total would make tokens equal that are not.
     """
-    if logits.device.type == "mps":  # has no float64
-        logits = logits.cpu()
-    vocabulary, width = logits.shape[-1], max(len(beam.live) for beam in beams)
-    before = torch.tensor([partial.total for beam in beams for partial in beam.live], dtype=torch.float64)
-    places = [place * width + rank for place, beam in enumerate(beams) for rank in range(len(beam.live))]
-    totals = torch.full((len(beams) * width, vocabulary), -torch.inf, dtype=torch.float64, device=logits.device)
-    totals[places] = before.to(logits.device)[:, None] + logits.double() - logits.logsumexp(-1, keepdim=True).double()
-    totals = totals.view(len(beams), width * vocabulary)  # a beam with fewer rows than others ends in -inf
-    k = min(k, totals.shape[1])
-    chosen = among_best(totals, k).nonzero()[:, 1].view(len(beams), k)
-    values, order = totals.gather(1, chosen).sort(stable=True, descending=True)
-    pairs = zip(values.tolist(), chosen.gather(1, order).tolist(), strict=True)
-    return [
-        [(total, *divmod(index, vocabulary)) for total, index in zip(*pair, strict=True) if total > -torch.inf]
-        for pair in pairs
-    ]
+    values, tokens = _best(filtered, k)
+    logprobs = logits.log_softmax(-1).gather(1, tokens)
+    if filtered is not logits:
+        logprobs += values - logits.gather(1, tokens)
+    shape = (*beams.totals.shape, -1)
+    totals = beams.totals[:, :, None] + logprobs.cpu().double().reshape(shape)
+    ordered, order = totals.flatten(1).sort(stable=True, descending=True)
+    return _Candidates(ordered, order // totals.shape[2], tokens.cpu().reshape(len(totals), -1).gather(1, order))
 
 
-def _can_improve(beam: _Beam, n: int, greatest_divisor: float) -> bool:
-    """Whether an unfinished hypothesis may end among the best `n`: at best it grows to the full length for nothing."""
-    if not beam.live or len(beam.finished) < n:
-        return bool(beam.live)
-    worst = sorted((hypothesis.score for hypothesis in beam.finished), reverse=True)[n - 1]
-    return beam.live[0].total / greatest_divisor > worst
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The `k` best of each row of (rows, n) and their places, best first, of equal ones the first ones first."""
+    k = min(k, scores.shape[1])
+    values, places = scores.topk(min(k + 1, scores.shape[1]))
+    if not bool((values[:, 1:] == values[:, :-1]).any()):
+        return values[:, :k], places[:, :k]
+    places = among_best(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
+    values, order = scores.gather(1, places).sort(stable=True, descending=True)
+    return values, places.gather(1, order)
 
 
-def _hypothesis(partial: _Partial, divisor: float, reason: FinishReason) -> Hypothesis:
-    return Hypothesis(partial.tokens, partial.logprobs, partial.total / divisor, reason)
+def _chosen(
+    beams: _Beams, candidates: _Candidates, stops: Tensor, beam_size: int, *, refill: bool
+) -> tuple[Tensor, Tensor]:
+    """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
+    possible, is_stop = candidates.totals > -torch.inf, torch.isin(candidates.tokens, stops)
+    taken = torch.tensor([0 if refill else len(source.finished) for source in beams.sources])
+    first = possible & (torch.arange(possible.shape[1]) < beam_size - taken[:, None])
+    if not refill:
+        return first & is_stop, first & ~is_stop
+    others = possible & ~is_stop
+    return first & is_stop, others & (others.cumsum(1) <= beam_size)
+
+
+def _finish(
+    beams: _Beams,
+    candidates: _Candidates,
+    chosen: Tensor,
+    reason: FinishReason,
+    added: Sequence[Sequence[float]] | None,
+) -> None:
+    """Put some candidates, (sources, n) booleans, among the finished hypotheses of their sources."""
+    for place, candidate in chosen.nonzero().tolist():
+        parent = int(candidates.parents[place, candidate])
+        tokens = [*beams.tokens[place, parent].tolist(), int(candidates.tokens[place, candidate])]
+        sums = [*beams.sums[place, parent].tolist(), float(candidates.totals[place, candidate])]
+        beams.sources[place].finish(tokens, sums, reason, added[place][parent] if added else 0.0)
+
+
+def _go_on(beams: _Beams, candidates: _Candidates, chosen: Tensor) -> tuple[_Beams, Tensor]:
+    """The hypotheses that some candidates, (sources, n) booleans, make; and the rows of the steps they go on from.
+
+    Sources that are done have none; now and then they leave the batch.
+    """
+    width = int(chosen.sum(1).max())
+    order = (~chosen).sort(stable=True).indices[:, :width]  # the chosen ones first
+    totals = candidates.totals.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
+    best = totals[:, 0].tolist() if width else [-math.inf] * len(totals)
+    done = [source.is_done(total) for source, total in zip(beams.sources, best, strict=True)]
+    kept = torch.arange(len(done))
+    if all(done) or sum(done) > _GONE_BEFORE_ROWS_MOVE * len(done):
+        kept = torch.tensor([place for place, is_done in enumerate(done) if not is_done], dtype=torch.long)
+    elif any(done):
+        totals[torch.tensor(done)] = -torch.inf
+    order = order[kept]
+    parents = candidates.parents[kept].gather(1, order)
+    totals, tokens = totals[kept], candidates.tokens[kept].gather(1, order)
+    before = parents[:, :, None].expand(-1, -1, beams.tokens.shape[2])
+    rows = kept[:, None] * beams.totals.shape[1] + parents
+    grown = _Beams(
+        [beams.sources[place] for place in kept.tolist()],
+        totals,
+        torch.cat((beams.tokens[kept].gather(1, before), tokens[:, :, None]), dim=2),
+        torch.cat((beams.sums[kept].gather(1, before), totals[:, :, None]), dim=2),
+    )
+    return grown, rows.flatten()

@@ -76,26 +76,28 @@ def end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 @torch.inference_mode()
 def generate(
     steps: Steps,
-    prompt: Sequence[int],
+    prompt: Sequence[int] | Tensor,
     sampler: Sampler,
     *,
-    max_tokens: int,
+    max_tokens: int | Sequence[int],
     stop_ids: Collection[int] = (),
     n: int = 1,
     first: int = 0,
+    numbers: Sequence[int] = (),
     texts: Sequence[TextUntil] = (),
     alternatives: int = 0,
 ) -> Iterator[Token | Finish]:
-    """Continue a prompt in `n` samples side by side; those that end leave the batch.
+    """Continue a prompt, or one for each of several sources, in samples side by side; those that end leave the batch.
 
     Args:
         steps: of a model, with nothing fed yet.
-        prompt: ids, at least one.
+        prompt: ids, at least one; or (sources, length) of them.
         sampler: chooses the tokens; sample i draws the same numbers whatever `n` and `first`.
-        max_tokens: how many tokens a sample may have.
+        max_tokens: how many tokens a sample may have, at least 1; for all samples, or for each.
         stop_ids: tokens that end a sample.
-        n: how many samples.
+        n: how many samples of each prompt.
         first: number of the first sample; the others follow.
+        numbers: of all samples, instead.
         texts: one a sample, if text is wanted, or is to end at a stop string.
         alternatives: how many of the most likely tokens come with each token.
 
@@ -105,14 +107,20 @@ def generate(
     Raises:
         UsageError: the sampler rules out every token.
     """
-    logits = steps.feed(torch.tensor([list(prompt)]), last_only=True)[:, -1]
+    tokens = prompt.cpu() if isinstance(prompt, Tensor) else torch.tensor([list(prompt)])
+    length, sources = tokens.shape[1], torch.arange(len(tokens)).repeat_interleave(n)
+    logits = steps.feed(tokens, last_only=True)[:, -1]
     if n > 1:
-        steps.reorder(torch.zeros(n, dtype=torch.long))
-        logits = logits.expand(n, -1)
-    rows = [_Row(first + i, sampler.generator(first + i), texts[i] if texts else None) for i in range(n)]
-    tokens = torch.tensor([list(prompt)]).expand(n, -1)
-    for remaining in reversed(range(max_tokens)):
-        chosen, logprobs = sampler.choose(logits, [row.generator for row in rows], History(tokens, len(prompt)))
+        steps.reorder(sources)
+        logits, tokens = logits[sources.to(logits.device)], tokens[sources]
+    numbers = numbers or range(first, first + len(sources))
+    limits = [max_tokens] * len(sources) if isinstance(max_tokens, int) else max_tokens
+    rows = [
+        _Row(number, limit, sampler.generator(number), texts[i] if texts else None)
+        for i, (number, limit) in enumerate(zip(numbers, limits, strict=True))
+    ]
+    while True:
+        chosen, logprobs = sampler.choose(logits, [row.generator for row in rows], History(tokens, length))
         others = _most_likely(logits, alternatives)
         going = []
         ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()  # the one transfer of a step
@@ -121,7 +129,7 @@ def generate(
                 raise UsageError("no token is left to choose: --logit-bias or --no-repeat-ngram rules out every one")
             fresh = row.text.feed(token) if row.text else ""
             yield Token(row.number, token, logprob, fresh, others[index] if others else ())
-            if token in stop_ids or row.is_stopped or not remaining:
+            if token in stop_ids or row.is_stopped or tokens.shape[1] + 1 - length >= row.limit:
                 yield row.finish("end_of_text" if token in stop_ids else "length")
             else:
                 going.append(index)
@@ -140,6 +148,7 @@ class _Row:
     """A sample that goes on."""
 
     number: int
+    limit: int
     generator: random.Random
     text: TextUntil | None
 

@@ -19,7 +19,7 @@ from lm.data.pieces import Piece, pieces
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError
 from lm.evaluation.windows import Cutter, Ids, Window
-from lm.model.transformer import DecoderOnly
+from lm.model.transformer import DecoderOnly, Transformer
 
 Nats = npt.NDArray[np.float64]
 
@@ -233,12 +233,12 @@ def _score_windows(model: DecoderOnly, batch: Sequence[Window]) -> list[Nats]:
         device = next(model.parameters()).device
         tokens, mask = torch.from_numpy(padded).to(device), torch.from_numpy(scored).to(device)
         hidden = model.hidden(tokens[:, :-1])[mask[:, 1:]]  # padding comes last, so nothing that counts sees it
-        nats = _surprisals(model, hidden, tokens[mask])
+        nats = surprisals(model, hidden, tokens[mask])
     parts = np.split(nats, np.cumsum([window.scored for window in batch])[:-1])
     return [np.concatenate((np.full(window.unscored, np.nan), part)) for window, part in zip(batch, parts, strict=True)]
 
 
-def _surprisals(model: DecoderOnly, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:
+def surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:
     """(tokens, d_model) final states and (tokens,) ids that follow them -> (tokens,) nats."""
     rows = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
     parts = [

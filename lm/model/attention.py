@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
+from lm.model.dropout import dropout as dropped_out
+from lm.model.linear import Linear, linear
 from lm.model.masks import Mask
 from lm.model.positions import Rotation
 
@@ -74,7 +76,7 @@ def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout
             weights = scores.softmax(-1)
         else:
             weights = _masked_softmax(scores, mask.allowed(n_queries, n_keys, scores.device))
-        weights = F.dropout(weights, dropout) if dropout else weights
+        weights = dropped_out(weights, dropout)
         output = weights.view(batch, kv_heads, groups * n_queries, n_keys) @ value
     return output.view(batch, heads, n_queries, head)
 
@@ -103,6 +105,9 @@ class KeyValueCache:
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append (batch, kv_heads, n, head) keys and values; returns all of them so far."""
         start, self.length = self.length, self.length + key.shape[2]
+        if self._key is None or self._value is None:  # without room: a memory never grows
+            self._key, self._value = key.contiguous(), value.contiguous()
+            return self._key, self._value
         self._key = _with_room(self._key, key, start, self.length)
         self._value = _with_room(self._value, value, start, self.length)
         self._key[:, :, start : self.length] = key
@@ -121,18 +126,26 @@ class KeyValueCache:
             self._key = self._key.index_select(0, rows)
             self._value = self._value.index_select(0, rows)
 
+    def select(self, positions: Tensor) -> None:
+        """Keep only some positions of each row, in this order; (batch, kept)."""
+        if self._key is not None and self._value is not None:
+            batch, heads, _, head = self._key.shape
+            index = positions[:, None, :, None].expand(batch, heads, -1, head)
+            self.length = positions.shape[1]
+            for buffer in (self._key, self._value):
+                buffer[:, :, : self.length] = buffer.gather(2, index)
+
     def truncate(self, length: int) -> None:
         """Forget the positions from `length` on."""
         self.length = min(self.length, length)
 
 
-def _with_room(buffer: Tensor | None, like: Tensor, used: int, needed: int) -> Tensor:
-    if buffer is not None and buffer.shape[2] >= needed:
+def _with_room(buffer: Tensor, like: Tensor, used: int, needed: int) -> Tensor:
+    if buffer.shape[2] >= needed:
         return buffer
     batch, heads, _, head = like.shape
     grown = like.new_empty(batch, heads, max(needed, 2 * used, 64), head)
-    if buffer is not None:
-        grown[:, :, :used] = buffer[:, :, :used]
+    grown[:, :, :used] = buffer[:, :, :used]
     return grown
 
 
@@ -148,8 +161,8 @@ class MultiHeadAttention(nn.Module):
         self.heads, self.kv_heads, self.head_size = config.n_heads, config.kv_heads, config.head_size
         self.dropout = config.dropout
         width = (self.heads + 2 * self.kv_heads) * self.head_size
-        self.input = nn.Linear(config.d_model, width, bias=config.bias)
-        self.output = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+        self.input = Linear(config.d_model, width, bias=config.bias)
+        self.output = Linear(config.d_model, config.d_model, bias=config.bias)
         self.query_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.key_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
 
@@ -183,7 +196,7 @@ class MultiHeadAttention(nn.Module):
     def project(
         self, x: Tensor, *, memory: Tensor | None, rotation: Rotation | None, cache: KeyValueCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, (batch, heads, length, head), and all the keys and values that they may meet, as `forward` has them."""
+        """Queries (batch, heads, length, head) as `forward` has them, and all keys and values that they may meet."""
         if memory is not None:
             return self._project_across(x, memory, cache)
         query, key, value = self._project(x)
@@ -200,11 +213,11 @@ class MultiHeadAttention(nn.Module):
     def _project_across(self, x: Tensor, memory: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, Tensor, Tensor]:
         width = self.heads * self.head_size
         weight, bias = self.input.weight, self.input.bias
-        of_query = F.linear(x, weight[:width], bias[:width] if bias is not None else None)
+        of_query = linear(x, weight[:width], bias[:width] if bias is not None else None)
         query = self._normalise(self.query_norm, *self._split(of_query, (self.heads,)))
         if cache is not None and cache.length:
             return query, *cache.contents()
-        of_memory = F.linear(memory, weight[width:], bias[width:] if bias is not None else None)
+        of_memory = linear(memory, weight[width:], bias[width:] if bias is not None else None)
         key, value = self._split(of_memory, (self.kv_heads, self.kv_heads))
         key = self._normalise(self.key_norm, key)
         return query, *(cache.extend(key, value) if cache is not None else (key, value))

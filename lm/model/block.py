@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from lm.config import ModelConfig
 from lm.model.attention import KeyValueCache, MultiHeadAttention
+from lm.model.dropout import Dropout
+from lm.model.linear import Linear
 from lm.model.masks import Mask
 from lm.model.positions import Rotation
 
@@ -44,8 +46,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.feed_forward_width
-        self.up = nn.Linear(config.d_model, 2 * width if config.activation == "swiglu" else width, bias=config.bias)
-        self.down = nn.Linear(width, config.d_model, bias=config.bias)
+        self.up = Linear(config.d_model, 2 * width if config.activation == "swiglu" else width, bias=config.bias)
+        self.down = Linear(width, config.d_model, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ class Block(nn.Module):
         self.cross_attention = MultiHeadAttention(config) if cross_attention else None
         self.feed_forward_norm = make_norm(config)
         self.feed_forward = FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lm.config import ModelConfig
 from lm.errors import UsageError
+from lm.model.dropout import Dropout
 
 
 def sinusoids(length: int, d_model: int, *, interleaved: bool) -> Tensor:
@@ -149,7 +150,7 @@ class Embedding(nn.Module):
             self.positions = LearnedPositions(config)
         elif config.positions.startswith("sinusoidal"):
             self.positions = SinusoidalPositions(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, *, start: int = 0) -> Tensor:
         """(batch, length) ids at positions start … -> (batch, length, d_model)."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lm.config import IGNORED, ModelConfig
+from lm.config import ModelConfig
 from lm.model.block import BlockCache, Stack, initialise
+from lm.model.linear import linear
 from lm.model.masks import Mask
 from lm.model.positions import Embedding, RotaryPositions, Rotation
 
@@ -28,6 +28,11 @@ class DecoderCache:
         for block in self.blocks:
             block.attention.reorder(rows)
             block.cross_attention.reorder(rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only some positions of each row, (batch, kept), in every block; what was read of a memory stays."""
+        for block in self.blocks:
+            block.attention.select(positions)
 
     def truncate(self, length: int) -> None:
         """Forget the positions from `length` on; what was read of a memory stays."""
@@ -50,10 +55,14 @@ class Transformer(nn.Module):
         """An empty cache for decoding step by step."""
         return DecoderCache(self.config.n_layers)
 
+    @property
+    def output_weight(self) -> Tensor:
+        """(vocabulary, d_model): the output layer, which may be the token embedding."""
+        return self.embedding.tokens.weight if self.head is None else self.head.weight
+
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, d_model) -> (…, vocabulary)."""
-        weight = self.embedding.tokens.weight if self.head is None else self.head.weight
-        return F.linear(hidden, weight)
+        return linear(hidden, self.output_weight)
 
     def rotation(self, tokens: Tensor, *, start: int = 0) -> Rotation | None:
         """The rotary positions of (batch, length) ids at start …, if this model has them."""
@@ -112,10 +121,13 @@ class EncoderDecoder(Transformer):
             cache=cache.blocks if cache else None,
         )
 
+    def read(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """(batch, source length) and (batch, target length) ids -> (batch, target length, d_model) final states."""
+        return self.hidden(target, memory=self.encode(source, lengths=lengths), lengths=lengths)
+
     def forward(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) and (batch, target length) ids -> (batch, target length, vocabulary) logits."""
-        memory = self.encode(source, lengths=lengths)
-        return self.logits(self.hidden(target, memory=memory, lengths=lengths))
+        return self.logits(self.read(source, target, lengths=lengths))
 
 
 def build_model(config: ModelConfig, *, seed: int = 0) -> DecoderOnly | EncoderDecoder:
@@ -125,20 +137,3 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> DecoderOnly | EncoderD
         model = EncoderDecoder(config) if config.is_encoder_decoder else DecoderOnly(config)
         initialise(model, config)
     return model
-
-
-def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Sum of the surprisals of the targets, in nats; targets of -100 (padding) count nothing.
-
-    Args:
-        logits: (…, vocabulary), of any float type; the sum is float32.
-        targets: (…) ids.
-        label_smoothing: share of each target that is spread evenly over the vocabulary (Szegedy et al. 2016).
-    """
-    return F.cross_entropy(
-        logits.flatten(0, -2).float(),
-        targets.flatten(),
-        ignore_index=IGNORED,
-        reduction="sum",
-        label_smoothing=label_smoothing,
-    )

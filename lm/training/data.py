@@ -4,25 +4,75 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lm.config import RunConfig
+from lm.config import ModelConfig, RunConfig
 from lm.data.batches import TrainingData
+from lm.data.example_batches import ExampleData
+from lm.data.example_store import open_examples
+from lm.data.pair_store import is_pairs, open_pairs
+from lm.data.pairs import PairData
 from lm.data.shards import open_split, read_manifest
 from lm.data.windows import WindowData
+from lm.errors import UsageError
 
 
-def open_data(folder: Path, config: RunConfig) -> TrainingData:
+def open_data(folder: Path, config: RunConfig, *, steps: int | None = None) -> TrainingData:
     """The data in a folder, batched as a run wants it.
+
+    Args:
+        folder: of token shards, of examples or of pairs.
+        config: of the run; its model must be one for such data.
+        steps: how many are planned, where that is known: BPE dropout ends after a share of them.
 
     Raises:
         InputError: the folder holds no prepared data, or too little of it.
+        UsageError: the model is not one for this data.
     """
     context, training = config.model.context_length, config.training
+    check_model(config.model, pairs=is_pairs(folder))
+    if is_pairs(folder):
+        return _open_pairs(folder, config, steps)
     rows = training.batch_size if training.batch_tokens is None else max(1, training.batch_tokens // context)
+    if is_supervised(folder):
+        examples = open_examples(folder, "train"), open_examples(folder, "validation")
+        return ExampleData(*examples, context=context, rows=rows, seed=training.seed)
     return WindowData(
         open_split(folder, "train"), open_split(folder, "validation"), context=context, rows=rows, seed=training.seed
     )
 
 
+def check_model(config: ModelConfig, *, pairs: bool) -> None:
+    """UsageError unless a model of this kind can be trained on pairs, or on anything else."""
+    if pairs and not config.is_encoder_decoder:
+        raise UsageError("pairs need an encoder-decoder (--n-encoder-layers, or --preset translation)")
+    if config.is_encoder_decoder and not pairs:
+        raise UsageError("the model is an encoder-decoder, which needs pairs of texts (--source, --target)")
+
+
+def is_supervised(folder: Path) -> bool:
+    """Whether the data in a folder are examples."""
+    return not is_pairs(folder) and read_manifest(folder).supervised
+
+
+def _open_pairs(folder: Path, config: RunConfig, steps: int | None) -> PairData:
+    training, stored = config.training, open_pairs(folder)
+
+    def data(dropout_samples: int | None) -> PairData:
+        return PairData(
+            stored,
+            config.parallel,
+            batch_tokens=training.batch_tokens,
+            rows=training.batch_size if training.batch_tokens is None else None,
+            seed=training.seed,
+            context=config.model.context_length if config.model.positions == "learned" else None,
+            dropout_samples=dropout_samples,
+        )
+
+    whole, until = data(None), config.parallel.bpe_dropout_until
+    if steps is None or not config.parallel.bpe_dropout or until == 1.0:
+        return whole
+    return data(round(until * steps / whole.steps_per_epoch * whole.samples))
+
+
 def data_key(folder: Path) -> str:
     """A hash of what the data in a folder was made from; InputError if it holds none."""
-    return read_manifest(folder).key
+    return open_pairs(folder).manifest.key if is_pairs(folder) else read_manifest(folder).key

@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss over the whole validation split, in nats per token and bits per byte of text."""
+    """The loss over the whole validation split, in nats per token and bits per byte of text; BLEU of translations."""
 
     step: int
     loss: float
@@ -39,6 +39,7 @@ class Evaluation:
     tokens: int
     seconds: float
     is_best: bool
+    bleu: float | None = None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ class Journal:
             return
         metrics = {"step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
                    "validation_tokens": event.tokens}  # fmt: skip
+        if event.bleu is not None:
+            metrics["validation_bleu"] = event.bleu
         _append(self.metrics, metrics)
         _append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
 

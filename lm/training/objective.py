@@ -2,32 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
+from lm.config import IGNORED
 from lm.data.batches import Batch
 from lm.hardware import Hardware
-from lm.model.transformer import cross_entropy
+from lm.model.loss import cross_entropy, linear_cross_entropy
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+
+States = Callable[..., Tensor]
+"""Token ids -> final states, as `DecoderOnly.hidden` and `EncoderDecoder.read` give them."""
 
 
-def summed_loss(model: nn.Module, batch: Batch, hardware: Hardware, *, label_smoothing: float = 0.0) -> Tensor:
+def final_states(model: DecoderOnly | EncoderDecoder) -> States:
+    """What a model makes of its inputs before the output layer."""
+    return model.read if isinstance(model, EncoderDecoder) else model.hidden
+
+
+def summed_loss(
+    model: DecoderOnly | EncoderDecoder,
+    batch: Batch,
+    hardware: Hardware,
+    *,
+    states: States | None = None,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
+) -> Tensor:
     """Summed surprisal, in nats, of the targets of a batch; those that are IGNORED count nothing.
 
     Args:
-        model: a `DecoderOnly`, or an `EncoderDecoder` for a batch with a source.
+        model: an `EncoderDecoder` for a batch with a source.
         batch: what to read and predict.
         hardware: where the model is.
+        states: `final_states(model)`, or that compiled.
         label_smoothing: see `cross_entropy`.
+        r_drop: weight of `disagreement` between two passes of the batch; the surprisal is then their mean.
     """
-
-    def on_device(ids: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(ids).to(hardware.torch_device, non_blocking=True)
-
+    states = states or final_states(model)
+    if r_drop:
+        batch = _twice(batch)
+    targets = _on_device(batch.targets, hardware)
     with hardware.autocast():
-        if batch.source is None or batch.source_lengths is None:
-            logits = model(on_device(batch.inputs))
-        else:
-            logits = model(on_device(batch.source), on_device(batch.inputs), lengths=on_device(batch.source_lengths))
-    return cross_entropy(logits, on_device(batch.targets), label_smoothing=label_smoothing)
+        hidden = _states(states, batch, hardware)
+        if not r_drop:
+            return linear_cross_entropy(hidden, model.output_weight, targets, label_smoothing=label_smoothing)
+        logits = model.logits(hidden)
+    surprisal = cross_entropy(logits, targets, label_smoothing=label_smoothing) / 2
+    return surprisal + r_drop / 4 * disagreement(*logits.chunk(2), targets=targets.chunk(2)[0])
+
+
+def disagreement(first: Tensor, second: Tensor, *, targets: Tensor) -> Tensor:
+    """Kullback-Leibler divergences between two predictions, one way and the other, summed over the targets.
+
+    Args:
+        first: (rows, length, vocabulary) logits.
+        second: like `first`.
+        targets: (rows, length); where they are IGNORED, nothing counts.
+
+    Source: Liang et al. 2021 (R-Drop), equation 2; their loss is twice ours.
+    """
+    counts = targets != IGNORED
+    one, other = (logits[counts].float().log_softmax(-1) for logits in (first, second))
+    return ((one.exp() - other.exp()) * (one - other)).sum()
+
+
+def _states(states: States, batch: Batch, hardware: Hardware) -> Tensor:
+    inputs = _on_device(batch.inputs, hardware)
+    if batch.source is None or batch.source_lengths is None:
+        return states(inputs)
+    source, lengths = _on_device(batch.source, hardware), _on_device(batch.source_lengths, hardware)
+    return states(source, inputs, lengths=lengths)
+
+
+def _on_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
+    return torch.from_numpy(ids).to(hardware.torch_device, non_blocking=True)
+
+
+def _twice(batch: Batch) -> Batch:
+    parts = (batch.inputs, batch.targets, batch.source, batch.source_lengths)
+    return Batch(*(None if part is None else np.concatenate((part, part)) for part in parts))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from lm import checkpoint, files
 from lm.checkpoint import TrainingState
@@ -21,20 +21,38 @@ from lm.hardware import Hardware, training_hardware
 from lm.model.transformer import build_model
 from lm.training.data import data_key, open_data
 from lm.training.journal import Journal
+from lm.training.moving_average import MovingAverage
+from lm.training.objective import States, final_states
 from lm.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
+
+_TRAINED = "trained."
+"""In the optimizer's file, before the names of the weights that are trained while their average is the model."""
 
 
 class Run:
     """A run in progress: model, optimizer, data and how far it has come. Made by `start` or `resume`."""
 
-    def __init__(self, folder: Path, config: RunConfig, tokenizer: Tokenizer, plan: Plan, state: TrainingState) -> None:
-        self.folder, self.config, self.tokenizer, self.plan, self.state = folder, config, tokenizer, plan, state
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        plan: Plan,
+        state: TrainingState,
+        *,
+        tokenizer: Tokenizer,
+        source_tokenizer: Tokenizer | None,
+    ) -> None:
+        self.folder, self.config, self.plan, self.state = folder, config, plan, state
+        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
         torch.set_num_threads(plan.threads)
         self.model = build_model(config.model, seed=config.training.seed).to(self.hardware.torch_device)
-        self.compiled: nn.Module = torch.compile(self.model) if config.training.compile else self.model  # type: ignore[assignment]
+        states = final_states(self.model)
+        self.states: States = torch.compile(states) if config.training.compile else states
         self.optimizer = make_optimizer(self.model, config.training)
-        self.data = open_data(Path(plan.data), config)
+        decay = config.training.ema
+        self.average = MovingAverage(self.model, decay=decay) if decay else None
+        self.data = open_data(Path(plan.data), config, steps=plan.steps)
 
     @property
     def epoch(self) -> float:
@@ -43,19 +61,31 @@ class Run:
 
 
 def start(
-    folder: Path, config: RunConfig, tokenizer: Tokenizer, data: Path, *, weights: Mapping[str, Tensor] | None = None
+    folder: Path,
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    data: Path,
+    *,
+    source_tokenizer: Tokenizer | None = None,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> Run:
     """A new run in a folder of its own, its plan written down.
 
     Args:
         folder: to be made; InputError if it holds a run already.
         config: what to train; the vocabulary size is taken from the tokenizer.
-        tokenizer: that made the shards.
-        data: folder of the shards (`lm.data.shards`).
+        tokenizer: that made the data; of the targets, where sources have their own.
+        data: folder of the prepared data.
+        source_tokenizer: of the sources of an encoder-decoder, if they have their own.
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
     """
-    refuse_existing(folder)
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+    checkpoint.refuse_existing(folder)
+    model = dataclasses.replace(
+        config.model,
+        vocab_size=tokenizer.vocab_size,
+        source_vocab_size=None if source_tokenizer is None else source_tokenizer.vocab_size,
+    )
+    config = dataclasses.replace(config, model=model)
     hardware = training_hardware(config.hardware, d_model=config.model.d_model)
     plan = Plan(
         device=hardware.device,
@@ -69,7 +99,7 @@ def start(
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     files.write_json(folder / checkpoint.CONFIG, config.to_dict())
     Journal(folder).forget_after(0)
-    run = Run(folder, config, tokenizer, plan, TrainingState())
+    run = Run(folder, config, plan, TrainingState(), tokenizer=tokenizer, source_tokenizer=source_tokenizer)
     if weights is not None:
         _load_weights(run, weights)
     return run
@@ -81,15 +111,20 @@ def _load_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
     except RuntimeError as error:
         problem = str(error).splitlines()[-1].strip()
         raise UsageError(f"the weights to start from don't fit this model: {problem} (--from)") from None
+    if run.average is not None:
+        run.average.load(weights)
 
 
-def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | None = None) -> Run:
+def resume(
+    path: Path, *, longer: TrainingConfig | None = None, data: Path | None = None, compiled: bool | None = None
+) -> Run:
     """Go on with a run from its last checkpoint (or the one given), as if it had never stopped.
 
     Args:
         path: a run folder, or one of its checkpoints.
         longer: steps, epochs or tokens of this replace the run's own length.
         data: the shards, where they are no longer where the run's plan says.
+        compiled: whether to compile the model, if not as before; losses differ by rounding then.
     """
     found = checkpoint.find_checkpoint(path, which="last")
     if found.parent.name != "checkpoints":
@@ -106,14 +141,32 @@ def resume(path: Path, *, longer: TrainingConfig | None = None, data: Path | Non
         lengths = {name: getattr(longer, name) for name in LENGTHS}
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
         plan = dataclasses.replace(plan, steps=planned_steps(config.training, open_data(Path(plan.data), config)))
+    if compiled is not None:
+        config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
     if state.step >= plan.steps or (state.finished and longer is None):
         raise UsageError(f"{folder}: finished after {state.step} steps; give a larger --steps to train on")
-    run = Run(folder, dataclasses.replace(config, plan=plan), Tokenizer.load(found / checkpoint.TOKENIZER), plan, state)
-    run.model.load_state_dict(load_file(found / checkpoint.MODEL))
-    restore_optimizer(run.optimizer, run.model, load_file(found / checkpoint.OPTIMIZER))
+    tokenizer, source_tokenizer = checkpoint.load_tokenizers(found)
+    run = Run(
+        folder,
+        dataclasses.replace(config, plan=plan),
+        plan,
+        state,
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+    )
+    _restore(run, load_file(found / checkpoint.MODEL), load_file(found / checkpoint.OPTIMIZER))
     files.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
     Journal(folder).forget_after(state.step)
     return run
+
+
+def _restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
+    """Put back what `save` wrote: where there is a moving average, that is the model on the disk."""
+    if run.average is not None:
+        run.average.load(weights)
+        weights = {name: optimizer[_TRAINED + name] for name in weights}
+    run.model.load_state_dict(weights)
+    restore_optimizer(run.optimizer, run.model, optimizer)
 
 
 def _check_data(run: Path, plan: Plan) -> None:
@@ -123,14 +176,6 @@ def _check_data(run: Path, plan: Plan) -> None:
         raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
     if data_key(Path(plan.data)) != plan.data_key:
         raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")
-
-
-def refuse_existing(folder: Path) -> None:
-    """InputError if a folder holds a run, or is no folder that one could be made in."""
-    if any(folder.glob("checkpoints/step-*")):
-        raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file, not a folder for a run (-o)")
 
 
 def planned_steps(config: TrainingConfig, data: TrainingData) -> int:
@@ -146,12 +191,17 @@ def planned_steps(config: TrainingConfig, data: TrainingData) -> int:
 
 def save(run: Run, *, is_best: bool) -> Path:
     """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder."""
+    weights, optimizer = run.model.state_dict(), optimizer_tensors(run.optimizer, run.model)
+    if run.average is not None:
+        optimizer |= {_TRAINED + name: value for name, value in weights.items()}
+        weights = run.average.weights
     folder = checkpoint.save_checkpoint(
         run.folder,
         config=run.config,
         tokenizer=run.tokenizer,
-        model=run.model.state_dict(),
-        optimizer=optimizer_tensors(run.optimizer, run.model),
+        source_tokenizer=run.source_tokenizer,
+        model=weights,
+        optimizer=optimizer,
         state=run.state,
         is_best=is_best,
     )

@@ -10,21 +10,15 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from lm.config import SamplingConfig
 from lm.data.batches import Batch
-from lm.decoding.generate import Token, generate, prompt_ids
-from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
 from lm.errors import TrainingError
 from lm.model.cost import training_flops
-from lm.model.transformer import DecoderOnly
+from lm.training.evaluation import report
 from lm.training.events import Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
 from lm.training.run import Run, save
 from lm.training.schedules import learning_rate
-
-_SAMPLE_TOKENS = 60
 
 
 def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
@@ -97,7 +91,9 @@ def _step(run: Run) -> Step:
         )
     run.optimizer.step()
     run.optimizer.zero_grad(set_to_none=True)
-    flops, seconds = _flops(run, batch), time.perf_counter() - began
+    if run.average is not None:
+        run.average.update(state.step + 1)
+    flops, seconds = batch_flops(run, batch), time.perf_counter() - began
     run.state = dataclasses.replace(
         state,
         step=state.step + 1,
@@ -112,71 +108,35 @@ def _step(run: Run) -> Step:
 def _accumulate(run: Run, batch: Batch) -> float:
     """Gradients of the mean loss over all targets of a batch, in micro-batches; returns the summed nats."""
     total, predicted = torch.zeros((), device=run.hardware.torch_device), batch.predicted
-    smoothing = run.config.training.label_smoothing
-    for part in batch.split(run.config.training.micro_batch_size):
-        nats = summed_loss(run.compiled, part, run.hardware, label_smoothing=smoothing)
+    config = run.config.training
+    for part in batch.split(config.micro_batch_size):
+        nats = summed_loss(
+            run.model,
+            part,
+            run.hardware,
+            states=run.states,
+            label_smoothing=config.label_smoothing,
+            r_drop=config.r_drop,
+        )
         (nats / predicted).backward()
         total += nats.detach()
     return float(total)
 
 
-def _flops(run: Run, batch: Batch) -> float:
+def batch_flops(run: Run, batch: Batch) -> float:
+    """Arithmetic of training on a batch."""
     rows, length = batch.inputs.shape
     source_length = 0 if batch.source is None else batch.source.shape[1]
     return training_flops(run.config.model, rows=rows, length=length, source_length=source_length)
 
 
-def evaluate(run: Run) -> tuple[float, int]:
-    """Summed nats and number of predictions over the whole validation split."""
-    nats, predicted = 0.0, 0
-    run.model.eval()
-    with torch.inference_mode():
-        for batch in run.data.validation():
-            nats += float(summed_loss(run.model, batch, run.hardware))
-            predicted += batch.predicted
-    run.model.train()
-    return nats, predicted
-
-
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
-    """Evaluate, and continue the sample prompts; if that fails, what was trained is saved first."""
+    """What evaluating brings; if it fails, what was trained is saved first."""
     try:
-        if run.data.validation_bytes:
-            yield _evaluate_and_note(run)
-        for prompt in run.config.training.sample:
-            yield Sample(run.state.step, prompt, _continue(run, prompt))
+        yield from report(run)
     except Exception:
         save(run, is_best=False)
         raise
-
-
-def _evaluate_and_note(run: Run) -> Evaluation:
-    began = time.perf_counter()
-    nats, predicted = evaluate(run)
-    loss, state = nats / predicted, run.state
-    is_best = state.best_loss is None or loss < state.best_loss
-    if is_best:
-        run.state = dataclasses.replace(state, best_loss=loss, best_step=state.step)
-    bits_per_byte = nats / math.log(2) / run.data.validation_bytes
-    return Evaluation(state.step, loss, bits_per_byte, predicted, time.perf_counter() - began, is_best)
-
-
-def _continue(run: Run, prompt: str) -> str:
-    """A continuation of a prompt, drawn the same way each time."""
-    sampler = Sampler.of(SamplingConfig(seed=run.config.training.seed))
-    end = run.tokenizer.end_of_text
-    assert isinstance(run.model, DecoderOnly)
-    run.model.eval()
-    events = generate(
-        DecoderSteps(run.model),
-        prompt_ids(run.tokenizer, prompt),
-        sampler,
-        max_tokens=_SAMPLE_TOKENS,
-        stop_ids=() if end is None else (end,),
-    )
-    tokens = [event.id for event in events if isinstance(event, Token)]
-    run.model.train()
-    return run.tokenizer.decode(tokens)
 
 
 def _fold(seed: int, step: int) -> int:

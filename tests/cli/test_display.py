@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from cli.display import count, duration, perplexity, quantity, size, table
+from cli.display import count, duration, json_line, perplexity, quantity, size, table
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,15 @@ def test_perplexity_of_a_hopeless_model_is_no_endless_number():
 def test_a_table_in_a_pipe_is_plain_and_aligned(capsys):
     table(("name", "number", "note"), [("a", "5", "x"), ("bcd", "1,234", "yz")])
     assert capsys.readouterr().out == "name  number  note\na          5  x\nbcd    1,234  yz\n"
+
+
+def test_wide_characters_take_two_places_in_a_table(capsys):
+    table(("이름", "number", "note"), [("한국어.txt", "5", "x"), ("a", "1,234", "고양이")])
+    assert capsys.readouterr().out == "이름        number  note\n한국어.txt       5  x\na            1,234  고양이\n"
+
+
+def test_json_is_one_line_to_every_reader():
+    values = {"text": "".join(map(chr, range(0xD800)))}
+    assert len(json_line(values).splitlines()) == 1
+    assert json.loads(json_line(values)) == values
+    assert "고양이" in json_line("고양이")

@@ -131,6 +131,12 @@ def test_a_fresh_seed_is_reported_and_repeats_the_sample(lm, runs):
     assert again["tokens"] == sample["tokens"]
 
 
+def test_a_sample_is_one_line_whatever_is_in_it(lm, runs):
+    prompt = "One\u2028two\u2029three\x85four\nfive"
+    (sample,) = records(lm, runs["bpe"], prompt, "--max-tokens", 1)
+    assert sample["prompt"] == prompt
+
+
 def test_the_prompt_can_come_from_a_pipe_less_one_line_end(lm, runs, stdin):
     for data, argument, prompt in (
         (b"The fox\n", [], "The fox"),
@@ -295,7 +301,7 @@ def test_stats_go_to_stderr_when_asked_for(capsys, runs):
         (["--beam", "2", "--json", "--top-alternatives", "1"], "--top-alternatives"),
         (["--interactive", "--beam", "2"], "--interactive"),
         (["--interactive", "--json"], "--json"),
-        (["--interactive", "-n", "2"], "-n"),
+        (["--interactive", "-n", "2"], "--samples"),
         (["--prompt-file", "x"], "--prompt-file"),
         (["-n", "0"], "--samples"),
         (["--dtype", "float8"], "--dtype"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 
 import pytest
 import torch
@@ -70,6 +71,16 @@ def test_which_one(save, tmp_path):
     assert find_checkpoint(tmp_path).name == "step-12"
     (tmp_path / "last").unlink()
     assert find_checkpoint(tmp_path).name == "step-12"
+
+
+def test_another_checkpoint_is_never_taken_for_the_best(save, tmp_path):
+    shutil.rmtree(save(3, is_best=True))
+    with pytest.raises(InputError, match="not a run"):
+        find_checkpoint(tmp_path)
+    other = save(12)
+    with pytest.raises(InputError, match=rf"step-3: the best checkpoint is missing; .* {other}"):
+        find_checkpoint(tmp_path)
+    assert find_checkpoint(tmp_path, which="last") == find_checkpoint(other) == other
 
 
 @pytest.mark.parametrize(

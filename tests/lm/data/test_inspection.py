@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,23 @@ def test_the_longest_tokens_come_first_and_special_ones_do_not_count(elsewhere: 
 )
 def test_everything_in_a_token_can_be_seen(data: bytes, shown: str) -> None:
     assert visible(data) == shown
+
+
+def test_progress_ends_with_the_size_of_the_text(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    paths[0].write_text("한국어 " * 50_000)
+    paths[1].write_text("short")
+    sources = documents.resolve([str(path) for path in paths])
+    seen: list[int] = []
+    inspection.measure(trained("byte"), sources, SEPARATOR, progress=seen.append)
+    assert seen == sorted(seen)
+    assert len(seen) > 3
+    assert seen[-1] == documents.text_size(sources)
+
+
+def test_no_size_of_text_is_told_by_compressed_files_and_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.txt").write_bytes(gzip.compress(b"text"))
+    (tmp_path / "c.jsonl").write_text('{"text": "text"}')
+    for name, size in (("a.txt", 4), ("b.txt", None), ("c.jsonl", None)):
+        assert documents.text_size(documents.resolve([str(tmp_path / "a.txt"), str(tmp_path / name)])) == size

@@ -11,20 +11,27 @@ import torch
 import torch.nn.functional as F
 
 from lm import checkpoint
-from lm.config import TrainingConfig
+from lm.config import IGNORED, TrainingConfig
 from lm.data.shards import open_split
 from lm.errors import InputError, TrainingError, UsageError
 from lm.model.transformer import build_model
+from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
+from lm.training.objective import disagreement
 from lm.training.optimizers import make_optimizer
 from lm.training.run import planned_steps, resume, start
 from lm.training.schedules import learning_rate
-from lm.training.trainer import evaluate, train
+from lm.training.trainer import train
 
 
 def stop_after(steps: int):
     taken = iter(range(1, 1_000_000))
     return lambda: next(taken) >= steps
+
+
+def loss_of(run) -> tuple[float, int]:
+    run.model.eval()
+    return validation_loss(run)
 
 
 def sums(run) -> dict[str, str]:
@@ -112,7 +119,7 @@ def test_dropout_depends_on_the_seed_and_the_step_alone(make_run):
 
 def test_evaluation_scores_the_whole_split(make_run, shards):
     run = make_run()
-    nats, predicted = evaluate(run)
+    nats, predicted = loss_of(run)
     split = open_split(shards, "validation")
     tokens = torch.from_numpy(split.read(0, len(split)))
     model = run.model.double().eval()
@@ -226,7 +233,7 @@ def test_patience_ends_a_run_that_learns_nothing(make_run):
 
 def test_label_smoothing_is_trained_on_and_never_evaluated(make_run):
     plain, smooth = make_run("a", model={"dropout": 0.0}), make_run("b", model={"dropout": 0.0}, label_smoothing=0.2)
-    assert evaluate(plain) == evaluate(smooth)
+    assert loss_of(plain) == loss_of(smooth)
     batch = plain.data.batch(0)
     logits, targets = plain.model(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.targets)
     expected = F.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=0.2).item()
@@ -246,7 +253,7 @@ def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
     list(train(first))
     weights = first.model.state_dict()
     second = start(tmp_path / "second", first.config, byte_tokenizer, shards, weights=weights)
-    assert evaluate(second) == evaluate(first)
+    assert loss_of(second) == loss_of(first)
     assert second.state.step == 0
     other = dataclasses.replace(first.config, model=dataclasses.replace(first.config.model, d_model=16))
     with pytest.raises(UsageError, match="don't fit this model"):
@@ -255,7 +262,43 @@ def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
 
 def test_an_evaluation_that_fails_loses_no_training(make_run, monkeypatch):
     run = make_run()
-    monkeypatch.setattr("lm.training.trainer.evaluate", lambda _: (_ for _ in ()).throw(MemoryError))
+    monkeypatch.setattr("lm.training.evaluation.validation_loss", lambda _: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(MemoryError):
         list(train(run))
     assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).step == 5
+
+
+def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run):
+    """Against the average written out, with the decay that grows to its value."""
+    whole, parts = make_run("whole", ema=0.8), make_run("parts", ema=0.8)
+    expected = {name: value.clone() for name, value in whole.model.state_dict().items()}
+    for event in train(whole):
+        if isinstance(event, Step):
+            decay = min(0.8, (1 + event.step) / (10 + event.step))
+            for name, value in whole.model.state_dict().items():
+                expected[name] = decay * expected[name] + (1 - decay) * value
+    last = checkpoint.find_checkpoint(whole.folder, which="last")
+    saved = checkpoint.load_weights(last)
+    assert all(torch.allclose(saved[name], expected[name], atol=1e-6) for name in saved)
+    assert not torch.equal(saved["embedding.tokens.weight"], whole.model.embedding.tokens.weight)
+    list(train(parts, stop=stop_after(7)))
+    resumed = resume(parts.folder)
+    list(train(resumed))
+    assert sums(resumed) | {"state.json": 0, "config.json": 0} == sums(whole) | {"state.json": 0, "config.json": 0}
+    evaluated = resumed.state.best_loss
+    resumed.model.load_state_dict(saved)
+    nats, predicted = loss_of(resumed)
+    assert evaluated == pytest.approx(nats / predicted, rel=1e-6)
+
+
+def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
+    """Without dropout two passes agree; with it, the loss is that of torch's own divergence."""
+    plain, calm = make_run("a", model={"dropout": 0.0}), make_run("b", model={"dropout": 0.0}, r_drop=5.0)
+    assert next(train(calm)).loss == pytest.approx(next(train(plain)).loss, abs=1e-5)
+    first, second = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
+    targets = torch.tensor([[1, 2, IGNORED], [3, IGNORED, IGNORED]])
+    one, other = first.log_softmax(-1)[targets >= 0], second.log_softmax(-1)[targets >= 0]
+    expected = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one)))
+    assert disagreement(first, second, targets=targets).item() == pytest.approx(expected.item(), rel=1e-5)
+    wild = make_run("c", model={"dropout": 0.5}, r_drop=5.0)
+    assert next(train(wild)).loss > next(train(make_run("d", model={"dropout": 0.5}))).loss

@@ -1,0 +1,47 @@
+"""`lm average`: one model out of several checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import completion
+from lm.errors import UsageError
+
+Checkpoints = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN…",
+        help="A run, of which the latest checkpoints are taken, or checkpoints one by one.",
+        autocompletion=completion.runs,
+    ),
+]
+Last = Annotated[int, typer.Option("--last", metavar="N", min=2, help="How many of the run's latest checkpoints.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")]
+
+
+def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
+    """Average the weights of checkpoints, which often does better than each of them.
+
+    The result is a run of its own, to be used like any other. Train with --keep and --checkpoint-every to have enough
+    checkpoints; --ema averages while training instead.
+
+    Examples:
+      lm average runs/translate --last 5 -o runs/averaged
+      lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
+    """
+    from cli.display import note
+    from lm.checkpoint import find_checkpoint
+    from lm.training import averaging
+
+    if len(checkpoints) == 1:
+        chosen = averaging.latest(checkpoints[0], last)
+    else:
+        chosen = [find_checkpoint(path) for path in checkpoints]
+        if len(set(chosen)) < len(chosen):
+            raise UsageError("the same checkpoint is named twice")
+    folder = averaging.average(chosen, out)
+    note(f"mean of  {', '.join(path.name for path in chosen)}")
+    note(f"wrote    {folder}")

@@ -1,0 +1,73 @@
+"""The events of training as TensorBoard's files, in RUN/tensorboard/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lm.errors import InputError
+from lm.training.events import Evaluation, Event, Sample, Step
+
+_FOLDER = "tensorboard"
+_FLUSH_SECONDS = 10
+
+
+def check_installed() -> None:
+    """InputError unless TensorBoard is there."""
+    _writer_class()
+
+
+def is_recorded(run: Path) -> bool:
+    """Whether a run has written for TensorBoard before."""
+    return (run / _FOLDER).is_dir()
+
+
+@contextmanager
+def recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]:
+    """What writes down the events it is called with; curves are called as in the run's journals.
+
+    Args:
+        run: the run's folder.
+        first_step: that will be recorded; what an earlier process recorded from there on is no longer shown.
+    """
+    writer = _writer_class()(str(run / _FOLDER), purge_step=first_step, flush_secs=_FLUSH_SECONDS)
+
+    def record(event: Event) -> None:
+        for name, value in _curves(event).items():
+            writer.add_scalar(name, value, event.step)
+        if isinstance(event, Sample):
+            writer.add_text(f"sample/{event.prompt}", _as_it_stands(event.text), event.step)
+
+    try:
+        yield record
+    finally:
+        writer.close()
+
+
+def _writer_class() -> Any:  # noqa: ANN401 (TensorBoard is not always there)
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InputError("--tensorboard needs TensorBoard: pip install 'lm-toolkit[tensorboard]'") from None
+    return SummaryWriter
+
+
+def _curves(event: Event) -> dict[str, float]:
+    if isinstance(event, Step):
+        return {
+            "loss": event.loss,
+            "learning_rate": event.learning_rate,
+            "gradient_norm": event.gradient_norm,
+            "tokens_per_second": event.tokens / event.seconds,
+        }
+    if isinstance(event, Evaluation):
+        bleu = {} if event.bleu is None else {"validation_bleu": event.bleu}
+        return {"validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte, **bleu}
+    return {}
+
+
+def _as_it_stands(text: str) -> str:
+    """Text that TensorBoard, which takes it for Markdown, shows as it is."""
+    return "".join(f"    {line}\n" for line in text.split("\n"))

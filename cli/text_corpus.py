@@ -1,0 +1,53 @@
+"""From a corpus of text or of examples to a folder of tokens for training, and what is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm.config import RunConfig
+from lm.errors import InputError
+
+if TYPE_CHECKING:
+    from lm.data.tokenizer import Tokenizer
+
+
+def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:
+    """The tokenizer and the folder of shards: those of `lm prepare`, or made now."""
+    from cli.display import count, note, size
+    from cli.prepare import encode_progress, note_repetition, tokenizer_for
+    from lm.data import documents, shards
+    from lm.data.preparation import prepare_cached
+    from lm.data.tokenizer import FILE_NAME, Tokenizer
+
+    if is_prepared(corpus):
+        folder = Path(corpus[0])
+        manifest, made = shards.read_manifest(folder), Tokenizer.load(tokenizer or folder / FILE_NAME)
+        if made.sha256 != manifest.tokenizer:
+            raise InputError(f"{tokenizer}: not the tokenizer that made the tokens in {folder} (leave out --tokenizer)")
+        if config.data.supervised and not manifest.supervised:
+            raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
+    else:
+        sources = documents.resolve(corpus, field=config.data.field, supervised=config.data.supervised)
+        made = tokenizer_for(sources, config, tokenizer)
+        with encode_progress() as progress:
+            prepared = prepare_cached(sources, made, config.data, progress=progress)
+        folder, manifest = prepared.folder, prepared.manifest
+        note(f"tokens  {folder}{' (made before)' if prepared.reused else ''}")
+    train, held_out = manifest.splits["train"], manifest.splits["validation"]
+    if manifest.supervised:
+        parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
+    else:
+        parts = f"{count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
+        parts += f", {train.bytes / train.tokens:.2f} bytes a token"
+    note(f"corpus  {size(train.bytes + held_out.bytes)}, vocabulary {made.vocab_size:,}: {parts}")
+    if tokenizer is None and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
+        note(f"        (no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
+    note_repetition(manifest)
+    return made, folder
+
+
+def is_prepared(corpus: Sequence[str]) -> bool:
+    """Whether the corpus is a folder of tokens rather than text."""
+    return len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file()

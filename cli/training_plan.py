@@ -1,0 +1,97 @@
+"""What will be trained, on what and for how long, said before the first step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lm.training.run import Run
+
+_FEWEST_TOKENS_A_PARAMETER, _MOST_TOKENS_A_PARAMETER = 0.02, 1000
+_BATCHES_LOOKED_AT = 20
+
+
+def describe(run: Run) -> None:
+    """Say what will be trained, on what, for how long; and warn where model and data are far from fitting."""
+    from cli.display import count, note, quantity
+    from lm.model.block import count_parameters
+
+    parameters, flops = count_parameters(run.model), _planned_flops(run)
+    epochs = run.plan.steps / run.data.steps_per_epoch
+    note(
+        f"model   {count(parameters)} parameters (preset {run.config.preset}), {run.plan.dtype} on {run.plan.device}, "
+        f"{run.plan.threads} threads"
+    )
+    batch, epoch = _shape(run, parameters)
+    note(f"plan    {run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
+    note(f"run     {run.folder}")
+    for warning in (*compiling_warnings(run, flops), *_schedule(run), *_fit(run, parameters, epochs)):
+        note(f"warning {warning}")
+
+
+def _shape(run: Run, parameters: int) -> tuple[str, str]:
+    """What a batch is, and how much an epoch."""
+    from cli.display import count
+    from lm.data.example_batches import ExampleData
+    from lm.data.pairs import PairData
+
+    rows, length = run.data.batch(0).inputs.shape
+    if isinstance(run.data, ExampleData):
+        return f"{rows} examples", f"{count(run.data.tokens)} tokens of completions in each"
+    if isinstance(run.data, PairData):
+        limit = run.config.training.batch_tokens
+        batch = f"{rows} pairs" if limit is None else f"up to {limit:,} tokens a side"
+        return batch, f"{count(run.data.tokens)} tokens of targets in each"
+    return f"{rows} x {length} tokens", f"{count(run.data.tokens / parameters)} tokens of text a parameter"
+
+
+def _planned_flops(run: Run) -> float:
+    from lm.training.trainer import batch_flops
+
+    consumed, flops = 0, 0.0
+    for _ in range(_BATCHES_LOOKED_AT):
+        batch = run.data.batch(consumed)
+        consumed, flops = consumed + batch.rows, flops + batch_flops(run, batch)
+    return run.plan.steps * flops / _BATCHES_LOOKED_AT
+
+
+def compiling_warnings(run: Run, flops: float) -> list[str]:
+    """Whether the model will be compiled for a run that is over about as soon."""
+    if not run.config.training.compile:
+        return []
+    from cli.display import duration
+    from lm.hardware import matrix_rate
+    from lm.training.compiling import COMPILATION_SECONDS
+
+    shortest = flops / matrix_rate(run.hardware)
+    if shortest >= COMPILATION_SECONDS:
+        return []
+    return [
+        f"--compile takes about a minute first, and this run is {duration(shortest)} of arithmetic at full speed: "
+        "it will hardly repay it"
+    ]
+
+
+def _schedule(run: Run) -> list[str]:
+    warmup, steps = run.config.training.warmup_steps, run.plan.steps
+    if 2 * warmup <= steps:
+        return []
+    return [f"the learning rate rises over {warmup} of {steps:,} steps (--warmup-steps)"]
+
+
+def _fit(run: Run, parameters: int, epochs: float) -> list[str]:
+    """Whether the data suits the model."""
+    from lm.data.example_batches import ExampleData
+    from lm.data.pairs import PairData
+
+    if isinstance(run.data, ExampleData):
+        too_long = f"{run.data.shortened:,} of {run.data.samples:,} examples are longer than the context"
+        return [f"{too_long}: the beginning of the prompt is left out (--context)"] if run.data.shortened else []
+    tokens = run.data.tokens
+    if tokens < _FEWEST_TOKENS_A_PARAMETER * parameters:
+        return ["the model is far too large for this text and will learn it by heart: try a smaller --preset"]
+    if isinstance(run.data, PairData):
+        return []
+    if min(tokens, epochs * tokens) > _MOST_TOKENS_A_PARAMETER * parameters:
+        return ["the model is far too small for this much text: try a larger --preset"]
+    return []

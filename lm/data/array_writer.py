@@ -1,0 +1,47 @@
+"""Writing a one-dimensional `.npy` file bit by bit, without knowing how long it will be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class ArrayWriter:
+    """Appends numbers to a `.npy` file."""
+
+    def __init__(self, path: Path, *, dtype: str) -> None:
+        """Begins the file."""
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._stream = path.open("wb")
+        self._length = 0
+        self._write_header()
+
+    def __len__(self) -> int:
+        """How many numbers there are by now."""
+        return self._length
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        """Write some numbers."""
+        self._stream.write(values.astype(self._dtype, copy=False).tobytes())
+        self._length += len(values)
+
+    def close(self) -> None:
+        """Finish the file; it is on disk when this returns."""
+        if not self._stream.closed:
+            self._stream.seek(0)
+            self._write_header()  # the first one was written with room for any length
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+
+    def discard(self) -> None:
+        """Close the file without finishing it."""
+        self._stream.close()
+
+    def _write_header(self) -> None:
+        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._length,)}
+        np.lib.format.write_array_header_1_0(self._stream, header)

@@ -1,0 +1,92 @@
+"""Rows of different lengths, one after another in a single array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of integers.
+
+    Attributes:
+        values: of all rows, joined; may be read through mmap.
+        ends: (rows,) where each row ends in `values`.
+    """
+
+    values: NDArray[Any]
+    ends: NDArray[Any]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        """From lists."""
+        values = [value for row in rows for value in row]
+        return cls(np.array(values, dtype=np.int64), np.cumsum([len(row) for row in rows], dtype=np.int64))
+
+    @classmethod
+    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of several, one after another."""
+        lengths = [part.lengths() for part in parts]
+        return cls(
+            np.concatenate([np.empty(0, dtype=np.int64), *(part.values for part in parts)]),
+            np.cumsum(np.concatenate([np.empty(0, dtype=np.int64), *lengths])),
+        )
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.ends)
+
+    def lengths(self) -> Integers:
+        """(rows,) how long each is."""
+        return np.diff(self.ends, prepend=0)
+
+    def row(self, number: int) -> NDArray[Any]:
+        """One row."""
+        start = self.ends[number - 1] if number else 0
+        return self.values[start : self.ends[number]]
+
+    def take(self, rows: NDArray[Any]) -> Ragged:
+        """A copy of some rows, in the order given."""
+        rows = rows.astype(np.int64)  # the row before the first is none, not the last number of an unsigned type
+        starts = np.where(rows > 0, self.ends[rows - 1], 0)
+        lengths = self.ends[rows] - starts
+        ends = np.cumsum(lengths)
+        return Ragged(self.values[ranges(starts, lengths)].astype(np.int64), ends)
+
+    def grouped(self, ends: NDArray[Any]) -> Ragged:
+        """Rows of rows, joined: `ends` says where each group of them ends."""
+        return Ragged(self.values, np.append(0, self.ends)[ends])
+
+    def framed(self, before: Sequence[int], after: Sequence[int]) -> Ragged:
+        """The rows with the same values put before and after each."""
+        lengths = self.lengths()
+        widths = lengths + len(before) + len(after)
+        ends = np.cumsum(widths)
+        values = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
+        for place, value in enumerate(before):
+            values[ends - widths + place] = value
+        for place, value in enumerate(reversed(after), 1):
+            values[ends - place] = value
+        values[ranges(ends - len(after) - lengths, lengths)] = self.values
+        return Ragged(values, ends)
+
+    def padded(self, value: int) -> Integers:
+        """(rows, longest) with `value` where a row has ended."""
+        lengths = self.lengths()
+        filled = np.full((len(self), int(lengths.max(initial=0))), value, dtype=np.int64)
+        filled[np.arange(filled.shape[1]) < lengths[:, None]] = self.values
+        return filled
+
+
+def ranges(starts: Integers, lengths: Integers) -> Integers:
+    """The integers from each start on, as many as its length says, all joined."""
+    ends = np.cumsum(lengths)
+    offsets = np.repeat(starts - (ends - lengths), lengths)
+    return offsets + np.arange(len(offsets))

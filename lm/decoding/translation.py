@@ -1,0 +1,312 @@
+"""Translation of lines: batches of like length, results in the order of the input, a line for each line."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from lm.checkpoint import LoadedModel
+from lm.config import TranslationConfig
+from lm.data.tokenizer import Tokenizer
+from lm.decoding.beam_search import Hypothesis, beam_search
+from lm.decoding.ensemble import Ensemble
+from lm.decoding.filters import Filter, History
+from lm.decoding.generate import Finish, Token, end_ids, generate
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import Steps
+from lm.decoding.translation_steps import EncoderDecoderSteps
+from lm.errors import UsageError
+from lm.model.transformer import EncoderDecoder
+
+_READ_AHEAD = 4096
+
+_GREEDY = Sampler(greedy=True)
+
+
+@dataclass(frozen=True)
+class TranslationModel:
+    """An encoder-decoder, in eval mode, and the tokenizers of its two sides."""
+
+    model: EncoderDecoder
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, loaded: LoadedModel) -> Self:
+        """The model of a run.
+
+        Raises:
+            UsageError: it is no encoder-decoder.
+        """
+        if not isinstance(loaded.model, EncoderDecoder):
+            raise UsageError(f"{loaded.folder}: this run continues texts; only one with an encoder translates")
+        return cls(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
+
+    @property
+    def limit(self) -> int | None:
+        """Positions that the model has, if they end."""
+        config = self.model.config
+        return config.context_length if config.positions == "learned" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """One translation of a line.
+
+    Attributes:
+        text: without line ends and special tokens; begins with the prefix.
+        tokens: those after the prefix; the one that ended it is among them.
+        logprobs: of each token, in nats.
+        score: see `Hypothesis`; of samples the sum of the log-probabilities.
+        finish_reason: "end_of_text", "length", or "blank" for that of a blank line.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    score: float = 0.0
+    finish_reason: str = "blank"
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A line, and what became of it.
+
+    Attributes:
+        source: the line.
+        translations: as many as were asked for, best first; or fewer, if there are no more.
+        left_out: source tokens that were not read, for the model has no positions for them.
+    """
+
+    source: str
+    translations: tuple[Translation, ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line as ids; `sources` has those of each model."""
+
+    number: int
+    text: str
+    sources: tuple[list[int], ...]
+    prefix: list[int]
+    left_out: int
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.text.strip()
+
+    @property
+    def length(self) -> int:
+        return max(map(len, self.sources))
+
+
+class Translator:
+    """One model, or several that decide together, with all that says how."""
+
+    def __init__(
+        self,
+        models: Sequence[TranslationModel],
+        config: TranslationConfig | None = None,
+        *,
+        sampler: Sampler = _GREEDY,
+        to: str | None = None,
+    ) -> None:
+        """Check that the models fit together, and the settings them.
+
+        Args:
+            models: one or more, with one target tokenizer.
+            config: the settings.
+            sampler: draws translations if it is not greedy; its filters count in a search too.
+            to: the language, of models that translate into several: they have a token `<2LANGUAGE>` for each.
+
+        Raises:
+            UsageError: the models differ in their target tokenizers, or the language is not one of theirs.
+        """
+        self.models, self.config = tuple(models), config or TranslationConfig()
+        self.tokenizer = self.models[0].tokenizer
+        if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
+            raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
+        if self.tokenizer.start_of_text is None or self.tokenizer.end_of_text is None:
+            raise UsageError("translation needs a tokenizer with a token that ends a text")
+        self._tags = [_tag(model.source_tokenizer, to) for model in self.models]
+        self._sampler = Sampler(tuple(map(_after_start, sampler.filters)), sampler.greedy, sampler.seed)
+        if self.config.n_best > self.config.beam and sampler.greedy:
+            raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
+
+    def translate(self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None) -> Iterator[Translated]:
+        """Translate lines, in order; some are read ahead.
+
+        Args:
+            lines: without line ends; a blank one has a blank translation.
+            prefixes: how each translation begins, if it is said; blank to leave it open. If they end before the
+                lines, the others are left open.
+
+        Raises:
+            InputError: a tokenizer has no token for a character.
+            UsageError: a prefix leaves no room in the positions of a model, or a filter rules out every token.
+        """
+        begun = itertools.chain(prefixes or (), itertools.repeat(""))
+        numbered = zip(itertools.count(), lines, begun)
+        while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
+            read = self._read(chunk)
+            done = {line.number: self._blank(line) for line in read if line.is_blank}
+            for batch in self._batches([line for line in read if not line.is_blank]):
+                done |= zip([line.number for line in batch], self._translated(batch), strict=True)
+            yield from (done[line.number] for line in read)
+
+    def _read(self, chunk: Sequence[tuple[int, str, str]]) -> list[_Line]:
+        numbers, texts, prefixes = zip(*chunk, strict=True)
+        encoded = [
+            [
+                (model, tag, ids.tolist())
+                for ids in model.source_tokenizer.encode_batch([text.strip() for text in texts])
+            ]
+            for model, tag in zip(self.models, self._tags, strict=True)
+        ]
+        begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
+        return [
+            _line(number, text, sources, prefix)
+            for number, text, sources, prefix in zip(numbers, texts, zip(*encoded, strict=True), begun, strict=True)
+        ]
+
+    def _blank(self, line: _Line) -> Translated:
+        return Translated(line.text, (Translation(""),) * self.config.n_best)
+
+    def _batches(self, lines: Sequence[_Line]) -> Iterator[list[_Line]]:
+        """Lines of like length side by side, those with prefixes of one length together; the longest first."""
+        batch: list[_Line] = []
+        for line in sorted(lines, key=lambda line: (len(line.prefix), line.length), reverse=True):
+            is_full = batch and (len(batch) + 1) * batch[0].length > self.config.batch_tokens
+            if batch and (is_full or len(line.prefix) != len(batch[0].prefix)):
+                yield batch
+                batch = []
+            batch.append(line)
+        if batch:
+            yield batch
+
+    def _translated(self, batch: Sequence[_Line]) -> list[Translated]:
+        members = [
+            EncoderDecoderSteps(
+                member.model, *_padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0
+            )
+            for i, member in enumerate(self.models)
+        ]
+        steps: Steps = members[0] if len(members) == 1 else Ensemble(members)
+        prompts = torch.tensor([[self.tokenizer.start_of_text, *line.prefix] for line in batch])
+        found = (self._searched if self._sampler.greedy else self._drawn)(steps, members, prompts, batch)
+        return [
+            Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out)
+            for line, best in zip(batch, found, strict=True)
+        ]
+
+    def _searched(
+        self, steps: Steps, members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[_Line]
+    ) -> list[list[Hypothesis]]:
+        found = beam_search(
+            steps,
+            prompts,
+            beam_size=self.config.beam,
+            max_tokens=[self._limit(line) for line in batch],
+            stop_ids=end_ids(self.tokenizer),
+            length_penalty=self.config.length_penalty,
+            n=self.config.n_best,
+            refill=True,
+            filters=self._sampler.filters,
+            ending=_uncovered(members, self.config.coverage_penalty) if self.config.coverage_penalty else None,
+        )
+        if not all(found):
+            raise UsageError("no token is left to choose: --logit-bias or --no-repeat-ngram rules out every one")
+        return found
+
+    def _drawn(
+        self, steps: Steps, _members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[_Line]
+    ) -> list[list[Hypothesis]]:
+        """Samples; those of a line are the same whatever batch it is in."""
+        n = self.config.n_best
+        numbers = [line.number * n + sample for line in batch for sample in range(n)]
+        drawn: dict[int, list[Token]] = {number: [] for number in numbers}
+        reasons = {}
+        events = generate(
+            steps, prompts, self._sampler, max_tokens=[self._limit(line) for line in batch for _ in range(n)],
+            stop_ids=end_ids(self.tokenizer), n=n, numbers=numbers,
+        )  # fmt: skip
+        for event in events:
+            if isinstance(event, Finish):
+                reasons[event.row] = event.reason
+            else:
+                drawn[event.row].append(event)
+        samples = [_sample(drawn[number], reasons[number]) for number in numbers]
+        return [samples[start : start + n] for start in range(0, len(samples), n)]
+
+    def _limit(self, line: _Line) -> int:
+        """Tokens that a translation may have after its prefix."""
+        config = self.config
+        longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
+        ends = [model.limit for model in self.models if model.limit is not None]
+        room = min(ends, default=longest + len(line.prefix)) - len(line.prefix)
+        if room < 1:
+            raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
+        return min(longest, room)
+
+    def _translation(self, line: _Line, found: Hypothesis) -> Translation:
+        text = self.tokenizer.decode([*line.prefix, *found.tokens])
+        text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+        return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
+
+
+def _tag(tokenizer: Tokenizer, to: str | None) -> list[int]:
+    """The token that names the target language, of models that need one."""
+    tags = {name[2:-1]: index for name, index in tokenizer.special_tokens.items() if name.startswith("<2")}
+    if to is None and tags:
+        raise UsageError(f"this model translates into {', '.join(sorted(tags))}; say into which (--to)")
+    if to is not None and to not in tags:
+        known = f"this model translates into {', '.join(sorted(tags))}" if tags else "this model has one direction"
+        raise UsageError(f"{known}: there is no --to {to}")
+    return [] if to is None else [tags[to]]
+
+
+def _line(
+    number: int, text: str, sources: Sequence[tuple[TranslationModel, list[int], list[int]]], prefix: list[int]
+) -> _Line:
+    """Tag, text and end for each model, as much of the text as it has positions for."""
+    whole, left_out = [], 0
+    for model, tag, ids in sources:
+        end = list(end_ids(model.source_tokenizer))
+        room = len(ids) if model.limit is None else max(0, model.limit - len(tag) - len(end))
+        left_out = max(left_out, len(ids) - room)
+        whole.append([*tag, *ids[:room], *end])
+    return _Line(number, text, tuple(whole), prefix, left_out)
+
+
+def _padded(sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """(sources, length) ids, and (sources,) how many of each are real."""
+    lengths = torch.tensor([len(source) for source in sources])
+    padded = torch.zeros(len(sources), int(lengths.max()), dtype=torch.long)
+    for row, source in zip(padded, sources, strict=True):
+        row[: len(source)] = torch.tensor(source)
+    return padded, lengths
+
+
+def _after_start(apply: Filter) -> Filter:
+    """A filter that does not see the start token, which may be the one that ends a text as well."""
+    return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
+
+
+def _uncovered(members: Sequence[EncoderDecoderSteps], weight: float) -> Callable[[], Tensor]:
+    """What is added to scores for what the rows have not attended to."""
+    return lambda: weight * torch.stack([member.coverage() for member in members]).mean(0)
+
+
+def _sample(tokens: Sequence[Token], reason: str) -> Hypothesis:
+    logprobs = tuple(token.logprob for token in tokens)
+    assert reason in {"end_of_text", "length"}
+    return Hypothesis(
+        tuple(token.id for token in tokens), logprobs, sum(logprobs), "length" if reason == "length" else "end_of_text"
+    )

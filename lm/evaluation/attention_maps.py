@@ -1,0 +1,293 @@
+"""What a model attends to, on words: self-attention of a text, and cross-attention of a translation to its source.
+
+Tokens are put together to words: a word of the reading side weighs as much as its tokens together, and one of the
+looking side attends as its tokens do on average, so every row still sums to one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lm.config import AttentionUnit
+from lm.data.alignment import Aligner
+from lm.data.pieces import Piece
+from lm.data.tokenizer import Tokenizer
+from lm.errors import UsageError
+from lm.model.attention import MultiHeadAttention
+from lm.model.block import Stack
+from lm.model.capture import captured
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+
+Weights = npt.NDArray[np.float32]
+
+START, END = "<s>", "</s>"
+
+
+class Special(NamedTuple):
+    """A special token beside a text, and what it is called in a map."""
+
+    token: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One side of a map: units (words or tokens) in order, and the tokens they are made of.
+
+    Attributes:
+        tokens: (tokens,) the ids.
+        units: (tokens,) the unit of each token.
+        labels: (units,) what each unit spells.
+        words: (units,) the whitespace-separated word of the text that a unit is in, from 0; None for special tokens.
+    """
+
+    tokens: tuple[int, ...]
+    units: tuple[int, ...]
+    labels: tuple[str, ...]
+    words: tuple[int | None, ...]
+
+    @property
+    def members(self) -> Weights:
+        """(tokens, units): one where a token is part of a unit."""
+        indicator = np.zeros((len(self.units), len(self.labels)), dtype=np.float32)
+        indicator[np.arange(len(self.units)), list(self.units)] = 1
+        return indicator
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """Where each unit of one text looks in another, or in itself.
+
+    Attributes:
+        kind: "self" or "cross".
+        queries: what looks. In a translation each unit looks as it is being predicted.
+        keys: what is looked at.
+        weights: (layers, heads, queries, keys); rows sum to one.
+        is_causal: whether the future, right of the diagonal, cannot be seen.
+    """
+
+    kind: str
+    queries: Axis
+    keys: Axis
+    weights: Weights
+    is_causal: bool = False
+
+    def mean(self, *, layer: int | None = None, head: int | None = None) -> Weights:
+        """(queries, keys): the mean over layers and heads, or of one layer or head, counted from 1.
+
+        Raises:
+            UsageError: there is no such layer or head.
+        """
+        layers, heads = self.weights.shape[:2]
+        for name, value, count in (("layer", layer, layers), ("head", head, heads)):
+            if value is not None and value > count:
+                raise UsageError(f"{name} {value}: there are {count} (--{name})")
+        chosen = self.weights[_one(layer), _one(head)]
+        return chosen.mean(axis=(0, 1))
+
+    def alignments(self, *, layer: int | None = None, head: int | None = None) -> list[tuple[int, int]]:
+        """Pairs of a word of the keys (source) and one of the queries (target), from 0.
+
+        Each target word goes with the source word that its tokens attend to most, of those that are words; several
+        target words may go with one source word, and some source words with none.
+        """
+        weights = self.mean(layer=layer, head=head)
+        columns = [place for place, word in enumerate(self.keys.words) if word is not None]
+        pairs = set()
+        for row, word in enumerate(self.queries.words):
+            if word is not None and columns and weights[row].any():
+                best = self.keys.words[columns[int(weights[row, columns].argmax())]]
+                assert best is not None
+                pairs.add((best, word))
+        return sorted(pairs)
+
+    def pharaoh(self, *, layer: int | None = None, head: int | None = None) -> str:
+        """The alignments as source-target pairs: `0-0 1-2`."""
+        return " ".join(f"{source}-{target}" for source, target in self.alignments(layer=layer, head=head))
+
+
+def _one(number: int | None) -> slice:
+    return slice(None) if number is None else slice(number - 1, number)
+
+
+def axis_of_text(
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    before: Sequence[Special] = (),
+    after: Sequence[Special] = (),
+    unit: AttentionUnit,
+) -> Axis:
+    """The axis of a text that is tokenized here, with special tokens around it."""
+    tokens = tokenizer.encode(text) if text else []
+    ends = Aligner(tokenizer).ends(Piece(text, True), np.array(tokens)).tolist() if tokens else []
+    return _axis(tokenizer, text, tokens, ends, before=before, after=after, unit=unit)
+
+
+def axis_of_tokens(
+    tokenizer: Tokenizer, tokens: Sequence[int], *, after: Sequence[Special] = (), unit: AttentionUnit
+) -> Axis:
+    """The axis of tokens that a model wrote, and special tokens after them."""
+    stream = tokenizer.decode_stream()
+    parts = [stream.feed(index) for index in tokens]
+    ends = np.cumsum([len(part.encode()) for part in parts], dtype=np.int64).tolist()
+    text = "".join(parts) + stream.finish()
+    if ends:
+        ends[-1] = len(text.encode())
+    return _axis(tokenizer, text, tokens, ends, before=(), after=after, unit=unit)
+
+
+def _axis(
+    tokenizer: Tokenizer,
+    text: str,
+    tokens: Sequence[int],
+    ends: Sequence[int],
+    *,
+    before: Sequence[Special],
+    after: Sequence[Special],
+    unit: AttentionUnit,
+) -> Axis:
+    """Units of tokens that end at these bytes of a text; special tokens are units of their own."""
+    spelled, word_of = text.split(), _words_of(text, ends)
+    if unit == "tokens":
+        labels = [tokenizer.token_bytes(index).decode(errors="replace") for index in tokens]
+        units, words = list(range(len(tokens))), word_of
+    else:
+        labels = (spelled or [text]) if tokens else []
+        units, words = word_of, list(range(len(labels)))
+    first, last = len(before), len(before) + len(labels)
+    return Axis(
+        tokens=(*(special.token for special in before), *tokens, *(special.token for special in after)),
+        units=(*range(first), *(first + place for place in units), *range(last, last + len(after))),
+        labels=(*(special.label for special in before), *labels, *(special.label for special in after)),
+        words=(*[None] * first, *(word if spelled else None for word in words), *[None] * len(after)),
+    )
+
+
+def _words_of(text: str, ends: Iterable[int]) -> list[int]:
+    """The whitespace-separated word that each token is in, by the bytes where tokens end.
+
+    White space belongs to the word after it, and at the end of a text to the last one. A token that reaches into
+    several words is in the first of them.
+    """
+    word_ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
+    words, start = [], 0
+    for end in ends:
+        words.append(min(bisect_right(word_ends, start), max(0, len(word_ends) - 1)))
+        start = end
+    return words
+
+
+@torch.inference_mode()
+def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
+    """Where each unit of a text looks in it, itself and what comes before.
+
+    Raises:
+        UsageError: the text has more tokens than the model's context, or none.
+    """
+    _check_length(text, model.config.context_length)
+    with captured(_attentions(model.decoder, "attention")) as layers:
+        model.hidden(_row(text.tokens, model))
+    return AttentionMap("self", text, text, _merged(layers, text, text), is_causal=True)
+
+
+@torch.inference_mode()
+def encoder_attention(model: EncoderDecoder, source: Axis) -> AttentionMap:
+    """Where each unit of a source looks in it; errors as of `self_attention`."""
+    _check_length(source, model.config.context_length)
+    with captured(_attentions(model.encoder, "attention")) as layers:
+        model.encode(_row(source.tokens, model))
+    return AttentionMap("self", source, source, _merged(layers, source, source))
+
+
+@torch.inference_mode()
+def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start: int) -> AttentionMap:
+    """Where each unit of a translation looks in its source while it is being predicted.
+
+    Args:
+        model: in eval mode.
+        source: as the encoder reads it, special tokens included.
+        target: as the decoder writes it, the end token included where there is one.
+        start: the token that the decoder begins with.
+
+    Raises:
+        UsageError: one of the two is longer than learned positions reach.
+    """
+    with captured(_attentions(model.decoder, "cross_attention")) as layers:
+        memory = model.encode(_row(source.tokens, model))
+        model.hidden(_row((start, *target.tokens[:-1]), model), memory=memory)
+    return AttentionMap("cross", target, source, _merged(layers, target, source))
+
+
+def translation_map(
+    model: EncoderDecoder,
+    *,
+    tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer,
+    source: str,
+    tokens: Sequence[int],
+    tags: Sequence[Special] = (),
+    unit: AttentionUnit = "words",
+) -> AttentionMap:
+    """The cross-attention of a translation.
+
+    Args:
+        model: in eval mode.
+        tokenizer: the target's.
+        source_tokenizer: the source's.
+        source: the line that was translated.
+        tokens: ids of its translation, with or without the end token.
+        tags: special tokens before the source, such as its direction.
+        unit: what the map's rows and columns are.
+
+    Raises:
+        UsageError: a tokenizer has no token that ends a text, or a text is longer than learned positions reach.
+    """
+    end = _end(tokenizer)
+    start = end if tokenizer.start_of_text is None else tokenizer.start_of_text
+    body = [index for index in tokens if index != end]
+    read = axis_of_text(source_tokenizer, source, before=tags, after=[Special(_end(source_tokenizer), END)], unit=unit)
+    written = axis_of_tokens(tokenizer, body, after=[Special(end, END)], unit=unit)
+    return cross_attention(model, read, written, start=start)
+
+
+def _end(tokenizer: Tokenizer) -> int:
+    if tokenizer.end_of_text is None:
+        raise UsageError("the tokenizer has no token that ends a text, which an encoder-decoder needs")
+    return tokenizer.end_of_text
+
+
+def _attentions(stack: Stack, name: str) -> list[MultiHeadAttention]:
+    """That attention of each block."""
+    found = [getattr(block, name) for block in stack.blocks]
+    assert all(isinstance(attention, MultiHeadAttention) for attention in found)
+    return found
+
+
+def _check_length(axis: Axis, context_length: int) -> None:
+    if not axis.tokens:
+        raise UsageError("there is no text to attend to")
+    if len(axis.tokens) > context_length:
+        raise UsageError(
+            f"the text has {len(axis.tokens):,} tokens, but the model's context is {context_length:,}; give less text"
+        )
+
+
+def _row(tokens: Sequence[int], model: DecoderOnly | EncoderDecoder) -> Tensor:
+    return torch.tensor([tokens], dtype=torch.int64, device=next(model.parameters()).device)
+
+
+def _merged(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:
+    """(1, heads, query tokens, key tokens) of each layer -> (layers, heads, query units, key units)."""
+    of_queries = queries.members / np.maximum(queries.members.sum(axis=0), 1)
+    weights = torch.cat(tuple(layers)).cpu().numpy()
+    return np.asarray(of_queries.T @ (weights @ keys.members), dtype=np.float32)

@@ -1,0 +1,158 @@
+"""Scores of translations by sacreBLEU: BLEU, chrF and TER, with signatures, confidence and paired comparison.
+
+Source: Post 2018 (sacreBLEU); Papineni et al. 2002 (BLEU); Popović 2015 (chrF); Snover et al. 2006 (TER); Koehn 2004
+(bootstrap resampling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest, Result
+
+from lm.config import ScoringConfig
+from lm.errors import InputError
+
+Lines = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A corpus score.
+
+    Attributes:
+        metric: "BLEU", "chrF2" (more is better) or "TER" (less is better), each in percent.
+        value: of the whole corpus.
+        mean: over the bootstrap's resamples; None without a bootstrap.
+        half_width: half of the 95% confidence interval around `mean`; None without a bootstrap.
+        signature: everything the value depends on, in sacreBLEU's words.
+    """
+
+    metric: str
+    value: float
+    mean: float | None
+    half_width: float | None
+    signature: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same lines translated by two systems.
+
+    Attributes:
+        first: the first system's score.
+        second: the second's.
+        p_value: how often resampling alone makes so great a difference, if the two are alike; None where they are.
+    """
+
+    first: Score
+    second: Score
+    p_value: float | None
+
+    @property
+    def difference(self) -> float:
+        """The first score less the second."""
+        return self.first.value - self.second.value
+
+
+def bleu(hypotheses: Lines, references: Lines) -> float:
+    """Corpus BLEU in percent (cased, 13a), of one reference a line."""
+    check_lines(hypotheses, [references])
+    return BLEU(force=True).corpus_score(hypotheses, [references]).score
+
+
+def scores(hypotheses: Lines, references: Sequence[Lines], config: ScoringConfig | None = None) -> list[Score]:
+    """BLEU, chrF2 and TER of translations.
+
+    Args:
+        hypotheses: one translation a line.
+        references: one or more sets of reference translations, of as many lines.
+        config: how words are split, and how many resamples the confidence intervals are made of.
+
+    Raises:
+        InputError: the numbers of lines differ, or there are none.
+    """
+    config = config or ScoringConfig()
+    check_lines(hypotheses, references)
+    if config.resamples < 2:
+        return [_plain_score(metric, hypotheses, references) for metric in _metrics(config).values()]
+    signatures, results = _tested([hypotheses], references, config)
+    return [_score(metric, signature, results[metric][0]) for metric, signature in signatures.items()]
+
+
+def _plain_score(metric: Metric, hypotheses: Lines, references: Sequence[Lines]) -> Score:
+    found = metric.corpus_score(hypotheses, references)
+    return Score(found.name, found.score, None, None, str(metric.get_signature()))
+
+
+def compare(
+    first: Lines, second: Lines, references: Sequence[Lines], config: ScoringConfig | None = None
+) -> list[Comparison]:
+    """BLEU, chrF2 and TER of two systems on the same lines, with paired bootstrap resampling.
+
+    Args:
+        first: one translation a line.
+        second: the other system's.
+        references: one or more sets of reference translations, of as many lines.
+        config: as for `scores`; at least two resamples.
+
+    Raises:
+        InputError: the numbers of lines differ, or there are none.
+    """
+    config = config or ScoringConfig()
+    for lines in (first, second):
+        check_lines(lines, references)
+    signatures, results = _tested([first, second], references, config)
+    return [_comparison(metric, signature, *results[metric]) for metric, signature in signatures.items()]
+
+
+def _tested(
+    systems: Sequence[Lines], references: Sequence[Lines], config: ScoringConfig
+) -> tuple[dict[str, str], dict[str, list[Result]]]:
+    """By metric, the signature and a result a system: the first alone, the others against it.
+
+    The draws are sacreBLEU's, from the seed that the signature names. Its test serves for a single system too: the
+    interval that `corpus_score` makes fails on corpora so small that a resample has no match.
+    """
+    named: list[tuple[str, Lines]] = [(str(place), lines) for place, lines in enumerate(systems)]
+    test = PairedTest(named, _metrics(config), references, test_type="bs", n_samples=max(2, config.resamples))
+    signatures, results = test()
+    found = {metric: [one for one in results[metric] if isinstance(one, Result)] for metric in signatures}
+    return {metric: str(signature) for metric, signature in signatures.items()}, found
+
+
+def _comparison(metric: str, signature: str, first: Result, second: Result) -> Comparison:
+    p_value = second.p_value if first.score != second.score else None
+    return Comparison(_score(metric, signature, first), _score(metric, signature, second), p_value)
+
+
+def _score(metric: str, signature: str, result: Result) -> Score:
+    assert result.mean is not None
+    assert result.ci is not None
+    return Score(metric, result.score, float(result.mean), float(result.ci), signature)
+
+
+def _metrics(config: ScoringConfig) -> Mapping[str, Metric]:
+    """Made anew for each corpus: a metric remembers its last one."""
+    return {
+        "BLEU": BLEU(lowercase=config.lowercase, tokenize=config.tokenize, force=True),
+        "chrF": CHRF(lowercase=config.lowercase),
+        "TER": TER(),
+    }
+
+
+def check_lines(hypotheses: Lines, references: Sequence[Lines]) -> None:
+    """Raise InputError unless there are as many translations as references, and at least one."""
+    for lines in references:
+        if len(lines) != len(hypotheses):
+            raise InputError(
+                f"{len(hypotheses):,} translations and {len(lines):,} references: there must be as many of each, "
+                "line by line"
+            )
+    if not hypotheses:
+        raise InputError("there are no lines to score")

@@ -1,0 +1,1 @@
+"""Other toolkits: models and tokenizers out of lm, and in."""

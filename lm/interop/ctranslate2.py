@@ -1,0 +1,165 @@
+"""Export of an encoder-decoder to CTranslate2, a C++ library that runs translation models.
+
+Its model has no field for a sequence's special tokens: a source must be handed over with its end token, as the token
+itself, and the decoder starts with the token that `start` names. The tokenizer is put beside the model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+from lm.config import ModelConfig
+from lm.data.tokenizer import FILE_NAME, Tokenizer
+from lm.errors import UsageError
+from lm.model.attention import MultiHeadAttention
+from lm.model.block import Block, FeedForward, Stack
+from lm.model.positions import Embedding
+from lm.model.transformer import EncoderDecoder
+
+_LEAST_POSITIONS = 2048
+"""Of positions that go on without end: how far the table reaches that CTranslate2 is given."""
+
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "swiglu": "SWISH"}
+
+Array = npt.NDArray[np.float32]
+
+
+def export(
+    model: EncoderDecoder, folder: Path, *, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None
+) -> None:
+    """Write a model that `ctranslate2.Translator` reads, in float32.
+
+    Args:
+        model: the model.
+        folder: is made, or files in it replaced.
+        tokenizer: of the target, and of the source unless that has its own.
+        source_tokenizer: of the source.
+
+    Raises:
+        UsageError: CTranslate2 has nothing like a part of the model, or is not installed.
+    """
+    _check(model.config, tokenizer)
+    spec = _specification(model.config)
+    _set_stack(spec.encoder, model.encoder)
+    _set_stack(spec.decoder, model.decoder)
+    source_embedding = model.embedding if model.source_embedding is None else model.source_embedding
+    for part, embedding, table in (
+        (spec.encoder, source_embedding, spec.encoder.embeddings[0]),
+        (spec.decoder, model.embedding, spec.decoder.embeddings),
+    ):
+        table.weight = _array(embedding.tokens.weight)
+        part.position_encodings.encodings = _positions(embedding, model.config)
+        part.scale_embeddings = model.config.scale_embeddings
+    spec.decoder.projection.weight = _array(model.output_weight)
+    spec.register_source_vocabulary(_names(source_tokenizer or tokenizer, len(source_embedding.tokens.weight)))
+    spec.register_target_vocabulary(_names(tokenizer, model.config.vocab_size))
+    assert tokenizer.end_of_text is not None
+    assert tokenizer.start_of_text is not None
+    spec.config.bos_token = spec.config.decoder_start_token = tokenizer.token(tokenizer.start_of_text)
+    spec.config.eos_token = spec.config.unk_token = tokenizer.token(tokenizer.end_of_text)
+    spec.config.layer_norm_epsilon = model.config.norm_eps
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.validate()
+    spec.optimize()
+    spec.save(str(folder))
+    tokenizer.save(folder / FILE_NAME)
+    if source_tokenizer is not None:
+        source_tokenizer.save(folder / f"source_{FILE_NAME}")
+
+
+def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
+    """Refuse what CTranslate2 cannot run."""
+    refused = {
+        "positions": config.positions in {"rotary", "none"},
+        "activation": config.activation not in _ACTIVATIONS,
+        "qk_norm": config.qk_norm,
+        "n_kv_heads": config.kv_heads != config.n_heads,
+    }
+    for name, is_refused in refused.items():
+        if is_refused:
+            raise UsageError(f"CTranslate2 runs no encoder-decoder with {name} {getattr(config, name)!r}")
+    if tokenizer.end_of_text is None:
+        raise UsageError("CTranslate2 needs a token that ends a text, and this tokenizer has none")
+
+
+def _specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has no types)
+    """CTranslate2's empty description of a model of this shape."""
+    try:
+        from ctranslate2.specs import common_spec, transformer_spec  # noqa: PLC0415 (an optional dependency)
+    except ImportError:
+        raise UsageError("export to CTranslate2 needs its package: pip install ctranslate2") from None
+    return transformer_spec.TransformerSpec.from_config(
+        (config.n_encoder_layers, config.n_layers),
+        config.n_heads,
+        pre_norm=config.norm_position == "pre",
+        activation=common_spec.Activation[_ACTIVATIONS[config.activation]],
+        ffn_glu=config.activation == "swiglu",
+        rms_norm=config.norm == "rmsnorm",
+    )
+
+
+def _set_stack(spec: Any, stack: Stack) -> None:  # noqa: ANN401
+    for layer, block in zip(spec.layer, stack.blocks, strict=True):
+        assert isinstance(block, Block)
+        _set_norm(layer.self_attention.layer_norm, block.attention_norm)
+        _set_attention(layer.self_attention, block.attention, parts=1)
+        if block.cross_attention is not None and block.cross_attention_norm is not None:
+            _set_norm(layer.attention.layer_norm, block.cross_attention_norm)
+            _set_attention(layer.attention, block.cross_attention, parts=2)
+        _set_norm(layer.ffn.layer_norm, block.feed_forward_norm)
+        _set_feed_forward(layer.ffn, block.feed_forward)
+    if not isinstance(stack.final_norm, nn.Identity):
+        _set_norm(spec.layer_norm, stack.final_norm)
+
+
+def _set_norm(spec: Any, norm: nn.Module) -> None:  # noqa: ANN401
+    weight, bias = norm.weight, getattr(norm, "bias", None)
+    assert isinstance(weight, Tensor)
+    spec.gamma = _array(weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = np.zeros_like(spec.gamma) if bias is None else _array(bias)
+
+
+def _set_attention(spec: Any, attention: MultiHeadAttention, *, parts: int) -> None:  # noqa: ANN401
+    """One product for queries, keys and values, or, across, one for queries and one for the other two."""
+    width = attention.heads * attention.head_size
+    ends = [0, 3 * width] if parts == 1 else [0, width, 3 * width]
+    for linear, start, end in zip(spec.linear, ends, ends[1:], strict=False):
+        _set_linear(linear, attention.input, slice(start, end))
+    _set_linear(spec.linear[-1], attention.output)
+
+
+def _set_feed_forward(spec: Any, layer: FeedForward) -> None:  # noqa: ANN401
+    width = layer.down.in_features
+    _set_linear(spec.linear_0, layer.up, slice(0, width))
+    if layer.up.out_features > width:  # a gate, which goes through the activation, and what it lets through
+        _set_linear(spec.linear_0_noact, layer.up, slice(width, None))
+    _set_linear(spec.linear_1, layer.down)
+
+
+def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None:  # noqa: ANN401
+    spec.weight = _array(linear.weight[rows])
+    if linear.bias is not None:
+        spec.bias = _array(linear.bias[rows])
+
+
+def _positions(embedding: Embedding, config: ModelConfig) -> Array:
+    """(positions, d_model)."""
+    length = config.context_length if config.positions == "learned" else max(_LEAST_POSITIONS, config.context_length)
+    assert embedding.positions is not None
+    return _array(embedding.positions(0, length, embedding.tokens.weight.device))
+
+
+def _names(tokenizer: Tokenizer, size: int) -> list[str]:
+    """The tokens by id; ids that no text has get a name that none has."""
+    return [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]
+
+
+def _array(weight: Tensor) -> Array:
+    array: Array = np.ascontiguousarray(weight.detach().float().cpu().numpy())
+    return array

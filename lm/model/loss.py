@@ -1,0 +1,107 @@
+"""Cross-entropy of an output layer, without ever holding the logits of all positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lm.config import IGNORED
+
+_LOGITS_ON_CPU = 1 << 21  # at a time: float32 and their gradient stay in the processor's cache
+_LOGITS_ON_GPU = 1 << 27
+_FEWEST_ROWS = 64
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Sum of the surprisals of the targets, in nats; targets of -100 (padding) count nothing.
+
+    Args:
+        logits: (…, vocabulary), of any float type; the sum is float32.
+        targets: (…) ids.
+        label_smoothing: share of each target that is spread evenly over the vocabulary (Szegedy et al. 2016).
+    """
+    return F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        targets.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """`cross_entropy(hidden @ weightᵀ, targets)`, a few rows at a time, its gradient on the way.
+
+    Each part's logits are gone before the next one's are made, so memory does not grow with positions × vocabulary,
+    and rows without a target are left out. Under autocast the products are of its type, as `F.linear`'s would be.
+
+    Args:
+        hidden: (…, d_model).
+        weight: (vocabulary, d_model).
+        targets: (…) ids, IGNORED where none.
+        label_smoothing: see `cross_entropy`.
+
+    Source: the idea of Hsu et al. 2024 (Liger Kernel).
+    """
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    return _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2), weight, targets.flatten(), label_smoothing, dtype
+    )
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """The gradient of a sum is known as soon as the logits are, up to the factor that comes from behind."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 (apply takes no keywords)
+        ctx: Any,  # noqa: ANN401 (torch's own)
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        places = (targets != IGNORED).nonzero()[:, 0]
+        inputs, wanted, matrix = hidden[places].to(dtype), targets[places, None], weight.to(dtype)
+        wants_gradient = hidden.requires_grad or weight.requires_grad
+        of_inputs, of_weight = torch.empty_like(inputs), torch.zeros_like(weight)
+        total = torch.zeros((), device=hidden.device)
+        limit = _LOGITS_ON_CPU if hidden.device.type == "cpu" else _LOGITS_ON_GPU
+        rows = max(_FEWEST_ROWS, limit // len(weight))
+        for start in range(0, len(places), rows):
+            part = slice(start, start + rows)
+            logits = (inputs[part] @ matrix.T).float()
+            nats, gradient = _surprisal_and_gradient(logits, wanted[part], smoothing)
+            total += nats
+            if wants_gradient:
+                gradient = gradient.to(dtype)
+                of_inputs[part] = gradient @ matrix
+                of_weight += gradient.T @ inputs[part]
+        ctx.save_for_backward(torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype)), of_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        of_hidden, of_weight = ctx.saved_tensors
+        return of_hidden * of_total, of_weight * of_total, None, None, None
+
+
+def _surprisal_and_gradient(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Summed smoothed surprisal of (rows, 1) targets, and its gradient in the place of the (rows, vocabulary) logits.
+
+    With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax less these.
+    """
+    size = logits.shape[-1]
+    logsumexp = logits.logsumexp(-1, keepdim=True)
+    nats = (logsumexp - (1 - smoothing) * logits.gather(1, targets)).sum()
+    if smoothing:
+        nats -= smoothing / size * logits.sum()
+    gradient = logits.sub_(logsumexp).exp_()
+    if smoothing:
+        gradient.sub_(smoothing / size)
+    gradient.scatter_add_(1, targets, torch.full_like(targets, smoothing - 1, dtype=gradient.dtype))
+    return nats, gradient

@@ -1,0 +1,71 @@
+"""One model out of several checkpoints: the mean of their weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lm import checkpoint
+from lm.errors import InputError, UsageError
+
+
+def average(checkpoints: Sequence[Path], out: Path) -> Path:
+    """Write a run whose only checkpoint has the mean of some weights; it cannot be resumed, only used or started from.
+
+    Args:
+        checkpoints: folders of checkpoints of the same model, the last one's configuration and state being taken.
+        out: the folder of the new run; InputError if it holds one already.
+
+    Returns:
+        The new checkpoint's folder.
+
+    Raises:
+        InputError: a checkpoint is damaged, or they are not of the same model.
+
+    Source: Vaswani et al. 2017, section 6.1, who averaged the last 5 checkpoints.
+    """
+    checkpoint.refuse_existing(out)
+    last = checkpoints[-1]
+    config = dataclasses.replace(checkpoint.load_config(last), plan=None)
+    tokenizer, source_tokenizer = checkpoint.load_tokenizers(last)
+    return checkpoint.save_checkpoint(
+        out,
+        config=config,
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        model=_mean(checkpoints),
+        optimizer={},
+        state=dataclasses.replace(
+            checkpoint.load_state(last), best_loss=None, best_bleu=None, best_step=None, finished=True
+        ),
+        is_best=True,
+    )
+
+
+def latest(run: Path, count: int) -> list[Path]:
+    """The latest checkpoints of a run, oldest first; UsageError if it has fewer than two."""
+    found = checkpoint.complete(run)[-count:]
+    if len(found) < 2:
+        raise UsageError(f"{run}: has {len(found)} checkpoint(s), but a mean takes two (train with a larger --keep)")
+    return found
+
+
+def _mean(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
+    total: dict[str, Tensor] = {}
+    for folder in checkpoints:
+        weights = checkpoint.load_weights(folder)
+        if total and _shapes(weights) != _shapes(total):
+            raise InputError(f"{folder}: another model than {checkpoints[0]}; only checkpoints of one can be averaged")
+        if checkpoint.load_tokenizers(folder)[0].sha256 != checkpoint.load_tokenizers(checkpoints[0])[0].sha256:
+            raise InputError(f"{folder}: another tokenizer than {checkpoints[0]}, so its weights mean something else")
+        for name, value in weights.items():
+            total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + value.double()
+    return {name: (value / len(checkpoints)).float() for name, value in total.items()}
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in weights.items()}

@@ -1,0 +1,35 @@
+"""Compiling the model: what it needs on this machine, and how long it takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from lm.errors import UsageError
+
+COMPILATION_SECONDS = 60.0
+"""About what it takes before the first step; 90 s were measured for the preset tiny on two cores."""
+
+
+def check_compiler(device: str) -> None:
+    """UsageError unless there is what torch.compile needs to build kernels for a device.
+
+    On a CPU it writes C++ that includes Python's headers, on a GPU Triton compiles a launcher in C. Without either,
+    torch fails at the first step with pages of its own code.
+    """
+    if device == "cpu":
+        names = [os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")]
+    else:
+        names = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    if not any(shutil.which(name) for name in names):
+        raise UsageError(
+            f"--compile needs a compiler, and there is no {' or '.join(names)}: install one, or leave it out"
+        )
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        raise UsageError(
+            f"--compile needs Python's headers, and {headers} has no Python.h: install them, or leave it out"
+        )

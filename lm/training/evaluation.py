@@ -1,0 +1,138 @@
+"""How good a run is so far: the loss on its validation split, translations of it, and what it makes of prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import torch
+
+from lm.config import SamplingConfig
+from lm.data.batches import padded
+from lm.data.pairs import PairData
+from lm.decoding.beam_search import beam_search
+from lm.decoding.generate import Token, generate, prompt_ids
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import DecoderSteps
+from lm.decoding.translation_steps import EncoderDecoderSteps
+from lm.evaluation.translation import bleu
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.training.events import Evaluation, Sample
+from lm.training.objective import summed_loss
+from lm.training.run import Run
+
+_SAMPLE_TOKENS = 60
+_SHOWN_TRANSLATIONS = 2
+
+
+def report(run: Run) -> Iterator[Evaluation | Sample]:
+    """Evaluate the run as it is; `run.state` knows the best from then on.
+
+    Yields:
+        the evaluation, if there is a validation split, and what the model makes of its sample prompts; for
+        translation, also of the first sentences of the split.
+    """
+    with _evaluating(run):
+        if run.data.validation_bytes:
+            evaluation, shown = _evaluate(run)
+            yield evaluation
+            yield from shown
+        for prompt in run.config.training.sample:
+            yield Sample(run.state.step, prompt, _continue(run, prompt))
+
+
+@contextmanager
+def _evaluating(run: Run) -> Iterator[None]:
+    """While open, the model is in eval mode and has the weights that would be saved."""
+    run.model.eval()
+    with run.average.in_place() if run.average else nullcontext():
+        yield
+    run.model.train()
+
+
+def _evaluate(run: Run) -> tuple[Evaluation, list[Sample]]:
+    began = time.perf_counter()
+    nats, predicted = validation_loss(run)
+    loss, (bleu, translated) = nats / predicted, _translations(run)
+    bits_per_byte = nats / math.log(2) / run.data.validation_bytes
+    is_best = _note_best(run, loss, bleu)
+    shown = [Sample(run.state.step, source, text) for source, text in translated[:_SHOWN_TRANSLATIONS]]
+    seconds = time.perf_counter() - began
+    return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu), shown
+
+
+def validation_loss(run: Run) -> tuple[float, int]:
+    """Summed nats and number of targets of the whole validation split, with the model as it is."""
+    nats, predicted = 0.0, 0
+    with torch.inference_mode():
+        for batch in run.data.validation():
+            nats += float(summed_loss(run.model, batch, run.hardware))
+            predicted += batch.predicted
+    return nats, predicted
+
+
+def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
+    """BLEU of greedy translations of the validation split, and these after their sources; nothing of a GPT."""
+    texts = run.data.validation_texts(run.config.training.bleu_sentences) if isinstance(run.data, PairData) else []
+    if not texts:
+        return None, []
+    translated = _translated(run, [text.source for text in texts], tags=[text.tag for text in texts])
+    shown = [(text.source, translation) for text, translation in zip(texts, translated, strict=True)]
+    return bleu(translated, [text.target for text in texts]), shown
+
+
+def _translated(run: Run, texts: Sequence[str], *, tags: Sequence[int | None]) -> list[str]:
+    """Greedy translations, in order."""
+    reader, writer = run.source_tokenizer or run.tokenizer, run.tokenizer
+    assert isinstance(run.model, EncoderDecoder)
+    assert reader.end_of_text is not None
+    assert writer.start_of_text is not None
+    assert writer.end_of_text is not None
+    rows = [
+        np.array([*([] if tag is None else [tag]), *reader.encode(text.strip()), reader.end_of_text])
+        for text, tag in zip(texts, tags, strict=True)
+    ]
+    found = [""] * len(rows)
+    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+    for start in range(0, len(rows), 128):
+        places = order[start : start + 128]
+        batch = padded([rows[place] for place in places], value=0)
+        lengths = torch.tensor([len(rows[place]) for place in places])
+        steps = EncoderDecoderSteps(run.model, torch.from_numpy(batch), lengths)
+        prompts = torch.full((len(places), 1), writer.start_of_text)
+        best = beam_search(
+            steps, prompts, beam_size=1, max_tokens=2 * batch.shape[1] + 10, stop_ids=(writer.end_of_text,)
+        )
+        for place, hypotheses in zip(places, best, strict=True):
+            found[place] = writer.decode([token for token in hypotheses[0].tokens if token != writer.end_of_text])
+    return found
+
+
+def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
+    state = run.state
+    if run.config.training.best_by == "bleu" and bleu is not None:
+        is_best = state.best_bleu is None or bleu > state.best_bleu
+    else:
+        is_best = state.best_loss is None or loss < state.best_loss
+    if is_best:
+        run.state = dataclasses.replace(state, best_loss=loss, best_bleu=bleu, best_step=state.step)
+    return is_best
+
+
+def _continue(run: Run, prompt: str) -> str:
+    """A continuation of a prompt, drawn the same way each time."""
+    sampler = Sampler.of(SamplingConfig(seed=run.config.training.seed))
+    end = run.tokenizer.end_of_text
+    assert isinstance(run.model, DecoderOnly)
+    events = generate(
+        DecoderSteps(run.model),
+        prompt_ids(run.tokenizer, prompt),
+        sampler,
+        max_tokens=_SAMPLE_TOKENS,
+        stop_ids=() if end is None else (end,),
+    )
+    return run.tokenizer.decode([event.id for event in events if isinstance(event, Token)])

@@ -1,0 +1,140 @@
+"""Supervised fine-tuning from a pre-trained model against training from scratch, on a labelled task of the stories.
+
+    python -m tests.benchmarks.supervised [--pretraining 500] [--steps 400] [--questions 100] [--learning-rate 1e-3]
+
+The task: given one paragraph of a story, name the plot (one of sixteen) that the story was made along, which the
+generator knows and no story says. Examples are the paragraphs of `train.txt`; questions are paragraphs of
+`heldout.txt`, whose combinations of hero, plot and thing are not in `train.txt`. The preset tiny is pre-trained on
+`train.txt` without labels; then both models learn the task in the same way, on the same batches. Prints the share of
+questions that greedy generation answers with exactly the label, at some numbers of steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from corpora.stories import corpus as stories
+from lm.config import RunConfig, SamplingConfig
+from lm.data import cache, documents, preparation
+from lm.data import corpus as corpora
+from lm.data.tokenizer import Tokenizer
+from lm.decoding.generate import Token, end_ids, generate, prompt_ids
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import DecoderSteps
+from lm.model.transformer import DecoderOnly
+from lm.presets import resolve
+from lm.training.events import Step
+from lm.training.run import Run, start
+from lm.training.trainer import train
+
+CORPUS = Path(stories.__file__).parent
+MEASURED = (50, 100, 150, 200, 300, 400, 600, 800, 1200)
+Question = tuple[str, str]
+
+
+def questions() -> tuple[list[Question], list[Question]]:
+    """(paragraph, name of the plot) of `train.txt` and of `heldout.txt`."""
+    texts = {
+        name: set((CORPUS / f"{name}.txt").read_text().removesuffix("\n").split(f"\n{stories.SEPARATOR}\n"))
+        for name in ("train", "heldout")
+    }
+    found: dict[str, list[Question]] = {name: [] for name in texts}
+    left = sum(map(len, texts.values()))
+    for story in stories.stories(stories.SEED):
+        for name, members in texts.items():
+            if story.text in members:
+                found[name] += [(paragraph, story.scheme) for paragraph in story.text.split("\n\n")]
+                left -= 1
+        if not left:
+            return found["train"], found["heldout"]
+    raise AssertionError("the stories never end")
+
+
+def pretrained(folder: Path, steps: int) -> Run:
+    """The preset tiny after some steps on the stories, without labels."""
+    config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}, "hardware": {"dtype": "float32"}})
+    sources = documents.resolve([str(CORPUS / "train.txt")])
+    tokenizer = cache.train_tokenizer(corpora.survey(sources, config.data), config.tokenizer)
+    tokens = preparation.prepare(sources, tokenizer, config.data, folder / "tokens").folder
+    run = start(folder / "pretrained", config, tokenizer, tokens)
+    for _ in train(run):
+        pass
+    return run
+
+
+def settings(steps: int, rate: float) -> RunConfig:
+    """How both models learn the task."""
+    training = {"steps": steps, "learning_rate": rate, "evaluate_every": 0, "warmup_steps": 20, "schedule": "linear"}
+    return resolve(
+        "tiny",
+        {"training": training, "data": {"supervised": True, "validation": "0"}, "hardware": {"dtype": "float32"}},
+    )
+
+
+def learned(
+    folder: Path, config: RunConfig, tokenizer: Tokenizer, asked: list[Question], weights: Mapping[str, Tensor] | None
+) -> Iterator[tuple[int, float]]:
+    """The accuracy at each number of steps that is measured."""
+    tokens = preparation.prepare(
+        documents.resolve([str(folder.parent / "task.jsonl")], supervised=True),
+        tokenizer,
+        config.data,
+        folder.parent / "examples",
+    ).folder
+    run = start(folder, config, tokenizer, tokens, weights=weights)
+    for event in train(run):
+        if isinstance(event, Step) and event.step in MEASURED:
+            yield event.step, accuracy(run, asked)
+
+
+@torch.inference_mode()
+def accuracy(run: Run, asked: list[Question]) -> float:
+    """The share of questions whose greedy continuation is the label and the end."""
+    assert isinstance(run.model, DecoderOnly)
+    run.model.eval()
+    ends, greedy, right = end_ids(run.tokenizer), Sampler.of(SamplingConfig(greedy=True)), 0
+    longest = max(len(run.tokenizer.encode(f"\n{label}")) for _, label in asked) + len(ends)
+    for paragraph, label in asked:
+        prompt = prompt_ids(run.tokenizer, paragraph)
+        events = generate(DecoderSteps(run.model), prompt, greedy, max_tokens=longest, stop_ids=ends)
+        ids = [event.id for event in events if isinstance(event, Token)]
+        right += ids[-1:] == list(ends) and run.tokenizer.decode(ids) == f"\n{label}"
+    run.model.train()
+    return right / len(asked)
+
+
+def main() -> None:
+    """Print a row for each number of steps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("pretraining", 500), ("steps", 400), ("questions", 100)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    given = parser.parse_args()
+    examples, asked = questions()
+    asked = random.Random(0).sample(asked, min(given.questions, len(asked)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
+        (folder / "task.jsonl").write_text("".join(lines))
+        base = pretrained(folder, given.pretraining)
+        config, tokenizer = settings(given.steps, given.learning_rate), base.tokenizer
+        print(
+            f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True
+        )
+        print("steps  pre-trained  from scratch")
+        tuned = learned(folder / "tuned", config, tokenizer, asked, base.model.state_dict())
+        scratch = learned(folder / "scratch", config, tokenizer, asked, None)
+        for (step, one), (_, other) in zip(tuned, scratch, strict=True):
+            print(f"{step:>5}  {one:>11.1%}  {other:>12.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+import json
+import random
+
+import pytest
+import sacrebleu
+
+from cli.main import run
+from tests.cli.small_runs import make_run
+from tests.cli.toy_translation import LONGEST, pairs
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Sources and references of a translation of whole sentences, and two files of translations."""
+    known = [pair for pair in pairs(200, seed=321) if len(pair[0].split()) == LONGEST][:12]
+    sources, targets = zip(*known, strict=True)
+    draw = random.Random(1)
+    worse = [" ".join(word if draw.random() < 0.7 else "x" for word in target.split()) for target in targets]
+    for name, lines in {
+        "test.en": sources,
+        "test.de": targets,
+        "worse.de": worse,
+        "upper.de": map(str.upper, targets),
+    }.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path
+
+
+@pytest.fixture
+def succeed(capsys, files, monkeypatch):
+    """Runs `lm evaluate …` where the files are; returns what it printed."""
+    monkeypatch.chdir(files)
+
+    def call(*arguments) -> str:
+        code = run(["evaluate", *map(str, arguments)])
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        return output.out
+
+    return call
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def test_a_run_is_scored_by_what_it_writes(succeed, translation_run, files):
+    flags = ["--source", "test.en", "--target", "test.de"]
+    report = json.loads(succeed(translation_run, *flags, "-o", "out.de", "--json"))
+    written, references = lines(files / "out.de"), lines(files / "test.de")
+    assert len(written) == len(references) == report["lines"]
+    assert sum(map(str.__eq__, written, references)) >= 0.8 * len(references)
+    assert report["scores"]["BLEU"]["value"] == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
+    assert report["scores"]["TER"]["value"] == pytest.approx(sacrebleu.corpus_ter(written, [references]).score)
+    again = json.loads(succeed("--hypotheses", "out.de", "--target", "test.de", "--json"))
+    assert again["scores"] == report["scores"]
+
+
+def test_the_table_says_what_the_figures_depend_on(succeed):
+    table = succeed("--hypotheses", "worse.de", "--target", "test.de").splitlines()
+    assert table[0].split() == ["metric", "score", "95%", "interval"]
+    assert [line.split()[0] for line in table[1:4]] == ["BLEU", "chrF2", "TER"]
+    assert table[4] == "12 lines of worse.de"
+    assert table[5] == (
+        f"BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    )
+
+
+def test_two_systems_are_compared(succeed, translation_run):
+    flags = ["--source", "test.en", "--target", "test.de", "--versus", "worse.de"]
+    report = json.loads(succeed(translation_run, *flags, "--json"))
+    assert report["second"]["system"] == "worse.de"
+    for metric in ("BLEU", "chrF2"):
+        assert report["difference"][metric] > 0
+        assert report["p_value"][metric] < 0.05
+    assert report["difference"]["TER"] < 0
+    text = succeed(translation_run, *flags)
+    assert text.splitlines()[-1].startswith(f"{translation_run} is better than worse.de by ")
+
+
+def test_a_run_can_be_compared_with_a_run_or_a_file(succeed, translation_run):
+    flags = ["--source", "test.en", "--target", "test.de"]
+    report = json.loads(succeed("--hypotheses", "worse.de", *flags, "--versus", translation_run, "--json"))
+    alone = json.loads(succeed(translation_run, *flags, "--json"))
+    for metric, figures in alone["scores"].items():
+        assert report["second"]["scores"][metric]["value"] == figures["value"]
+        assert report["second"]["scores"][metric]["signature"] == figures["signature"]
+    same = succeed(translation_run, *flags, "--versus", translation_run)
+    assert same.endswith("the two do not differ in BLEU\n")
+
+
+def test_case_counts_unless_told_otherwise(succeed):
+    cased = json.loads(succeed("--hypotheses", "upper.de", "--target", "test.de", "--json"))
+    uncased = json.loads(
+        succeed("--hypotheses", "upper.de", "--target", "test.de", "--json", "--lowercase", "--tokenize", "none")
+    )
+    assert cased["scores"]["BLEU"]["value"] < 5
+    assert uncased["scores"]["BLEU"]["value"] == pytest.approx(100)
+    assert "case:lc|eff:no|tok:none" in uncased["scores"]["BLEU"]["signature"]
+
+
+def test_the_best_of_several_references_counts(succeed):
+    report = json.loads(
+        succeed("--hypotheses", "worse.de", "--target", "upper.de", "--target", "worse.de", "--json", "--resamples", 0)
+    )
+    assert report["scores"]["BLEU"]["value"] == pytest.approx(100)
+    assert report["scores"]["BLEU"]["signature"].startswith("nrefs:2|")
+    assert report["scores"]["BLEU"]["mean"] is None
+
+
+def test_tokenized_text_is_noticed(capsys, files):
+    (files / "tok.de").write_text("".join(f"{line} .\n" for line in lines(files / "test.de")))
+    arguments = ["evaluate", "--hypotheses", str(files / "tok.de"), "--target", str(files / "tok.de")]
+    assert run(arguments) == 0
+    assert "look tokenized" in capsys.readouterr().err
+    assert run([*arguments, "--tokenize", "none"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (["--target", "test.de"], 2, "what is to be scored?"),
+        (["RUN", "--hypotheses", "worse.de", "--target", "test.de"], 2, "what is to be scored?"),
+        (["RUN", "--target", "test.de"], 2, "give --source"),
+        (["--hypotheses", "worse.de", "--target", "test.de", "--versus", "RUN"], 2, "give --source"),
+        (["--hypotheses", "worse.de", "--target", "test.de", "-o", "x"], 2, "there already"),
+        (["--hypotheses", "worse.de", "--target", "short.de"], 1, "worse.de 12 and short.de 2 lines"),
+        (["--hypotheses", "worse.de", "--target", "missing.de"], 1, "missing.de: no such file"),
+        (["--hypotheses", "empty.de", "--target", "empty.de"], 1, "no lines to score"),
+        (["--hypotheses", ".", "--target", "test.de"], 2, "name one"),
+        (["GPT", "--source", "test.en", "--target", "test.de"], 2, "only one with an encoder translates"),
+        (["RUN", "--source", "test.en", "--target", "test.de", "--to", "fr"], 2, "there is no --to fr"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_one_line(capsys, files, translation_run, monkeypatch, flags, code, message):
+    monkeypatch.chdir(files)
+    (files / "short.de").write_text("eins\nzwei\n")
+    (files / "empty.de").write_text("")
+    (files / "a.txt").write_text("a\n")
+    (files / "b.txt").write_text("b\n")
+    if "GPT" in flags:
+        make_run(files / "GPT")
+    assert run(["evaluate", *(str(translation_run) if flag == "RUN" else flag for flag in flags)]) == code
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message in output.err
+    assert output.err.count("\n") == 1

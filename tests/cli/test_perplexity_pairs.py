@@ -1,0 +1,91 @@
+import json
+import math
+
+import pytest
+
+from cli.main import run
+from tests.cli.small_runs import make_run
+from tests.cli.toy_translation import pairs
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A source file and its targets, right and wrong."""
+    known = pairs(20, seed=777)
+    (tmp_path / "test.en").write_text("".join(f"{source}\n" for source, _ in known))
+    (tmp_path / "test.de").write_text("".join(f"{target}\n" for _, target in known))
+    wrong = [" ".join(reversed(target.split())) for _, target in known]
+    (tmp_path / "wrong.de").write_text("".join(f"{target}\n" for target in wrong))
+    return tmp_path
+
+
+@pytest.fixture
+def report(capsys):
+    def succeed(*arguments) -> dict:
+        code = run(["perplexity", *map(str, arguments), "--json"])
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        return json.loads(output.out)
+
+    return succeed
+
+
+def test_right_translations_are_expected_and_wrong_ones_are_not(report, translation_run, files):
+    right = report(translation_run, "--source", files / "test.en", "--target", files / "test.de")["total"]
+    wrong = report(translation_run, "--source", files / "test.en", "--target", files / "wrong.de")["total"]
+    assert right["nats_per_token"] < 0.2
+    assert wrong["nats_per_token"] > 2
+    assert right["nats_per_token"] == pytest.approx(right["nats"] / right["tokens"])
+    assert right["perplexity"] == pytest.approx(math.exp(right["nats_per_token"]))
+    assert right["pairs"] == 20
+    assert right["bytes"] == len((files / "test.de").read_bytes()) - 20
+
+
+def test_files_are_reported_apart_and_in_total(report, capsys, translation_run, files):
+    twice = ["--source", files / "test.en", "--target", files / "test.de", "--source", files / "copy.en"]
+    (files / "copy.en").write_text((files / "test.en").read_text() + "\n")
+    (files / "wrong.de").write_text((files / "wrong.de").read_text() + "one\n")
+    found = report(translation_run, *twice, "--target", files / "wrong.de")
+    assert [file["file"] for file in found["files"]] == [str(files / "test.de"), str(files / "wrong.de")]
+    assert [file["blank"] for file in found["files"]] == [0, 1]
+    for name in ("nats", "tokens", "pairs", "words", "bytes", "blank"):
+        assert found["total"][name] == pytest.approx(sum(file[name] for file in found["files"]))
+    assert run(["perplexity", str(translation_run), *map(str, twice), "--target", str(files / "wrong.de")]) == 0
+    output = capsys.readouterr()
+    assert "nats/token" in output.out
+    assert output.out.splitlines()[3].startswith("total")
+    assert output.err == "1 pair with a blank side left out\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--source", "test.en"], "give --source and --target"),
+        (["--source", "test.en", "--target", "test.de", "test.en"], "not both"),
+        (["--source", "test.en", "--target", "test.de", "--stride", "4"], "--stride is for text"),
+        (["--source", "test.en", "--target", "test.de", "--csv"], "--csv is for text"),
+        ([], "nothing to measure"),
+        (["test.en"], "needs a decoder-only model"),
+    ],
+)
+def test_pairs_and_text_are_not_mixed(capsys, translation_run, files, monkeypatch, flags, message):
+    monkeypatch.chdir(files)
+    assert run(["perplexity", str(translation_run), *flags]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_a_gpt_has_no_sources(capsys, files, tmp_path):
+    gpt = make_run(tmp_path / "gpt")
+    assert run(["perplexity", str(gpt), "--source", str(files / "test.en"), "--target", str(files / "test.de")]) == 2
+    assert "is decoder-only" in capsys.readouterr().err
+
+
+def test_lines_must_be_as_many(capsys, translation_run, files):
+    (files / "short.de").write_text("eins\n")
+    code = run(["perplexity", str(translation_run), "--source", str(files / "test.en"), "--target",
+                str(files / "short.de")])  # fmt: skip
+    assert code == 1
+    assert "20 and" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""A small encoder-decoder that has learned to translate word by word, backwards: its alignments are known."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from lm.checkpoint import TrainingState, save_checkpoint
+from lm.config import ModelConfig, RunConfig, TokenizerConfig
+from lm.data import tokenizer_training
+from lm.model.transformer import build_model
+
+DICTIONARY = {
+    "one": "eins",
+    "two": "zwei",
+    "three": "drei",
+    "four": "vier",
+    "sun": "Sonne",
+    "fox": "Fuchs",
+    "狐": "여우",
+}
+LONGEST = 5
+
+
+def pairs(count: int, *, seed: int) -> list[tuple[str, str]]:
+    """Sources of different words, and their targets: the words' translations, last one first."""
+    draw = random.Random(seed)
+    sources = [draw.sample(list(DICTIONARY), draw.randint(2, LONGEST)) for _ in range(count)]
+    return [(" ".join(words), " ".join(DICTIONARY[word] for word in reversed(words))) for words in sources]
+
+
+def make_translation_run(folder: Path, *, steps: int = 400) -> Path:
+    """A run whose model was trained on such pairs by a plain loop."""
+    text = "\n".join(f"{source}\n{target}" for source, target in pairs(200, seed=0))
+    config = TokenizerConfig(kind="bpe", vocab_size=400)
+    tokenizer = tokenizer_training.train([text], config, corpus_bytes=len(text.encode())).tokenizer
+    shape = ModelConfig(
+        vocab_size=tokenizer.vocab_size, context_length=64, d_model=64, n_layers=1, n_encoder_layers=1, n_heads=1,
+        positions="sinusoidal", scale_embeddings=True, norm="layernorm", norm_position="post",
+    )  # fmt: skip
+    model = build_model(shape, seed=1)
+    end = tokenizer.end_of_text
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 4e-3 * min((step + 1) / 40, 1 - step / steps)
+        batch = pairs(32, seed=step + 1)
+        source, lengths = padded([[*tokenizer.encode(source), end] for source, _ in batch], 0)
+        inputs, _ = padded([[end, *tokenizer.encode(target)] for _, target in batch], 0)
+        targets, _ = padded([[*tokenizer.encode(target), end] for _, target in batch], -100)
+        loss = F.cross_entropy(model(source, inputs, lengths=lengths).transpose(1, 2), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    save_checkpoint(
+        folder, config=RunConfig(model=shape), tokenizer=tokenizer, model=model.state_dict(), optimizer={},
+        state=TrainingState(), is_best=True,
+    )  # fmt: skip
+    return folder
+
+
+def padded(rows: list[list[int]], filler: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of ids, filled up to the right, and how long they are."""
+    longest = max(map(len, rows))
+    lengths = torch.tensor([len(row) for row in rows])
+    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows]), lengths

@@ -1,0 +1,40 @@
+"""Small encoder-decoders, and what they say when nothing is cached."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lm.config import ModelConfig
+from lm.model.transformer import EncoderDecoder, build_model
+
+VOCABULARY, START, END = 40, 0, 1
+
+SHAPES = {
+    "learned": {"positions": "learned", "norm": "layernorm", "activation": "gelu", "bias": True},
+    "rotary, grouped heads": {"positions": "rotary", "n_kv_heads": 1, "qk_norm": True},
+    "sinusoidal, post-norm": {"positions": "sinusoidal", "norm_position": "post", "scale_embeddings": True},
+    "no positions": {"positions": "none", "n_kv_heads": 2},
+}
+
+
+def make_model(shape: str = "learned", *, seed: int = 1, **fields) -> EncoderDecoder:
+    config = {
+        "vocab_size": VOCABULARY, "context_length": 80, "d_model": 32, "n_layers": 2, "n_encoder_layers": 2,
+        "n_heads": 4, "init_std": 0.35, **SHAPES[shape], **fields,
+    }  # fmt: skip
+    model = build_model(ModelConfig(**config), seed=seed).eval().requires_grad_(False)
+    assert isinstance(model, EncoderDecoder)
+    return model
+
+
+def random_ids(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(2, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def forced(model: EncoderDecoder, source: list[int], tokens: list[int], start: int = START) -> list[float]:
+    """The log-probability of each token of a translation, of one sentence read at once in float64."""
+    with torch.no_grad():
+        logits = model.double()(torch.tensor([source]), torch.tensor([[start, *tokens[:-1]]]))[0]
+    model.float()
+    return logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).squeeze(-1).tolist()

@@ -1,0 +1,135 @@
+"""Maps on words are sums and means of the weights on tokens, whatever the tokens are."""
+
+import numpy as np
+import pytest
+import torch
+
+from lm.config import ModelConfig
+from lm.errors import UsageError
+from lm.evaluation import attention_maps
+from lm.evaluation.attention_maps import AttentionMap, Axis, Special, axis_of_text, axis_of_tokens
+from lm.model.capture import captured
+from lm.model.transformer import build_model
+from tests.cli.small_runs import make_tokenizer
+
+TEXT = "The owl saw  Über den 狐\tfoxes "
+WORDS = ("The", "owl", "saw", "Über", "den", "狐", "foxes")
+
+
+def small_model(tokenizer, **fields):
+    shape = {"context_length": 64, "d_model": 32, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
+    return build_model(ModelConfig(vocab_size=tokenizer.vocab_size, **shape), seed=3).eval()
+
+
+def word_of(text, position):
+    """The word that the byte at a position is in, or that comes after it."""
+    spans, at = [], 0
+    for word in text.split():
+        at = text.index(word, at)
+        spans.append((len(text[:at].encode()), len(text[: at + len(word)].encode())))
+        at += len(word)
+    return next((number for number, (_, end) in enumerate(spans) if position < end), len(spans) - 1)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
+def test_tokens_belong_to_the_words_they_begin_or_precede(kind):
+    tokenizer = make_tokenizer(kind)
+    text = TEXT if kind != "char" else TEXT.replace("\t", " ")
+    axis = axis_of_text(tokenizer, text, before=[Special(0, "<s>")], after=[Special(0, "</s>")], unit="words")
+    assert axis.labels == ("<s>", *WORDS, "</s>")
+    assert axis.words == (None, *range(len(WORDS)), None)
+    assert axis.tokens == (0, *tokenizer.encode(text), 0)
+    starts = np.cumsum([0] + [len(tokenizer.token_bytes(index)) for index in axis.tokens[1:-1]])
+    assert axis.units == (0, *(1 + word_of(text, int(start)) for start in starts[:-1]), 1 + len(WORDS))
+    assert axis_of_tokens(tokenizer, axis.tokens[1:-1], unit="words").units == tuple(
+        unit - 1 for unit in axis.units[1:-1]
+    )
+
+
+def test_an_axis_of_tokens_spells_them():
+    tokenizer = make_tokenizer("byte")
+    axis = axis_of_text(tokenizer, "a 狐", unit="tokens")
+    assert axis.labels == ("a", " ", "�", "�", "�")
+    assert axis.words == (0, 1, 1, 1, 1)
+    assert axis.units == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n"])
+def test_text_without_words_has_no_alignments(text):
+    tokenizer = make_tokenizer("bpe")
+    axis = axis_of_text(tokenizer, text, after=[Special(0, "</s>")], unit="words")
+    assert axis.labels == ((text, "</s>") if text else ("</s>",))
+    assert set(axis.words) == {None}
+    again = axis_of_tokens(tokenizer, tokenizer.encode(text), after=[Special(0, "</s>")], unit="words")
+    assert again == axis
+
+
+def by_loop(tokens, queries, keys):
+    """(heads, query tokens, key tokens) -> (heads, query words, key words), one number at a time."""
+    merged = np.zeros((len(tokens), len(queries.labels), len(keys.labels)))
+    for head, weights in enumerate(tokens):
+        for row in range(len(queries.labels)):
+            members = [i for i, unit in enumerate(queries.units) if unit == row]
+            for column in range(len(keys.labels)):
+                shares = [
+                    sum(float(weights[i, j]) for j, unit in enumerate(keys.units) if unit == column) for i in members
+                ]
+                merged[head, row, column] = sum(shares) / len(shares)
+    return merged
+
+
+def test_self_attention_of_words_is_summed_and_averaged():
+    tokenizer = make_tokenizer("bpe")
+    model = small_model(tokenizer, n_kv_heads=1, qk_norm=True)
+    axis = axis_of_text(tokenizer, TEXT, before=[Special(tokenizer.start_of_text, "<s>")], unit="words")
+    found = attention_maps.self_attention(model, axis)
+    assert found.weights.shape == (2, 2, 8, 8)
+    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+    assert (np.triu(found.weights, 1) == 0).all()
+    with captured([block.attention for block in model.decoder.blocks]) as layers:
+        model(torch.tensor([axis.tokens]))
+    for weights, layer in zip(found.weights, layers, strict=True):
+        np.testing.assert_allclose(weights, by_loop(layer[0].detach(), axis, axis), atol=1e-6)
+    np.testing.assert_allclose(found.mean(), found.weights.mean((0, 1)))
+    np.testing.assert_allclose(found.mean(layer=2), found.weights[1].mean(0))
+    np.testing.assert_allclose(found.mean(layer=1, head=2), found.weights[0, 1])
+
+
+def test_cross_attention_is_of_the_step_that_predicts():
+    tokenizer = make_tokenizer("bpe")
+    model = small_model(tokenizer, n_encoder_layers=1)
+    end = tokenizer.end_of_text
+    target = tokenizer.encode("the fox ran")
+    for tokens in (target, [*target, end]):
+        found = attention_maps.translation_map(
+            model, tokenizer=tokenizer, source_tokenizer=tokenizer, source="The owl 狐", tokens=tokens, unit="tokens"
+        )
+        source = torch.tensor([[*tokenizer.encode("The owl 狐"), end]])
+        with captured([block.cross_attention for block in model.decoder.blocks]) as layers:
+            model(source, torch.tensor([[end, *target]]))
+        np.testing.assert_allclose(found.weights, torch.cat(layers).detach().numpy(), atol=1e-6)
+        assert found.queries.labels[-1] == found.keys.labels[-1] == "</s>"
+        assert not found.is_causal
+
+
+def test_alignments_are_the_words_attended_to_most():
+    source = Axis((1, 2, 3, 4), (0, 1, 2, 3), ("<2de>", "a", "b", "</s>"), (None, 0, 1, None))
+    target = Axis((5, 6, 7, 8), (0, 1, 2, 3), ("x", "y", "z", "</s>"), (0, 1, 2, None))
+    rows = [[0.1, 0.2, 0.6, 0.1], [0.7, 0.2, 0.05, 0.05], [0.1, 0.3, 0.4, 0.2], [0, 0, 0, 1]]
+    found = AttentionMap("cross", target, source, np.array([[rows]], dtype=np.float32))
+    assert found.alignments() == [(0, 1), (1, 0), (1, 2)]
+    assert found.pharaoh() == "0-1 1-0 1-2"
+
+
+def test_what_is_not_there_cannot_be_shown():
+    tokenizer = make_tokenizer("bpe")
+    model = small_model(tokenizer)
+    found = attention_maps.self_attention(model, axis_of_text(tokenizer, "The owl", unit="words"))
+    with pytest.raises(UsageError, match="layer 3: there are 2"):
+        found.mean(layer=3)
+    with pytest.raises(UsageError, match="head 9: there are 2"):
+        found.mean(head=9)
+    with pytest.raises(UsageError, match="no text"):
+        attention_maps.self_attention(model, axis_of_text(tokenizer, "", unit="words"))
+    with pytest.raises(UsageError, match="context is 64"):
+        attention_maps.self_attention(model, axis_of_text(tokenizer, "The owl saw. " * 40, unit="words"))

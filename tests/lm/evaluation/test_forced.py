@@ -1,0 +1,112 @@
+"""Given translations are scored as teacher forcing scores each alone, whatever the batch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lm.config import ModelConfig
+from lm.data.aligned import Pair
+from lm.errors import InputError, UsageError
+from lm.evaluation.forced import PairEncoder, direction, measure_pairs, score_pairs
+from lm.model.transformer import build_model
+from tests.cli.small_runs import make_tokenizer
+
+PAIRS = [
+    Pair("The owl saw the fox.", "Über den Bäumen sang 狐 the owl — and the fox ran.", 1),
+    Pair("The", "fox", 2),
+    Pair("", "", 3),
+    Pair("sang 狐 the owl — and the fox ran over the mill and back again", "the", 4),
+    Pair("The owl", "", 5),
+    Pair("The owl", "The owl", 6),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer("bpe")
+
+
+def make_model(tokenizer, **fields):
+    shape = {"context_length": 64, "d_model": 32, "n_layers": 2, "n_encoder_layers": 1, "n_heads": 2, "init_std": 0.3}
+    return build_model(ModelConfig(vocab_size=tokenizer.vocab_size, **{**shape, **fields}), seed=3).eval()
+
+
+def alone(model, tokenizer, pair):
+    """Nats of a pair, one softmax at a time in float64, without padding."""
+    end = tokenizer.end_of_text
+    source = torch.tensor([[*tokenizer.encode(pair.source), end]])
+    target = [*tokenizer.encode(pair.target), end]
+    logits = model(source, torch.tensor([[end, *target[:-1]]]))[0].detach().double().numpy()
+    return [math.log(np.exp(row).sum()) - row[index] for row, index in zip(logits, target, strict=True)]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 100_000])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
+def test_each_pair_scores_as_it_does_alone(tokenizer, batch_tokens, positions):
+    model = make_model(tokenizer, positions=positions)
+    encoder = PairEncoder(tokenizer, None, tag=None)
+    scored = score_pairs(model, encoder.encode(PAIRS), start=encoder.start, batch_tokens=batch_tokens)
+    for pair, nats in zip(PAIRS, scored, strict=True):
+        np.testing.assert_allclose(nats, alone(model, tokenizer, pair), atol=1e-4)
+
+
+def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
+    model = make_model(tokenizer)
+    *_, last = measure_pairs(model, PairEncoder(tokenizer, None, tag=None), iter(PAIRS), name="test")
+    whole = [PAIRS[place] for place in (0, 1, 3, 5)]
+    expected = [nats for pair in whole for nats in alone(model, tokenizer, pair)]
+    assert last.blank == 2
+    assert last.tally.documents == 4
+    assert last.tally.tokens == sum(len(tokenizer.encode(pair.target)) + 1 for pair in whole)
+    assert last.tally.nats == pytest.approx(sum(expected), rel=1e-5)
+    assert last.tally.words == sum(len(pair.target.split()) for pair in whole)
+    assert last.tally.bytes == sum(len(pair.target.encode()) for pair in whole)
+
+
+def test_no_pairs_are_no_tokens(tokenizer):
+    *_, last = measure_pairs(make_model(tokenizer), PairEncoder(tokenizer, None, tag=None), iter([]), name="test")
+    assert (last.tally.tokens, last.blank) == (0, 0)
+
+
+def test_source_and_target_may_have_vocabularies_of_their_own(tokenizer):
+    of_source = make_tokenizer("byte")
+    model = make_model(tokenizer, source_vocab_size=of_source.vocab_size)
+    encoder = PairEncoder(tokenizer, of_source, tag=None)
+    (found,) = encoder.encode(PAIRS[:1])
+    assert found.source == [*of_source.encode(PAIRS[0].source), of_source.end_of_text]
+    assert found.target == [*tokenizer.encode(PAIRS[0].target), tokenizer.end_of_text]
+    assert np.isfinite(score_pairs(model, [found], start=encoder.start)[0]).all()
+
+
+def test_a_tag_comes_first(tokenizer):
+    (found,) = PairEncoder(tokenizer, None, tag=7).encode(PAIRS[:1])
+    assert found.source[0] == 7
+    assert found.source[1:-1] == tokenizer.encode(PAIRS[0].source)
+    assert direction(tokenizer, "de") is None
+
+
+def test_a_direction_is_asked_for_where_there_are_several(tokenizer):
+    import tokenizers
+
+    from lm.data.tokenizer import Tokenizer
+
+    backend = tokenizers.Tokenizer.from_str(tokenizer._backend.to_str())
+    backend.add_special_tokens(["<2de>", "<2en>"])
+    both = Tokenizer(backend)
+    assert direction(both, "de") == "<2de>"
+    with pytest.raises(UsageError, match="into de, en: say which"):
+        direction(both, None)
+    with pytest.raises(UsageError, match="into de, en: not into 'fr'"):
+        direction(both, "fr")
+
+
+def test_learned_positions_end_and_numbers_are_numbers(tokenizer):
+    encoder = PairEncoder(tokenizer, None, tag=None)
+    with pytest.raises(InputError, match=r"test: line 1 has \d+ tokens, but the model's positions end at 8"):
+        list(measure_pairs(make_model(tokenizer, positions="learned", context_length=8), encoder, PAIRS, name="test"))
+    broken = make_model(tokenizer)
+    broken.embedding.tokens.weight.data[:] = torch.nan
+    with pytest.raises(InputError, match="test: line 1: the model's output is not a number"):
+        list(measure_pairs(broken, encoder, PAIRS, name="test"))

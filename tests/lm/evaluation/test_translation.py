@@ -1,0 +1,117 @@
+"""Scores of translations agree with sacreBLEU's own front door, and BLEU with its definition."""
+
+import math
+import random
+from collections import Counter
+
+import pytest
+import sacrebleu
+
+from lm.config import ScoringConfig
+from lm.errors import InputError
+from lm.evaluation.translation import bleu, compare, scores
+
+REFERENCES = [
+    "Two young men are outside near many bushes.",
+    "Several men in hard hats are operating a giant pulley system.",
+    "A little girl climbing into a wooden playhouse.",
+    "A man in a blue shirt is standing on a ladder cleaning a window.",
+    "여우가 숲 속에서 달린다, 그리고 부엉이가 본다.",
+    "Two men are at the stove preparing food.",
+]  # fmt: skip
+
+
+def garbled(lines, share, seed=0):
+    """Lines of which a share of the words is replaced."""
+    draw = random.Random(seed)
+    return [" ".join("x" if draw.random() < share else word for word in line.split()) for line in lines]
+
+
+HYPOTHESES = garbled(REFERENCES, 0.15)
+
+
+def bleu_by_hand(hypotheses, references):
+    """Papineni et al. 2002, of words between spaces."""
+    matches, totals, written, expected = [0] * 4, [0] * 4, 0, 0
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        ours, theirs = hypothesis.split(), reference.split()
+        written, expected = written + len(ours), expected + len(theirs)
+        for n in range(1, 5):
+            mine = Counter(zip(*(ours[i:] for i in range(n)), strict=False))
+            its = Counter(zip(*(theirs[i:] for i in range(n)), strict=False))
+            matches[n - 1] += sum((mine & its).values())
+            totals[n - 1] += sum(mine.values())
+    brevity = min(1.0, math.exp(1 - expected / written))
+    return 100 * brevity * math.exp(sum(math.log(m / t) for m, t in zip(matches, totals, strict=True)) / 4)
+
+
+def test_bleu_is_sacrebleus():
+    assert bleu(HYPOTHESES, REFERENCES) == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    assert bleu(REFERENCES, REFERENCES) == pytest.approx(100)
+
+
+def test_bleu_of_words_between_spaces_in_lower_case_is_its_definition():
+    hypotheses = [line.upper() for line in HYPOTHESES]
+    config = ScoringConfig(tokenize="none", lowercase=True, resamples=0)
+    found = scores(hypotheses, [REFERENCES], config)[0]
+    lower = [[line.lower() for line in lines] for lines in (hypotheses, REFERENCES)]
+    assert found.value == pytest.approx(bleu_by_hand(*lower))
+    assert "|tok:none|" in found.signature
+    assert "case:lc" in found.signature
+
+
+def test_all_three_scores_and_their_signatures():
+    second = garbled(REFERENCES, 0.1, seed=5)
+    found = scores(HYPOTHESES, [REFERENCES, second])
+    expected = [
+        sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, second]),
+        sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES, second]),
+        sacrebleu.corpus_ter(HYPOTHESES, [REFERENCES, second]),
+    ]
+    assert [score.metric for score in found] == ["BLEU", "chrF2", "TER"]
+    assert [score.value for score in found] == pytest.approx([score.score for score in expected])
+    for score in found:
+        assert score.signature.startswith("nrefs:2|bs:1000|seed:12345|")
+        assert score.signature.endswith(f"version:{sacrebleu.__version__}")
+        assert score.half_width > 0
+        assert abs(score.mean - score.value) < score.half_width
+
+
+def test_intervals_are_the_same_each_time_and_left_out_without_resamples():
+    assert scores(HYPOTHESES, [REFERENCES]) == scores(HYPOTHESES, [REFERENCES])
+    for resamples in (0, 1):
+        plain = scores(HYPOTHESES, [REFERENCES], ScoringConfig(resamples=resamples))
+        assert {(score.mean, score.half_width) for score in plain} == {(None, None)}
+        assert not any("bs:" in score.signature for score in plain)
+
+
+def test_a_better_system_is_told_from_a_worse_one():
+    lines = [f"{line} {number}" for number, line in enumerate(REFERENCES * 10)]
+    good, bad = garbled(lines, 0.1, seed=1), garbled(lines, 0.4, seed=2)
+    forth, back = compare(good, bad, [lines]), compare(bad, good, [lines])
+    assert [one.first.value for one in forth] == [score.value for score in scores(good, [lines])]
+    assert [one.second.value for one in forth] == [score.value for score in scores(bad, [lines])]
+    assert [one.difference > 0 for one in forth] == [True, True, False]
+    assert all(one.p_value < 0.01 for one in forth)
+    assert [one.difference for one in back] == pytest.approx([-one.difference for one in forth])
+    alike = compare(good, garbled(lines, 0.1, seed=3), [lines], ScoringConfig(resamples=200))
+    assert all(one.p_value > 0.05 for one in alike)
+    assert all("bs:200" in one.first.signature for one in alike)
+
+
+def test_a_system_against_itself_has_no_p_value():
+    assert [(one.difference, one.p_value) for one in compare(HYPOTHESES, HYPOTHESES, [REFERENCES])] == [(0, None)] * 3
+
+
+def test_numbers_of_lines_must_agree():
+    for wrong in (lambda: bleu(HYPOTHESES[1:], REFERENCES), lambda: scores(HYPOTHESES, [REFERENCES, REFERENCES[1:]]),
+                  lambda: compare(HYPOTHESES, HYPOTHESES[1:], [REFERENCES])):  # fmt: skip
+        with pytest.raises(InputError, match="6 translations and 5|5 translations and 6"):
+            wrong()
+    with pytest.raises(InputError, match="no lines"):
+        scores([], [[]])
+
+
+def test_lines_may_be_blank():
+    assert scores(["", "a b c d e"], [["", "a b c d e"]])[0].value == pytest.approx(100)
+    assert scores(["", ""], [["a b", "c d"]])[0].value == 0

@@ -1,0 +1,122 @@
+"""Training an encoder-decoder: it learns to copy and to reverse, resumes exactly, and translates as it goes."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from lm import checkpoint
+from lm.config import DataConfig, ModelConfig, ParallelConfig, RunConfig, TokenizerConfig, TrainingConfig
+from lm.data import parallel, parallel_preparation
+from lm.errors import UsageError
+from lm.training.events import Evaluation, Sample, Stopped
+from lm.training.run import Run, resume, start
+from lm.training.trainer import train
+
+WORDS = ["ba", "du", "ki", "mo", "ne", "pa", "ru", "so", "ti", "vo"]
+
+
+def sentences(count: int, seed: int) -> list[list[str]]:
+    chance = random.Random(seed)
+    return [[chance.choice(WORDS) for _ in range(chance.randint(2, 5))] for _ in range(count)]
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch):
+    """Start a run that is to learn `rule`, from words to words."""
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+
+    def make(rule, *, name: str = "run", model: dict | None = None, pairs: dict | None = None, **training) -> Run:
+        for split, count, seed in (("train", 3000, 1), ("val", 100, 2)):
+            lines = sentences(count, seed)
+            (tmp_path / f"{split}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
+            (tmp_path / f"{split}.de").write_text("".join(" ".join(rule(line)) + "\n" for line in lines))
+        shape = {"d_model": 64, "n_layers": 2, "n_encoder_layers": 2, "n_heads": 4, "dropout": 0.0, **(model or {})}
+        settings = {
+            "batch_tokens": 600, "steps": 250, "warmup_steps": 25, "learning_rate": 5e-3, "evaluate_every": 250,
+            "final_learning_rate": 0.0, **training,
+        }  # fmt: skip
+        config = RunConfig(
+            model=ModelConfig(**shape), parallel=ParallelConfig(**(pairs or {})), training=TrainingConfig(**settings)
+        )
+        return start_on(tmp_path, tmp_path / name, config)
+
+    return make
+
+
+def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
+    found, held_out = (
+        parallel.resolve(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
+        for split in ("train", "val")
+    )
+    corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
+    tokenizers = parallel_preparation.train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
+    prepared = parallel_preparation.prepare_pairs(
+        corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1]
+    )
+    return start(folder, config, tokenizers[0], prepared.folder, source_tokenizer=tokenizers[1])
+
+
+def sums(run: Run) -> dict[str, str]:
+    found = checkpoint.find_checkpoint(run.folder, which="last")
+    return json.loads((found / "manifest.json").read_text())["sha256"]
+
+
+@pytest.mark.parametrize("rule", [list, lambda words: words[::-1]], ids=["copy", "reverse"])
+def test_two_layers_learn_a_rule_of_order(make_run, rule):
+    run = make_run(rule)
+    events = list(train(run))
+    source, target = (Path(f"{run.folder.parent}/val.{side}").read_text().splitlines() for side in ("en", "de"))
+    shown = {event.prompt: event.text for event in events if isinstance(event, Sample)}
+    assert shown == {text: dict(zip(source, target, strict=True))[text] for text in shown}
+    last = [event for event in events if isinstance(event, Evaluation)][-1]
+    assert last.bleu > 99
+    assert last.loss < 0.05
+
+
+def test_resuming_equals_never_having_stopped(make_run):
+    """With BPE dropout for half of the run, dropout, accumulation and a moving average."""
+    settings = {
+        "model": {"dropout": 0.2}, "pairs": {"bpe_dropout": 0.2, "bpe_dropout_until": 0.5}, "steps": 12, "ema": 0.9,
+        "micro_batch_size": 20, "batch_tokens": 300, "evaluate_every": 0,
+    }  # fmt: skip
+    whole, parts = make_run(list, name="whole", **settings), make_run(list, name="parts", **settings)
+    list(train(whole))
+    taken = iter(range(1, 100))
+    assert isinstance(list(train(parts, stop=lambda: next(taken) >= 5))[-1], Stopped)
+    resumed = resume(parts.folder)
+    list(train(resumed))
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert sums(whole)[name] == sums(resumed)[name]
+
+
+def test_separate_vocabularies_and_both_directions(make_run):
+    apart = make_run(list, name="apart", steps=2, pairs={"separate_vocabularies": True})
+    list(train(apart))
+    assert resume_config(apart).model.source_vocab_size == apart.source_tokenizer.vocab_size
+    both = make_run(lambda words: words[::-1], name="both", steps=2, pairs={"bidirectional": True})
+    assert both.data.samples == 2 * apart.data.samples
+    assert {text.tag for text in both.data.validation_texts(2)} == {
+        both.tokenizer.special_tokens[name] for name in ("<2en>", "<2de>")
+    }
+    list(train(both))
+
+
+def resume_config(run: Run) -> RunConfig:
+    return checkpoint.load_config(checkpoint.find_checkpoint(run.folder, which="last"))
+
+
+def test_the_best_by_bleu(make_run):
+    run = make_run(list, steps=60, evaluate_every=15, best_by="bleu", keep=0)
+    events = [event for event in train(run) if isinstance(event, Evaluation)]
+    best = max(events, key=lambda event: (event.bleu, -event.step))
+    assert run.state.best_step == best.step
+    assert run.state.best_bleu == best.bleu
+
+
+def test_pairs_need_an_encoder(make_run):
+    with pytest.raises(UsageError, match="pairs need an encoder-decoder"):
+        make_run(list, model={"n_encoder_layers": 0})

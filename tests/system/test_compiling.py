@@ -1,0 +1,87 @@
+"""Compiling changes how fast a run is, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from safetensors import safe_open
+
+from cli.main import run
+from cli.training_plan import compiling_warnings
+from lm.config import RunConfig, TrainingConfig
+from lm.hardware import Hardware
+from tests.system.conftest import SMALL
+
+COMPILER = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+FLAGS = [*SMALL, "--d-model", "16", "--dtype", "float32"]
+
+
+def losses(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def weights(folder: Path) -> list[str]:
+    path = folder / "checkpoints" / (folder / "last").read_text().strip() / "model.safetensors"
+    with safe_open(path, framework="numpy") as file:
+        return sorted(file.keys())
+
+
+def lm(*arguments: str) -> str:
+    command = [sys.executable, "-m", "cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"torch.compile needs {COMPILER}")
+def test_a_compiled_run_learns_the_same_and_goes_on_uncompiled(place):
+    """Half a minute of compiling: losses agree to rounding, names of weights are the same, and so is what follows."""
+    plain, compiled = place / "plain", place / "compiled"
+    lm("train", str(place / "text.txt"), "-o", str(plain), "--steps", "3", *FLAGS)
+    said = lm("train", str(place / "text.txt"), "-o", str(compiled), "--steps", "3", *FLAGS, "--compile")
+    assert "hardly repay" in said
+    assert losses(compiled) == pytest.approx(losses(plain), abs=1e-4)
+    assert weights(compiled) == weights(plain)
+    assert not any("_orig_mod" in name for name in weights(compiled))
+    for folder in (plain, compiled):
+        lm("train", "--resume", str(folder), "--steps", "6", "--no-compile")
+    assert losses(compiled) == pytest.approx(losses(plain), abs=1e-4)
+    assert json.loads((compiled / "config.json").read_text())["training"]["compile"] is False
+
+
+def test_without_a_compiler_one_line_says_so_before_anything_is_made(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    capsys.readouterr()
+    command = ["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *FLAGS, "--device", "cpu", "--compile"]
+    assert run(command) == 2
+    said = capsys.readouterr().err
+    assert said == "lm: --compile needs a compiler, and there is no no-such-compiler: install one, or leave it out\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_the_headers_of_python_it_says_which(place, tmp_path, monkeypatch, capsys):
+    if shutil.which(COMPILER) is None:
+        pytest.skip(f"no {COMPILER} here")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert run(["train", str(place / "text.txt"), *FLAGS, "--device", "cpu", "--compile"]) == 2
+    assert f"{tmp_path} has no Python.h" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flops", "warned"), [(1e9, True), (1e18, False)])
+def test_a_short_run_is_warned_that_compiling_takes_longer(flops, warned):
+    """A thousand million operations are over at once on any machine; a million times as many millions are not."""
+    planned = SimpleNamespace(
+        config=RunConfig(training=TrainingConfig(compile=True)), hardware=Hardware("cpu", "float32", 1)
+    )
+    warnings = compiling_warnings(planned, flops)
+    assert any("--compile takes about a minute" in warning for warning in warnings) is warned

@@ -1,0 +1,127 @@
+"""Fine-tuning on examples as whole commands: learned, resumed, prepared ahead, refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+
+WORDS = ["red", "blue", "green", "black", "white", "grey", "brown", "pink"]
+SHAPE = ["--d-model", "32", "--n-layers", "2", "--n-heads", "2", "--context", "40", "--kind", "byte"]
+LENGTH = ["--steps", "150", "--batch-size", "32", "--learning-rate", "3e-3", "--warmup-steps", "20"]
+
+
+def example(draw: random.Random) -> dict[str, str]:
+    """Four colours, of which the last is the answer."""
+    colours = draw.choices(WORDS, k=4)
+    return {"text": " ".join(colours), "label": colours[-1]}
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Iterator[Path]:
+    """A folder with a labelled task and a run that was trained on it."""
+    folder = tmp_path_factory.mktemp("task")
+    draw = random.Random(0)
+    lines = "".join(json.dumps(example(draw)) + "\n" for _ in range(1000))
+    (folder / "task.jsonl").write_text(lines)
+    command = ["train", str(folder / "task.jsonl"), "--supervised", "-o", str(folder / "run"), *SHAPE, *LENGTH]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        assert run([*command, "--evaluate-every", "75", "--keep", "0", "--sample", "red blue pink grey"]) == 0
+        yield folder
+
+
+def metrics(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def answer(folder: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    capsys.readouterr()
+    assert run(["generate", str(folder), prompt, "--greedy", "--json"]) == 0
+    answered: dict[str, object] = json.loads(capsys.readouterr().out)
+    return answered
+
+
+def test_the_answers_are_learned(task, capsys):
+    draw = random.Random(1)
+    right = 0
+    for _ in range(20):
+        asked = example(draw)
+        answered = answer(task / "run", asked["text"], capsys)
+        right += (answered["text"], answered["finish_reason"]) == (f"\n{asked['label']}", "end_of_text")
+    assert right >= 19
+
+
+def test_the_logs_tell_of_completions_alone(task):
+    logged = metrics(task / "run")
+    last = [line for line in logged if "validation_loss" in line][-1]
+    tokens = last["validation_tokens"]
+    size = last["validation_loss"] * tokens / math.log(2) / last["validation_bits_per_byte"]
+    ends = tokens - size  # of byte tokens, these alone are no bytes: one an example
+    assert ends == pytest.approx(round(ends))
+    assert 60 < ends < 140
+    assert 4 * ends < size < 6 * ends  # a line feed, and three to five letters
+    assert [line["sample"] for line in logged if "sample" in line][-1] == "\ngrey"
+
+
+def test_a_resumed_run_is_the_same_run(task, tmp_path):
+    whole, part = task / "run", tmp_path / "part"
+    shutil.copytree(whole, part)
+    assert run(["train", "--resume", str(part / "checkpoints" / "step-75")]) == 0
+    assert (part / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+    weights = Path("checkpoints") / "step-150" / "model.safetensors"
+    assert (part / weights).read_bytes() == (whole / weights).read_bytes()
+
+
+def test_it_starts_from_a_run_with_its_tokenizer(task, capsys):
+    flip = "".join(json.dumps({"prompt": f"{word} is ", "completion": "a colour"}) + "\n" for word in WORDS)
+    (task / "flip.jsonl").write_text(flip)
+    command = ["train", str(task / "flip.jsonl"), "--supervised", "--from", str(task / "run"), "--validation", "0"]
+    assert run([*command, "-o", str(task / "tuned"), "--steps", "60", "--learning-rate", "3e-3", "--json"]) == 0
+    assert answer(task / "tuned", "green is ", capsys)["text"] == "a colour"
+
+
+def test_prepared_examples_are_a_corpus(task, capsys):
+    folder = task / "prepared"
+    command = ["prepare", str(task / "task.jsonl"), "--supervised", "--kind", "char", "-o", str(folder), "--json"]
+    assert run(command) == 0
+    documents = [split["documents"] for split in json.loads(capsys.readouterr().out)["splits"].values()]
+    assert sum(documents) == 1000
+    assert run(["train", str(folder), "-o", str(task / "from-prepared"), "--steps", "2", *SHAPE[:-2]]) == 0
+    assert f"{documents[0]} examples to train on, {documents[1]} held out" in capsys.readouterr().err
+    config = json.loads((task / "from-prepared" / "config.json").read_text())
+    assert config["data"]["supervised"] is True
+
+
+def test_tokens_of_text_are_no_examples(task, capsys):
+    (task / "text.txt").write_text("one two three " * 50)
+    assert run(["prepare", str(task / "text.txt"), "--kind", "byte", "-o", str(task / "text")]) == 0
+    assert run(["train", str(task / "text"), "--supervised", "-o", str(task / "none"), "--steps", "2"]) == 1
+    assert "not examples" in capsys.readouterr().err
+
+
+def test_long_examples_are_told_of(task, capsys):
+    long = [{"prompt": "x" * 100, "completion": "y"}, {"prompt": "x", "completion": "y"}]
+    (task / "long.jsonl").write_text("".join(json.dumps(line) + "\n" for line in long))
+    command = ["train", str(task / "long.jsonl"), "--supervised", "--validation", "0", "-o", str(task / "long")]
+    assert run([*command, *SHAPE, "--steps", "2", "--batch-size", "2"]) == 0
+    assert "1 of 2 examples are longer than the context" in capsys.readouterr().err
+
+
+def test_a_bad_line_ends_the_command_with_one_line(task):
+    (task / "bad.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
+    command = ["train", str(task / "bad.jsonl"), "--supervised", "-o", str(task / "bad")]
+    done = subprocess.run([sys.executable, "-m", "cli.main", *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "bad.jsonl: line 2: no field 'completion'" in done.stderr
+    assert not (task / "bad").exists()
