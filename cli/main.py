@@ -13,6 +13,7 @@ import typer
 
 from cli import (
     attention,
+    average,
     corpus,
     demo,
     evaluate,

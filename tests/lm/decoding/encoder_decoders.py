@@ -21,7 +21,7 @@ SHAPES = {
 def make_model(shape: str = "learned", *, seed: int = 1, **fields) -> EncoderDecoder:
     config = {
         "vocab_size": VOCABULARY, "context_length": 80, "d_model": 32, "n_layers": 2, "n_encoder_layers": 2,
-        "n_heads": 4, "init_std": 0.35, **SHAPES[shape], **fields,
+        "n_heads": 4, "init_std": 0.2, **SHAPES[shape], **fields,
     }  # fmt: skip
     model = build_model(ModelConfig(**config), seed=seed).eval().requires_grad_(False)
     assert isinstance(model, EncoderDecoder)

@@ -66,8 +66,8 @@ def test_rows_that_are_repeated_and_left_out_go_on_as_the_rows_they_were(shape, 
         expected = uncached(model, source, lengths, tokens)[:, -fresh.shape[1] :]
         torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)
         if step % 3 == 0:
-            kept = sorted(torch.randint(len(tokens), (int(torch.randint(1, 8, (1,), generator=chance)),)).tolist())
-            rows = torch.tensor(kept)
+            size = int(torch.randint(1, 8, (1,), generator=chance))
+            rows = torch.randint(len(tokens), (size,), generator=chance).sort().values
         else:  # hypotheses change places within their sentences, all of one size
             rows = torch.arange(len(tokens)).repeat_interleave(2 if len(tokens) < 6 else 1)
         steps.reorder(rows)

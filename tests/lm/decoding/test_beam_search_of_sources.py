@@ -1,0 +1,134 @@
+"""Beam search over an encoder-decoder: refilled beams, limits and endings of each source, penalties."""
+
+import pytest
+import torch
+
+from lm.config import SamplingConfig
+from lm.decoding.beam_search import beam_search
+from lm.decoding.filters import ban_repeated_ngrams
+from lm.decoding.generate import Token, generate
+from lm.decoding.sampling import Sampler
+from lm.decoding.translation_steps import EncoderDecoderSteps
+from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
+
+LENGTHS = torch.tensor([7, 3, 5, 1])
+SOURCE = random_ids(4, 7)
+
+
+def search(model, source=SOURCE, lengths=LENGTHS, *, stop_ids=(END,), coverage=0.0, **options):
+    steps = EncoderDecoderSteps(model, source, lengths, coverage=coverage > 0)
+    ending = (lambda: coverage * steps.coverage()) if coverage else None
+    prompts = torch.full((len(source), 1), START)
+    return beam_search(steps, prompts, stop_ids=stop_ids, ending=ending, **{"refill": True, **options})
+
+
+def naive(model, source, *, beam, limit, penalty, stop_ids=(END,)):
+    """The search of fairseq and CTranslate2, a hypothesis at a time, all read again at each step in float64."""
+    model = model.double()
+    live, finished = [((), 0.0)], []
+    for length in range(1, limit + 1):
+        candidates = []
+        for tokens, total in live:
+            with torch.no_grad():
+                logits = model(torch.tensor([source]), torch.tensor([[START, *tokens]]))[0, -1]
+            values = logits.log_softmax(-1).tolist()
+            candidates += [(total + value, (*tokens, token)) for token, value in enumerate(values)]
+        candidates.sort(key=lambda one: -one[0])
+        ended = [one for one in candidates[:beam] if one[1][-1] in stop_ids]
+        finished += [(total / length**penalty, tokens) for total, tokens in ended]
+        live = [(tokens, total) for total, tokens in candidates if tokens[-1] not in stop_ids][:beam]
+        if len(finished) >= beam:
+            break
+    else:
+        finished += [(total / limit**penalty, tokens) for tokens, total in live]
+    model.float()
+    return sorted(finished, reverse=True)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("beam", [1, 3, 5])
+def test_a_refilled_beam_finds_what_a_search_by_hand_finds(beam, penalty):
+    for seed in range(3):
+        model, stop_ids = make_model("sinusoidal, post-norm", seed=seed), (1, 5, 9)
+        found = search(model, beam_size=beam, max_tokens=9, length_penalty=penalty, stop_ids=stop_ids, n=1)
+        for source, length, best in zip(SOURCE.tolist(), LENGTHS.tolist(), found, strict=True):
+            expected = naive(model, source[:length], beam=beam, limit=9, penalty=penalty, stop_ids=stop_ids)
+            assert best[0].tokens == expected[0][1]
+            assert best[0].score == pytest.approx(expected[0][0], abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_many_sources_are_as_each_alone_and_their_scores_are_forced_ones(shape):
+    model, stop_ids = make_model(shape, seed=3), (1, 2, 3, 4)
+    source, lengths = random_ids(20, 9, seed=4), torch.randint(1, 10, (20,), generator=torch.Generator().manual_seed(2))
+    options = {"beam_size": 4, "n": 2, "stop_ids": stop_ids, "length_penalty": 0.8}
+    limits = [4 + 2 * int(length) for length in lengths]
+    together = search(model, source, lengths, max_tokens=limits, **options)
+    for row, (length, limit) in enumerate(zip(lengths.tolist(), limits, strict=True)):
+        ids = source[row, :length]
+        (alone,) = search(model, ids[None], torch.tensor([length]), max_tokens=limit, **options)
+        assert [one.tokens for one in together[row]] == [one.tokens for one in alone]
+        for one in together[row]:
+            nats = forced(model, ids.tolist(), list(one.tokens))
+            assert one.logprobs == pytest.approx(nats, abs=1e-5)
+            assert one.score == pytest.approx(sum(nats) / len(nats) ** 0.8, abs=1e-5)
+            assert one.finish_reason == ("end_of_text" if one.tokens[-1] in stop_ids else "length")
+            assert len(one.tokens) <= limit
+    assert len({len(best[0].tokens) for best in together}) > 2
+
+
+def test_a_beam_of_one_is_greedy():
+    model = make_model(seed=5)
+    found = search(model, beam_size=1, max_tokens=12, stop_ids=(1, 2, 3))
+    steps = EncoderDecoderSteps(model, SOURCE, LENGTHS)
+    greedy = Sampler.of(SamplingConfig(greedy=True))
+    events = generate(steps, torch.full((4, 1), START), greedy, max_tokens=12, stop_ids=(1, 2, 3))
+    drawn = [[], [], [], []]
+    for event in events:
+        if isinstance(event, Token):
+            drawn[event.row].append(event.id)
+    assert [list(best[0].tokens) for best in found] == drawn
+    kept = search(model, beam_size=1, max_tokens=12, stop_ids=(1, 2, 3), refill=False)
+    assert [best[0].tokens for best in kept] == [best[0].tokens for best in found]
+
+
+def test_a_filter_rules_out_and_leaves_the_other_log_probabilities_as_they_are():
+    model = make_model("no positions", seed=2)
+    options = {"beam_size": 3, "max_tokens": 14, "stop_ids": ()}
+    free = search(model, **options)
+    assert any(len(set(best[0].tokens)) < 14 for best in free)
+    found = search(model, filters=[lambda logits, history: ban_repeated_ngrams(logits, history.tokens, 1)], **options)
+    for source, length, best in zip(SOURCE.tolist(), LENGTHS.tolist(), found, strict=True):
+        assert len({START, *best[0].tokens}) == 15
+        assert best[0].logprobs == pytest.approx(forced(model, source[:length], list(best[0].tokens)), abs=1e-5)
+
+
+def test_nothing_is_found_where_a_filter_rules_out_everything():
+    found = search(make_model(), beam_size=3, max_tokens=4, filters=[lambda logits, _: logits - torch.inf])
+    assert found == [[], [], [], []]
+
+
+def test_what_is_added_for_an_end_decides_among_those_that_ended():
+    model, stop_ids = make_model(seed=3), tuple(range(1, 12))
+    plain = search(model, beam_size=6, max_tokens=8, n=6, stop_ids=stop_ids)
+    covered = search(model, beam_size=6, max_tokens=8, n=6, stop_ids=stop_ids, coverage=3.0)
+    for row, (source, length) in enumerate(zip(SOURCE.tolist(), LENGTHS.tolist(), strict=True)):
+        assert [one.score for one in covered[row]] == sorted((one.score for one in covered[row]), reverse=True)
+        for one in covered[row]:
+            steps = EncoderDecoderSteps(model, torch.tensor([source[:length]]), coverage=True)
+            steps.feed(torch.tensor([[START, *one.tokens[:-1]]]))
+            expected = sum(one.logprobs) / len(one.tokens) + 3.0 * float(steps.coverage()[0])
+            assert one.score == pytest.approx(expected, abs=1e-5)
+    assert [best[0].tokens for best in plain] != [best[0].tokens for best in covered]
+
+
+def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
+    class Flat:
+        def feed(self, tokens, *, last_only=False):
+            return torch.zeros(len(tokens), 1, 3 * VOCABULARY)
+
+        def reorder(self, rows):
+            pass
+
+    found = beam_search(Flat(), torch.tensor([[0], [0]]), beam_size=3, max_tokens=2, n=3, refill=True)
+    assert [[one.tokens for one in best] for best in found] == [[(0, 0), (0, 1), (0, 2)]] * 2

@@ -1,0 +1,92 @@
+"""Exported models give what ours give: translations, and scores of given ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config import ModelConfig, TranslationConfig
+from lm.decoding.translation import TranslationModel, Translator
+from lm.errors import UsageError
+from lm.interop.ctranslate2 import export
+from lm.model.transformer import EncoderDecoder, build_model
+from tests.cli.small_runs import make_tokenizer
+from tests.lm.decoding.copying import copier, lines
+from tests.lm.decoding.encoder_decoders import forced
+
+SHAPES = {
+    "paper": {"norm_position": "post", "activation": "relu", "bias": True, "scale_embeddings": True},
+    "pre-norm": {"activation": "gelu", "bias": True, "scale_embeddings": True},
+    "half sinusoids, no bias": {"positions": "sinusoidal-half", "activation": "gelu-tanh", "n_layers": 1},
+    "learned, two vocabularies": {"positions": "learned", "activation": "relu", "source_vocab_size": 300},
+    "gated": {"norm": "rmsnorm", "activation": "swiglu", "tie_embeddings": False},
+}
+
+
+def make_model(**fields) -> TranslationModel:
+    tokenizer = make_tokenizer("bpe")
+    config = {
+        "vocab_size": tokenizer.vocab_size, "context_length": 64, "d_model": 32, "n_layers": 2, "n_encoder_layers": 3,
+        "n_heads": 4, "positions": "sinusoidal", "norm": "layernorm", "init_std": 0.3, **fields,
+    }  # fmt: skip
+    model = build_model(ModelConfig(**config), seed=2).eval().requires_grad_(False)
+    assert isinstance(model, EncoderDecoder)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():  # no bias is zero, no norm's weight one
+        parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return TranslationModel(model, tokenizer, tokenizer)
+
+
+def exported(model: TranslationModel, folder):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    own = None if model.model.source_embedding is None else model.source_tokenizer
+    export(model.model, folder, tokenizer=model.tokenizer, source_tokenizer=own)
+    return ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
+
+
+def spelled(model: TranslationModel, text: str) -> list[str]:
+    ids = [*model.source_tokenizer.encode(text), model.source_tokenizer.end_of_text]
+    return [model.source_tokenizer.token(index) for index in ids]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_both_score_translations_alike(shape, tmp_path):
+    model = make_model(**SHAPES[shape])
+    theirs, tokenizer = exported(model, tmp_path), model.tokenizer
+    sources, targets = lines(8, seed=1), lines(8, seed=2)
+    scored = theirs.score_batch(
+        [spelled(model, source) for source in sources], [spelled(model, target)[:-1] for target in targets]
+    )
+    for source, target, score in zip(sources, targets, scored, strict=True):
+        ids = [*model.source_tokenizer.encode(source), tokenizer.end_of_text]
+        tokens = [*tokenizer.encode(target), tokenizer.end_of_text]
+        expected = forced(model.model, ids, tokens, start=tokenizer.start_of_text)
+        assert score.log_probs == pytest.approx(expected, abs=2e-2, rel=2e-3)  # its exponentials are approximations
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_both_translate_alike(beam, tmp_path):
+    model, sources = copier(), lines(100, seed=21)
+    theirs = exported(model, tmp_path).translate_batch(
+        [spelled(model, source) for source in sources], beam_size=beam, return_scores=True
+    )
+    ours = list(Translator([model], TranslationConfig(beam=beam)).translate(sources))
+    equal = 0
+    for result, other in zip(ours, theirs, strict=True):
+        best = result.translations[0]
+        tokens = [model.tokenizer.token(token) for token in best.tokens if token != model.tokenizer.end_of_text]
+        equal += tokens == other.hypotheses[0]
+        if tokens == other.hypotheses[0]:
+            assert best.score == pytest.approx(other.scores[0], abs=1e-3)
+    assert equal >= 99
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({"positions": "rotary"}, "positions 'rotary'"), ({"activation": "relu2"}, "activation 'relu2'"),
+     ({"qk_norm": True}, "qk_norm True"), ({"n_kv_heads": 2}, "n_kv_heads 2")],
+)  # fmt: skip
+def test_what_ctranslate2_cannot_run_is_named(fields, named, tmp_path):
+    model = make_model(**fields)
+    with pytest.raises(UsageError, match=named):
+        export(model.model, tmp_path, tokenizer=model.tokenizer)
