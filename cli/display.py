@@ -121,14 +121,16 @@ class TrainingDisplay:
         if isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Sample):
-            self._line(f"step {event.step:>6,}  {event.prompt}|{' '.join(event.text.split())}")
+            joint = " → " if event.is_translation else "|"
+            self._line(f"step {event.step:>6,}  {event.prompt}{joint}{' '.join(event.text.split())}")
         elif isinstance(event, Stopped) and event.patience_ran_out:
             self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):
+            bleu = "" if event.bleu is None else f"  BLEU {event.bleu:.2f}"
             best = "  best" if event.is_best else ""
             self._line(
                 f"step {event.step:>6,}  validation loss {event.loss:.4f}  perplexity {perplexity(event.loss)}  "
-                f"{event.bits_per_byte:.3f} bits/byte{best}"
+                f"{event.bits_per_byte:.3f} bits/byte{bleu}{best}"
             )
 
     def _step(self, event: Step) -> None:

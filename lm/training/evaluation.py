@@ -8,17 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-import numpy as np
 import torch
 
-from lm.config import SamplingConfig
-from lm.data.batches import padded
+from lm.config import SamplingConfig, TranslationConfig
 from lm.data.pairs import PairData
-from lm.decoding.beam_search import beam_search
 from lm.decoding.generate import Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
-from lm.decoding.translation_steps import EncoderDecoderSteps
+from lm.decoding.translation import TranslationModel, Translator
 from lm.evaluation.translation import bleu
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.training.events import Evaluation, Sample
@@ -41,8 +38,7 @@ def report(run: Run) -> Iterator[Evaluation | Sample]:
             evaluation, shown = _evaluate(run)
             yield evaluation
             yield from shown
-        for prompt in run.config.training.sample:
-            yield Sample(run.state.step, prompt, _continue(run, prompt))
+        yield from _samples(run)
 
 
 @contextmanager
@@ -60,7 +56,7 @@ def _evaluate(run: Run) -> tuple[Evaluation, list[Sample]]:
     loss, (bleu, translated) = nats / predicted, _translations(run)
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes
     is_best = _note_best(run, loss, bleu)
-    shown = [Sample(run.state.step, source, text) for source, text in translated[:_SHOWN_TRANSLATIONS]]
+    shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
     return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu), shown
 
@@ -80,36 +76,23 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
     texts = run.data.validation_texts(run.config.training.bleu_sentences) if isinstance(run.data, PairData) else []
     if not texts:
         return None, []
-    translated = _translated(run, [text.source for text in texts], tags=[text.tag for text in texts])
+    translated = _translate(run, [(text.source, text.tag) for text in texts])
     shown = [(text.source, translation) for text, translation in zip(texts, translated, strict=True)]
     return bleu(translated, [text.target for text in texts]), shown
 
 
-def _translated(run: Run, texts: Sequence[str], *, tags: Sequence[int | None]) -> list[str]:
-    """Greedy translations, in order."""
-    reader, writer = run.source_tokenizer or run.tokenizer, run.tokenizer
+def _translate(run: Run, sources: Sequence[tuple[str, int | None]]) -> list[str]:
+    """Greedy translations of sentences, in order; each comes with the token that asks for its language, if any."""
     assert isinstance(run.model, EncoderDecoder)
-    assert reader.end_of_text is not None
-    assert writer.start_of_text is not None
-    assert writer.end_of_text is not None
-    rows = [
-        np.array([*([] if tag is None else [tag]), *reader.encode(text.strip()), reader.end_of_text])
-        for text, tag in zip(texts, tags, strict=True)
-    ]
-    found = [""] * len(rows)
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-    for start in range(0, len(rows), 128):
-        places = order[start : start + 128]
-        batch = padded([rows[place] for place in places], value=0)
-        lengths = torch.tensor([len(rows[place]) for place in places])
-        steps = EncoderDecoderSteps(run.model, torch.from_numpy(batch), lengths)
-        prompts = torch.full((len(places), 1), writer.start_of_text)
-        best = beam_search(
-            steps, prompts, beam_size=1, max_tokens=2 * batch.shape[1] + 10, stop_ids=(writer.end_of_text,)
-        )
-        for place, hypotheses in zip(places, best, strict=True):
-            found[place] = writer.decode([token for token in hypotheses[0].tokens if token != writer.end_of_text])
-    return found
+    model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
+    languages = {index: name[2:-1] for name, index in run.tokenizer.special_tokens.items()}  # <2de>
+    found: dict[tuple[str, int | None], str] = {}
+    for tag in {tag for _, tag in sources}:
+        mine = [source for source in sources if source[1] == tag]
+        translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else languages[tag])
+        lines = translator.translate(text for text, _ in mine)
+        found |= {source: line.translations[0].text for source, line in zip(mine, lines, strict=True)}
+    return [found[source] for source in sources]
 
 
 def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
@@ -121,6 +104,17 @@ def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
     if is_best:
         run.state = dataclasses.replace(state, best_loss=loss, best_bleu=bleu, best_step=state.step)
     return is_best
+
+
+def _samples(run: Run) -> Iterator[Sample]:
+    """What the model makes of the prompts that are to be watched."""
+    prompts, step = run.config.training.sample, run.state.step
+    if isinstance(run.model, DecoderOnly):
+        yield from (Sample(step, prompt, _continue(run, prompt)) for prompt in prompts)
+    elif isinstance(run.data, PairData):
+        tag = run.data.validation_texts(1)[0].tag if run.config.parallel.bidirectional else None
+        translated = _translate(run, [(prompt, tag) for prompt in prompts])
+        yield from (Sample(step, *pair, is_translation=True) for pair in zip(prompts, translated, strict=True))
 
 
 def _continue(run: Run, prompt: str) -> str:

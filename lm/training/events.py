@@ -44,11 +44,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model makes of a fixed prompt by now."""
+    """What the model makes of a fixed prompt by now: how it goes on, or with `is_translation` its translation."""
 
     step: int
     prompt: str
     text: str
+    is_translation: bool = False
 
 
 @dataclass(frozen=True)
