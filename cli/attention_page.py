@@ -104,6 +104,8 @@ def _cell(share: float | None, row: str, column: str) -> str:
 def _all(of: AttentionMap) -> Iterator[str]:
     """Every head of every layer, a row a layer."""
     layers, heads = of.weights.shape[:2]
+    if layers * heads == 1:
+        return
     yield '<p class="what">every head (column) of every layer (row)</p>\n'
     yield f'<div class="all" style="grid-template-columns: repeat({heads}, minmax(3.5rem, 10rem))">\n'
     for layer in range(layers):

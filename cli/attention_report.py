@@ -135,7 +135,7 @@ def lines(one: Looked, config: AttentionConfig, *, width: int | None, colours: i
     drawn = heat_map(one.map, config)
     names = ("source", "target") if one.map.kind == "cross" else ("text",)
     for name, text in zip(names, one.texts, strict=True):
-        yield f"{name}  {label(text).replace('␣', ' ')}"
+        yield f"{name}  {label(text).replace('␣', ' ')}".rstrip()
     yield from draw(drawn, width=width, colours=colours)
     if one.map.kind == "cross":
         yield ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
@@ -157,9 +158,28 @@ class Translator:
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
             read = self._read(chunk)
             done = {line.number: self._blank(line) for line in read if line.is_blank}
-            for batch in self._batches([line for line in read if not line.is_blank]):
-                done |= zip([line.number for line in batch], self._translated(batch), strict=True)
+            batches = list(self._batches([line for line in read if not line.is_blank]))
+            for batch, results in zip(batches, self._side_by_side(batches), strict=True):
+                done |= zip([line.number for line in batch], results, strict=True)
             yield from (done[line.number] for line in read)
+
+    def _side_by_side(self, batches: Sequence[list[_Line]]) -> Iterator[list[Translated]]:
+        """Results of batches in order; on a CPU each thread has batches of its own.
+
+        Steps are too small to share: with two threads a batch each, both are busy; two threads on one batch wait for
+        each other, and for Python.
+        """
+        threads, device = torch.get_num_threads(), next(self.models[0].model.parameters()).device.type
+        workers = min(threads, len(batches))
+        if workers < 2 or device != "cpu" or self.config.coverage_penalty:  # which is watched for in the model itself
+            yield from map(self._translated, batches)
+            return
+        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            yield from pool.map(self._translated, batches)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)
 
     def _read(self, chunk: Sequence[tuple[int, str, str]]) -> list[_Line]:
         numbers, texts, prefixes = zip(*chunk, strict=True)

@@ -83,11 +83,12 @@ class PositionTable:
 
     def rows(self, start: int, length: int, device: torch.device) -> Tensor:
         """Values of positions start … start + length - 1."""
-        if self._values is None or self._values.device != device or start + length > len(self._values):
-            self._length = max(self._length, start + length)
+        values = self._values  # another thread may change it at any time
+        if values is None or values.device != device or start + length > len(values):
+            self._length = longest = max(self._length, start + length)
             with torch.inference_mode(False):  # the values outlive an evaluation, and training differentiates past them
-                self._values = self._compute(self._length).to(device)
-        return self._values[start : start + length]
+                values = self._values = self._compute(longest).to(device)
+        return values[start : start + length]
 
 
 class SinusoidalPositions(nn.Module):

@@ -137,10 +137,10 @@ def test_translations_begin_with_their_prefixes():
 def test_samples_do_not_depend_on_batches_and_differ():
     sampler = Sampler.of(SamplingConfig(temperature=1.0, seed=5))
     sources = ["owl fox"] * 3 + lines(10, seed=6)
-    drawn = [
-        [[one.tokens for one in result.translations] for result in Translator([untrained()], config, sampler=sampler).translate(sources)]
-        for config in (TranslationConfig(n_best=6), TranslationConfig(n_best=6, batch_tokens=1, read_ahead=2))
-    ]  # fmt: skip
+    drawn = []
+    for config in (TranslationConfig(n_best=6), TranslationConfig(n_best=6, batch_tokens=1, read_ahead=2)):
+        results = Translator([untrained()], config, sampler=sampler).translate(sources)
+        drawn.append([[one.tokens for one in result.translations] for result in results])
     assert drawn[0] == drawn[1]
     assert len(set(itertools.chain(*drawn[0][:3]))) == 18
     (best,) = Translator([untrained()], sampler=sampler).translate(["owl"])

@@ -33,7 +33,7 @@ def make_model(**fields) -> TranslationModel:
     assert isinstance(model, EncoderDecoder)
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():  # no bias is zero, no norm's weight one
-        parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
     return TranslationModel(model, tokenizer, tokenizer)
 
 

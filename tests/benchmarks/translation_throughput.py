@@ -1,0 +1,108 @@
+"""Translation with beam 5 in float32 against CTranslate2: the same weights and sentences, in turns in one process.
+
+python -m tests.benchmarks.translation_throughput RUN SOURCE [--threads 2] [--rounds 5] [--sentences 1000] [--to LANG]
+
+Each system gets the batches that suit it best, of some that are tried before: the same work, but how much of it side
+by side is its own affair. Prints the median sentences/s of each, the median over rounds of their ratio, and how many
+translations are equal. Tokenizing and detokenizing count for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ctranslate2
+
+from lm.checkpoint import load_model
+from lm.config import HardwareConfig, TranslationConfig
+from lm.data.lines import file_lines
+from lm.decoding.translation import TranslationModel, Translator
+from lm.hardware import inference_hardware
+from lm.interop.ctranslate2 import export
+
+OUR_BATCHES = (512, 1024, 2048, 4096)  # source tokens
+THEIR_BATCHES = (16, 32, 64, 128)  # sentences
+BEAM, LONGEST = 5, 256
+
+Translate = Callable[[], list[str]]
+
+
+def ours(model: TranslationModel, sources: list[str], batch_tokens: int, to: str | None) -> Translate:
+    """Our translator."""
+    translator = Translator([model], TranslationConfig(beam=BEAM, batch_tokens=batch_tokens), to=to)
+    return lambda: [result.translations[0].text for result in translator.translate(sources)]
+
+
+def theirs(
+    model: TranslationModel, sources: list[str], translator: ctranslate2.Translator, batch: int, to: str | None
+) -> Translate:
+    """CTranslate2's, with our tokenizers."""
+    reader, writer = model.source_tokenizer, model.tokenizer
+    names = {index: reader.token(index) for index in range(reader.vocab_size)}
+    numbers = {writer.token(index): index for index in range(writer.vocab_size)}
+    tag = [] if to is None else [f"<2{to}>"]
+
+    def translate() -> list[str]:
+        encoded = [ids.tolist() for ids in reader.encode_batch([source.strip() for source in sources])]
+        spelled = [[*tag, *(names[index] for index in ids), names[reader.end_of_text]] for ids in encoded]
+        results = translator.translate_batch(
+            spelled, beam_size=BEAM, length_penalty=1, max_batch_size=batch, max_decoding_length=LONGEST
+        )
+        return [writer.decode([numbers[token] for token in result.hypotheses[0]]) for result in results]
+
+    return translate
+
+
+def timed(work: Translate) -> tuple[float, list[str]]:
+    """Seconds that some work takes, and what comes of it."""
+    began = time.perf_counter()
+    made = work()
+    return time.perf_counter() - began, made
+
+
+def fastest(works: list[Translate]) -> Translate:
+    """The one that takes least, of two times each."""
+    return min(works, key=lambda work: min(timed(work)[0] for _ in range(2)))
+
+
+def main() -> None:
+    """Print medians, their ratio, and the share of equal translations."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("--to")
+    for name, default in (("threads", 2), ("rounds", 5), ("sentences", 1000)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    hardware = inference_hardware(HardwareConfig(device="cpu", dtype="float32", threads=given.threads))
+    loaded = load_model(given.run, hardware)
+    model = TranslationModel.of(loaded)
+    sources = [line for line in itertools.islice(file_lines(given.source), given.sentences) if line.strip()]
+    with tempfile.TemporaryDirectory() as folder:
+        export(model.model, Path(folder), tokenizer=model.tokenizer, source_tokenizer=loaded.source_tokenizer)
+        layouts = {(given.threads, 1), (1, given.threads)}  # one process after another, or one a core
+        translators = [
+            ctranslate2.Translator(folder, compute_type="float32", inter_threads=inter, intra_threads=intra)
+            for inter, intra in layouts
+        ]
+        their = fastest(
+            [theirs(model, sources, one, batch, given.to) for one in translators for batch in THEIR_BATCHES]
+        )
+        our = fastest([ours(model, sources, batch, given.to) for batch in OUR_BATCHES])
+        rounds = [(timed(our), timed(their)) for _ in range(given.rounds)]
+    seconds = [(mine[0], other[0]) for mine, other in rounds]
+    our_speed, their_speed = (len(sources) / statistics.median(column) for column in zip(*seconds, strict=True))
+    ratio = statistics.median(other / mine for mine, other in seconds)
+    equal = sum(mine == other for mine, other in zip(rounds[0][0][1], rounds[0][1][1], strict=True))
+    print(f"lm {our_speed:.1f} sentences/s, CTranslate2 {their_speed:.1f}, ratio {ratio:.2f}")
+    print(f"equal translations: {equal} of {len(sources)} ({100 * equal / len(sources):.1f}%)")
+
+
+if __name__ == "__main__":
+    main()
