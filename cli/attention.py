@@ -16,7 +16,7 @@ from lm.errors import UsageError
 if TYPE_CHECKING:
     from cli.attention_report import Looked
     from lm.data.tokenizer import Tokenizer
-    from lm.decoding.translation import TranslationModel
+    from lm.decoding.translation_input import TranslationModel
     from lm.evaluation.attention_maps import Special
 
 _Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.", show_default=False)]
@@ -95,7 +95,7 @@ def _look(
 ) -> Looked:
     from cli.attention_report import Looked
     from lm.checkpoint import load_model
-    from lm.decoding.translation import TranslationModel
+    from lm.decoding.translation_input import TranslationModel
     from lm.evaluation import attention_maps as maps
     from lm.hardware import inference_hardware
     from lm.model.transformer import DecoderOnly

@@ -14,7 +14,8 @@ from lm.errors import UsageError
 from lm.files import replaced
 
 if TYPE_CHECKING:
-    from lm.decoding.translation import Translated, TranslationModel
+    from lm.decoding.translation import Translated
+    from lm.decoding.translation_input import TranslationModel
     from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
 
 SUFFIXES = (".html", ".png", ".svg", ".txt", ".json", ".jsonl", ".pharaoh")

@@ -138,11 +138,12 @@ def _progress() -> Iterator[Callable[[str], Callable[[int, int | None], None] | 
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+    from cli.display import progress_console
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, TimeRemainingColumn(compact=True), console=progress_console(), transient=True) as bars:
 
         def show(name: str) -> Callable[[int, int | None], None]:
             task = bars.add_task(name, total=None, visible=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from cli.colours import LINES
+
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by line, then column
 _BLANK = 0x2800
-_COLOURS = (36, 33, 35, 32, 34, 31)  # readable on dark and on light
 
 Points = tuple[Sequence[float], Sequence[float]]
 
@@ -80,4 +81,4 @@ def _cell(dots: Sequence[int], colour: bool) -> str:
 
 
 def _painted(text: str, index: int, colour: bool) -> str:
-    return f"\x1b[{_COLOURS[index % len(_COLOURS)]}m{text}\x1b[0m" if colour else text
+    return f"\x1b[38;5;{LINES[index % len(LINES)]}m{text}\x1b[0m" if colour else text

@@ -11,12 +11,18 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+from rich.theme import Theme
 
+from cli.colours import BARS
 from cli.curves import sparkline
+from cli.surprisal import visible
+from cli.wrapping import hanging
 from lm.training.events import Evaluation, Sample, Step, Stopped
 
 if TYPE_CHECKING:
@@ -26,11 +32,41 @@ _PLAIN_LINES = 20
 _SMOOTHING = 0.9
 _NUMBER = re.compile(r"((~ ?|-)?\d[\d.,:/e+-]*%?( ?\w{1,2})?|–)?")
 _CURVE_WIDTH = 10
+_ECHO = len("^C") + 1
+_HEADING = 8
+_STEP_HEADING = len("step 123,456  ") - 1
+_NARROWEST_COLUMN = 8
+_BESIDE_COUNTS = 65
 
 
 def note(text: str) -> None:
     """One line about what is going on, on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def fact(name: str, text: str) -> None:
+    """A line about what is going on under a name, on stderr; a terminal gets it broken between words."""
+    line = f"{name:<{_HEADING}}{text}"
+    note(hanging(line, width=Console(stderr=True).width, indent=_HEADING) if sys.stderr.isatty() else line)
+
+
+def paragraph(text: str) -> None:
+    """A line on stdout; a terminal gets it broken between words."""
+    print(hanging(text, width=Console().width) if sys.stdout.isatty() else text)
+
+
+class _BarConsole(Console):
+    """Stderr without its last columns: the ^C that a terminal echoes there would move a bar to the next line."""
+
+    @property
+    def options(self) -> ConsoleOptions:
+        """How to draw."""
+        return super().options.update(width=max(1, self.width - _ECHO))
+
+
+def progress_console() -> Console:
+    """Stderr, for progress bars in colours that read on any background."""
+    return _BarConsole(stderr=True, theme=Theme(BARS))
 
 
 def count(number: float) -> str:
@@ -69,23 +105,48 @@ def json_line(values: object) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout, numbers to the right; framed on a terminal that is wide enough, plain elsewhere."""
+    """A table on stdout, numbers to the right.
+
+    A terminal that is wide enough gets it framed, one that is not its widest text broken between words; all others
+    get a line a row.
+    """
     rows = [list(row) for row in rows]
-    lines, places = [list(columns), *rows], range(len(columns))
-    is_number = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in places]
-    widths = [max(cell_len(line[i]) for line in lines) for i in places]
-    if sys.stdout.isatty() and sum(widths) + 3 * len(widths) + 1 <= Console().width:
-        drawn = Table(header_style="bold")
-        for column, right in zip(columns, is_number, strict=True):
-            drawn.add_column(column, justify="right" if right else "left")
-        for row in rows:
-            drawn.add_row(*row)
-        Console(highlight=False).print(drawn)
+    is_number = [all(_NUMBER.fullmatch(row[place]) for row in rows) for place in range(len(columns))]
+    if sys.stdout.isatty() and (drawn := _drawn(columns, rows, is_number)):
+        Console().print(drawn)
         return
+    lines = [list(columns), *rows]
+    widths = _widths(lines)
     for line in lines:
         spaces = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
         cells = zip(line, spaces, is_number, strict=True)
         print("  ".join(space + cell if right else cell + space for cell, space, right in cells).rstrip())
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    """Columns of the terminal that each column of a table needs."""
+    return [max(max(map(cell_len, cell.split("\n"))) for cell in cells) for cells in zip(*lines, strict=True)]
+
+
+def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> Table | None:
+    """A table that fits the terminal; None if that is too narrow for one."""
+    widths, room, gaps = _widths([columns, *rows]), Console().width, 2 * (len(columns) - 1)
+    framed, wrapped = sum(widths) + 3 * len(widths) + 1 <= room, None
+    if sum(widths) + gaps > room:
+        columns = [re.sub(r" |(?<=/)", "\n", name) for name in columns]
+        widths = _widths([columns, *rows])
+    if sum(widths) + gaps > room:
+        texts = [place for place, right in enumerate(is_number) if not right]
+        wrapped = max(texts, key=lambda place: widths[place], default=None)
+        if wrapped is None or sum(widths) - widths[wrapped] + gaps + min(widths[wrapped], _NARROWEST_COLUMN) > room:
+            return None
+    style, padding = (box.HEAVY_HEAD, (0, 1)) if framed else (None, (0, 2, 0, 0))
+    drawn = Table(header_style="bold", box=style, pad_edge=framed, padding=padding)
+    for place, (name, right) in enumerate(zip(columns, is_number, strict=True)):
+        drawn.add_column(Text(name), justify="right" if right else "left", no_wrap=place != wrapped, overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    return drawn
 
 
 class TrainingDisplay:
@@ -99,11 +160,11 @@ class TrainingDisplay:
         self.losses: list[float] = []
         self.shown, self.began, self.seconds = 0, time.perf_counter(), 0.0
         self.every = max(1, (steps - first_step) // _PLAIN_LINES)
-        console = Console(stderr=True)
+        console = progress_console()
         self.progress = Progress(
             TextColumn("{task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
-            TextColumn("loss {task.fields[loss]} {task.fields[curve]} {task.fields[speed]}"),
-            TimeRemainingColumn(compact=True), console=console, disable=not console.is_terminal,
+            TextColumn("loss {task.fields[loss]} {task.fields[curve]}{task.fields[speed]}"),
+            TimeRemainingColumn(compact=True), TextColumn("left"), console=console, disable=not console.is_terminal,
         )  # fmt: skip
         self.task = self.progress.add_task("", total=steps, completed=first_step, loss="–", curve="", speed="")
 
@@ -122,15 +183,15 @@ class TrainingDisplay:
             self._step(event)
         elif isinstance(event, Sample):
             joint = " → " if event.is_translation else "|"
-            self._line(f"step {event.step:>6,}  {event.prompt}{joint}{' '.join(event.text.split())}")
+            self._line(visible(f"step {event.step:>6,}  {event.prompt}{joint}{' '.join(event.text.split())}"))
         elif isinstance(event, Stopped) and event.patience_ran_out:
             self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):
-            bleu = "" if event.bleu is None else f"  BLEU {event.bleu:.2f}"
+            other = f"{event.bits_per_byte:.3f} bits/byte" if event.bleu is None else f"BLEU {event.bleu:.2f}"
             best = "  best" if event.is_best else ""
             self._line(
                 f"step {event.step:>6,}  validation loss {event.loss:.4f}  perplexity {perplexity(event.loss)}  "
-                f"{event.bits_per_byte:.3f} bits/byte{bleu}{best}"
+                f"{other}{best}"
             )
 
     def _step(self, event: Step) -> None:
@@ -143,10 +204,7 @@ class TrainingDisplay:
         self.tokens, self.flops = self.tokens + event.tokens, self.flops + event.flops
         utilisation = self.flops / self.seconds / self.matrix_rate
         speed = f"{count(self.tokens / self.seconds)} tok/s {utilisation:.0%} MFU"
-        shown = self.losses[:: max(1, len(self.losses) // (2 * _CURVE_WIDTH) + 1)]
-        self.progress.update(
-            self.task, completed=event.step, loss=f"{self.loss:.3f}", curve=sparkline(shown, _CURVE_WIDTH), speed=speed
-        )
+        self.progress.update(self.task, completed=event.step, loss=f"{self.loss:.3f}", curve=self._curve(), speed=speed)
         if self.progress.disable and (event.step % self.every == 0 or event.step == self.steps):
             left = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
             self._line(
@@ -155,11 +213,20 @@ class TrainingDisplay:
             )
             self.recent.clear()
 
+    def _curve(self) -> str:
+        """The course of the loss, where there is room for it and a bar."""
+        if self.progress.console.width - len(f"{self.steps:,}/{self.steps:,}") < _BESIDE_COUNTS:
+            return ""
+        shown = self.losses[:: max(1, len(self.losses) // (2 * _CURVE_WIDTH) + 1)]
+        return sparkline(shown, _CURVE_WIDTH) + " "
+
     def _line(self, text: str) -> None:
         if self.progress.disable:
             note(text)
         else:
-            self.progress.console.print(text, highlight=False)
+            console = self.progress.console
+            shown = hanging(text, width=console.width, indent=_STEP_HEADING)
+            console.print(Text(shown), soft_wrap=True)
 
 
 def perplexity(nats: float) -> str:

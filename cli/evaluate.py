@@ -15,7 +15,7 @@ from lm.config import HardwareConfig, ScoringConfig, TranslationConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from lm.decoding.translation import TranslationModel
+    from lm.decoding.translation_input import TranslationModel
 
 _LOOKS_TOKENIZED = 0.5  # of the lines end in " ."
 
@@ -161,18 +161,19 @@ class _Translators:
 
     def translate(self, run: Path, sources: Sequence[str] | None) -> list[str]:
         """The translations of some lines, with a bar on stderr if that is a terminal."""
-        from rich.console import Console
         from rich.progress import track
 
+        from cli.display import progress_console
         from lm.checkpoint import load_model
-        from lm.decoding.translation import TranslationModel, Translator
+        from lm.decoding.translation import Translator
+        from lm.decoding.translation_input import TranslationModel
         from lm.hardware import inference_hardware
 
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
         model = TranslationModel.of(load_model(run, inference_hardware(HardwareConfig(**self.given["hardware"]))))
         translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
-        console = Console(stderr=True)
+        console = progress_console()
         done = track(
             translator.translate(sources), f"translating with {run}", len(sources), console=console, transient=True,
             disable=not console.is_terminal,

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from lm.data.tokenizer import Tokenizer
     from lm.model.transformer import DecoderOnly
 
-INTRODUCTION = "A line is continued, with the whole text so far as context. /help lists commands, Ctrl-D ends."
+INTRODUCTION = "A line is continued, with the text so far as its context. /help, Ctrl-D to end."
 
 HELP = """\
-Each line is added to the text, on a line of its own, and the model goes on from there. It continues texts, it
-answers no questions: all that was written in this session, by you and by it, is its context, as far as that reaches.
+Each line is added to the text, on a line of its own, and the model goes on
+from there. It continues texts, it answers no questions: all that was written
+in this session, by you and by it, is its context, as far as that reaches.
 
   (an empty line)     go on where the text ends
   a line ending in \\  goes on in the next line
   //...               a line that begins with /
   /set                list the settings
   /set NAME           explain one
-  /set NAME VALUE     change one: /set temperature 0.5, /set stop "\\n\\n", /set top-k none
+  /set NAME VALUE     change one: /set top-k none, /set stop "\\n\\n"
   /reset              forget the text and begin a new one
   /help               this
   Ctrl-C              stop the current text

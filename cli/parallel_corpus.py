@@ -117,16 +117,16 @@ def _loaded(path: Path) -> tuple[Tokenizer, Tokenizer | None]:
 
 def _say(prepared: PreparedPairs, tokenizers: tuple[Tokenizer, Tokenizer | None]) -> None:
     """How many pairs there are, and how many were left out, and why."""
-    from cli.display import note
+    from cli.display import fact
 
     train, held_out = (prepared.manifest.splits[name] for name in ("train", "validation"))
     target, source = tokenizers
     vocabulary = f"{target.vocab_size:,}" if source is None else f"{source.vocab_size:,} and {target.vocab_size:,}"
-    note(f"corpus  {train.pairs:,} pairs to train on, {held_out.pairs:,} held out, vocabulary {vocabulary}")
+    fact("corpus", f"{train.pairs:,} pairs to train on, {held_out.pairs:,} held out, vocabulary {vocabulary}")
     reasons = {
         "with a blank side": train.blank + held_out.blank,
         "too long (--max-length)": train.too_long + held_out.too_long,
         "of unequal lengths (--max-ratio)": train.ratio + held_out.ratio,
     }
     if left_out := [f"{number:,} {reason}" for reason, number in reasons.items() if number]:
-        note(f"        left out: {', '.join(left_out)}")
+        fact("", f"left out: {', '.join(left_out)}")

@@ -315,7 +315,8 @@ def _show(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
     names = [source.name for source in sources]
     whole = spans(stretches)
     columns = shutil.get_terminal_size().columns
-    for part in coloured(whole, names) if in_colour() else plain(whole, names, width=columns):
+    room = columns if sys.stdout.isatty() else None  # a pager has its own idea of where rows end
+    for part in coloured(whole, names, width=room) if in_colour() else plain(whole, names, width=columns):
         sys.stdout.write(part)
     print()
 
@@ -357,12 +358,12 @@ def _compare(scorer: Scorer, other: Scorer, sources: Sequence[Source], *, as_jso
 @contextmanager
 def _progress(sources: Sequence[Source], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
     """A progress bar on stderr, if that is a terminal that nothing else is drawn on."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from cli.display import progress_console
     from lm.data.documents import text_size
 
-    console = Console(stderr=True)
+    console = progress_console()
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
     disabled = hidden or not console.is_terminal
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=disabled) as bar:

@@ -40,7 +40,7 @@ def measure(
         hardware: what to run on.
         as_json: print JSON instead of a table.
     """
-    from cli.display import json_line, note, table
+    from cli.display import json_line, note, paragraph, table
     from lm.checkpoint import load_model
     from lm.config import ParallelConfig
     from lm.data import parallel
@@ -59,7 +59,7 @@ def measure(
         return
     rows = [_row(name, one.tally) for name, one in zip(names, scored, strict=True)]
     table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)
-    print(
+    paragraph(
         f"of each target token ({loaded.tokenizer.vocab_size:,} in the vocabulary), the end of the sentence included, "
         "after its source and the tokens before it"
     )
@@ -137,10 +137,11 @@ def _figures(tally: Tally) -> dict[str, Any]:
 @contextmanager
 def _progress() -> Iterator[Callable[[PairsScored], None]]:
     """How many pairs are scored, on stderr, if that is a terminal."""
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    console = Console(stderr=True)
+    from cli.display import progress_console
+
+    console = progress_console()
     columns = (SpinnerColumn(), TextColumn("scoring: {task.completed:,} pairs"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)

@@ -75,7 +75,7 @@ def _figures(tally: Tally) -> dict[str, Any]:
 
 def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
     """A row a file; where there are several the total (micro-average) and the means over files (macro-average)."""
-    from cli.display import table
+    from cli.display import paragraph, table
 
     rows = [_row(score.name, score.tally) for score in scores]
     if len(scores) > 1:
@@ -83,7 +83,7 @@ def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: di
         counts = [number(None, 0)] * 3
         rows += [_row("total", total), ["mean", *counts, *map(number, means, (3, 3, 4, 4))]]
     table(COLUMNS, rows)
-    print(described(how, total))
+    paragraph(described(how, total))
 
 
 def _row(name: str, tally: Tally) -> list[str]:

@@ -112,11 +112,12 @@ def encode_progress() -> Iterator[Callable[[int, int | None], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+    from cli.display import progress_console
+
     columns = (TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=progress_console(), transient=True) as bar:
         task = bar.add_task("tokenizing", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -156,18 +157,20 @@ def _show(report: Mapping[str, Any]) -> None:
 
 def note_repetition(manifest: Manifest) -> None:
     """Say what of a corpus is there more than once, as far as that matters."""
-    from cli.display import note
+    from cli.display import fact
 
     found = manifest.repetition
     if found is None:
         return
     documents = sum(split.documents for split in manifest.splits.values())
     if found.documents:
-        note(
-            f"copies  {found.documents:,} of {documents:,} documents ({found.documents / documents:.1%}) repeat another"
+        fact(
+            "copies",
+            f"{found.documents:,} of {documents:,} documents ({found.documents / documents:.1%}) repeat another",
         )
     if found.held_out is not None and found.held_out >= _MUCH_REPEATED:
-        note(
-            f"warning {found.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
-            "will look better than it is"
+        fact(
+            "warning",
+            f"{found.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
+            "will look better than it is",
         )

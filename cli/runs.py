@@ -61,7 +61,7 @@ def runs(
             (str(summary.folder), str(summary.config.preset), count(summary.parameters), steps, *best,
              duration(state.seconds), status)
         )  # fmt: skip
-    table(("run", "preset", "parameters", "steps", "best loss", "perplexity", "training", ""), rows)
+    table(("run", "preset", "size", "steps", "best loss", "perplexity", "time", ""), rows)
 
 
 def _described(summary: Summary) -> dict[str, Any]:

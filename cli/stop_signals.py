@@ -28,7 +28,7 @@ class StopSignals:
         if self.number:
             raise SystemExit(128 + number)
         self.number = number
-        print("\nstopping after this step; once more to stop at once, without saving", file=sys.stderr)
+        print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
 
     def received(self) -> bool:
         """Whether a signal has come."""

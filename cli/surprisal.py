@@ -12,6 +12,9 @@ from itertools import pairwise
 from math import isnan, log
 from typing import TYPE_CHECKING
 
+from cli.colours import BLACK, WHITE
+from cli.wrapping import hanging
+
 if TYPE_CHECKING:
     from lm.evaluation.surprisal import Span
 
@@ -43,17 +46,15 @@ def _colours(text: int, background: int) -> str:
     return f"38;5;{text};48;5;{background}"
 
 
-_BLACK, _WHITE = 16, 231
-
 LEVELS = (
     Level(0, "2"),
     Level(1, ""),
-    Level(2, _colours(_BLACK, 187)),
-    Level(4, _colours(_BLACK, 222)),
-    Level(6, _colours(_BLACK, 215)),
-    Level(8, _colours(_BLACK, 209)),
-    Level(11, _colours(_WHITE, 167)),
-    Level(14, _colours(_WHITE, 89)),
+    Level(2, _colours(BLACK, 187)),
+    Level(4, _colours(BLACK, 222)),
+    Level(6, _colours(BLACK, 215)),
+    Level(8, _colours(BLACK, 209)),
+    Level(11, _colours(BLACK, 167)),
+    Level(14, _colours(WHITE, 89)),
 )
 """From what was expected to what was not. The colours grow darker too, for those who see them all alike."""
 
@@ -92,20 +93,35 @@ def in_colour() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
 
 
-def coloured(spans: Iterable[Span], names: Sequence[str]) -> Iterator[str]:
-    """The text, each span on the colour of its surprisal, a line end as an arrow on the colour of its own."""
+def coloured(spans: Iterable[Span], names: Sequence[str], *, width: int | None = None) -> Iterator[str]:
+    """The text, each span on the colour of its surprisal, a line end as an arrow on the colour of its own.
+
+    Rows of a width end between tokens: a terminal that is left to wrap a colour may draw it to the end of the row.
+    """
+    from rich.cells import cell_len
+
     swatches = (step.paint(f" {name} ") for step, name in zip(LEVELS, ranges(), strict=True))
     yield f"bits per token: {' '.join(swatches)}\n"
+    column = 0
     for heading, span in _headed(spans, names):
-        yield f"\x1b[1m{heading}{RESET}\n" if heading else ""
+        if heading:
+            yield "\n" * bool(column) + f"\x1b[1m{heading}{RESET}\n"
+            column = 0
         for line in visible(span.text).splitlines(keepends=True):
-            yield LEVELS[level(span.nats)].paint(line.replace("\n", LINE_END)) + "\n" * line.endswith("\n")
-    yield "\n"
+            shown = line.replace("\n", LINE_END)
+            size = cell_len(shown)
+            if width is not None and column and column + size > width:
+                yield "\n"
+                column = 0
+            yield LEVELS[level(span.nats)].paint(shown) + "\n" * line.endswith("\n")
+            column = 0 if line.endswith("\n") else column + size
+    yield "\n" * bool(column)
 
 
 def plain(spans: Iterable[Span], names: Sequence[str], *, width: int) -> Iterator[str]:
     """The text in rows of a width, with the bits of each token as a digit beneath its first character."""
-    yield "bits per token, rounded, beneath its first character (+ for more than 9, · not scored)\n"
+    legend = "bits per token, rounded, beneath its first character (+ for more than 9, · not scored)"
+    yield hanging(legend, width=width) + "\n"
     row = _Row(width)
     for heading, span in _headed(spans, names):
         if heading:

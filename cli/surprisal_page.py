@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from lm.evaluation.perplexity import FileScore, Tally
     from lm.evaluation.surprisal import Span
 
-_LIGHT = ("#fff8d6", "#ffedb0", "#fed976", "#feb24c", "#fd8d3c", "#e3402a", "#8f0032")
-_DARK = ("#2b2718", "#40361a", "#5e4717", "#86540f", "#b25a12", "#d94a2e", "#ff8f8a")
+_LIGHT = ("#fff8d6", "#ffedb0", "#fed976", "#feb24c", "#fd8d3c", "#d7351f", "#8f0032")
+_DARK = ("#2b2718", "#40361a", "#5e4717", "#86540f", "#a34a10", "#e0523a", "#ff8f8a")
 _BLOCK = 4096  # characters; the browser lays out only the blocks in view
 
 _STYLE = """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:
     """The tokenizer and the folder of shards: those of `lm prepare`, or made now."""
-    from cli.display import count, note, size
+    from cli.display import count, fact, note, size
     from cli.prepare import encode_progress, note_repetition, tokenizer_for
     from lm.data import documents, shards
     from lm.data.preparation import prepare_cached
@@ -41,9 +41,9 @@ def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) ->
     else:
         parts = f"{count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
         parts += f", {train.bytes / train.tokens:.2f} bytes a token"
-    note(f"corpus  {size(train.bytes + held_out.bytes)}, vocabulary {made.vocab_size:,}: {parts}")
+    fact("corpus", f"{size(train.bytes + held_out.bytes)}, vocabulary {made.vocab_size:,}: {parts}")
     if tokenizer is None and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
-        note(f"        (no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
+        fact("", f"(no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
     note_repetition(manifest)
     return made, folder
 

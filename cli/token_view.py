@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cli.colours import BANDS, BLACK
 from cli.display import size
 from lm.data.inspection import Fit, visible
 from lm.data.tokenizer import Tokenizer
 
 Tokens = Sequence[int]
 
-_COLOURS = ("black on cyan", "black on yellow")  # readable on dark and on light
+_COLOURS = tuple(f"color({BLACK}) on color({band})" for band in BANDS)
 
 
 def described(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None, split: Tokens | None) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
 
 def _train(run: Run, *, tensorboard: bool | None) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
-    from cli.display import TrainingDisplay, duration, note, perplexity, size
+    from cli.display import TrainingDisplay, duration, fact, note, perplexity, size
     from cli.tensorboard import is_recorded, recorder
     from lm.hardware import matrix_rate, peak_memory
     from lm.training.trainer import train
@@ -218,13 +218,14 @@ def _train(run: Run, *, tensorboard: bool | None) -> int:
                 if record:
                     record(event)
     if not run.state.finished:
-        note(f"stopped at step {run.state.step:,}, saved; go on with: lm train --resume {run.folder}")
+        fact("stopped", f"at step {run.state.step:,}, saved")
+        note(f"next    lm train --resume {run.folder}")
         return signals.number
-    note(f"done    {duration(run.state.seconds)} of training in all, {size(peak_memory())} of memory at most")
+    fact("done", f"{duration(run.state.seconds)} of training in all, {size(peak_memory())} of memory at most")
     if run.state.best_loss is not None:
         best, bleu = run.state.best_loss, run.state.best_bleu
         scores = f"validation loss {best:.4f}, perplexity {perplexity(best)}" + (f", BLEU {bleu:.1f}" if bleu else "")
-        note(f"best    {scores}, at step {run.state.best_step:,}")
+        fact("best", f"{scores}, at step {run.state.best_step:,}")
     for place, command in enumerate(_next(run)):
         note(f"{'' if place else 'next':<8}{command}")
     return signals.number

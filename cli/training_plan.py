@@ -13,20 +13,19 @@ _BATCHES_LOOKED_AT = 20
 
 def describe(run: Run) -> None:
     """Say what will be trained, on what, for how long; and warn where model and data are far from fitting."""
-    from cli.display import count, note, quantity
+    from cli.display import count, fact, note, quantity
     from lm.model.block import count_parameters
 
     parameters, flops = count_parameters(run.model), _planned_flops(run)
     epochs = run.plan.steps / run.data.steps_per_epoch
-    note(
-        f"model   {count(parameters)} parameters (preset {run.config.preset}), {run.plan.dtype} on {run.plan.device}, "
-        f"{run.plan.threads} threads"
-    )
+    threads = f"{run.plan.threads} thread{'' if run.plan.threads == 1 else 's'}"
+    kind = f"{count(parameters)} parameters (preset {run.config.preset})"
+    fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads}")
     batch, epoch = _shape(run, parameters)
-    note(f"plan    {run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
+    fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
     note(f"run     {run.folder}")
     for warning in (*compiling_warnings(run, flops), *_schedule(run), *_fit(run, parameters, epochs)):
-        note(f"warning {warning}")
+        fact("warning", warning)
 
 
 def _shape(run: Run, parameters: int) -> tuple[str, str]:

@@ -168,7 +168,8 @@ def _check(given: Given, *, sample: bool) -> None:
 
 def _translator(given: Given, runs: Sequence[Path], *, to: str | None, sample: bool, typed: bool) -> Translator:
     from lm.checkpoint import load_model
-    from lm.decoding.translation import TranslationModel, Translator
+    from lm.decoding.translation import Translator
+    from lm.decoding.translation_input import TranslationModel
     from lm.hardware import inference_hardware
 
     config = TranslationConfig(**({"read_ahead": 1} if typed else {}) | given["translation"])
@@ -231,12 +232,11 @@ def _write(stream: IO[str], number: int, result: Translated, n: int, *, as_json:
 
 def _watched(results: Iterable[Translated], *, shown: bool) -> Iterator[Translated]:
     """The same results, while their number and speed are on stderr: as a bar there, or as a line now and then."""
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from cli.display import duration, note
+    from cli.display import duration, note, progress_console
 
-    console = Console(stderr=True)
+    console = progress_console()
     drawn = shown and console.is_terminal and not sys.stdout.isatty()
     began = noted = time.perf_counter()
     number = 0

@@ -49,15 +49,15 @@ def print_table(
     runs: tuple[Path, Path],
 ) -> None:
     """A row a file and the total, how they were scored, and a sentence that says what it comes to."""
-    from cli.display import table
+    from cli.display import paragraph, table
 
     rows = [_row(source.name, difference) for source, difference in zip(sources, differences, strict=True)]
     table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)
     how = "; ".join(
         f"{run}: context {model['context']}, stride {model['stride']}" for run, model in zip(runs, models, strict=True)
     )
-    print(f"bits per byte of the same text; {total.segments:,} segments in {total.blocks:,} blocks; {how}")
-    print(verdict(total, runs))
+    paragraph(f"bits per byte of the same text; {total.segments:,} segments in {total.blocks:,} blocks; {how}")
+    paragraph(verdict(total, runs))
 
 
 def _row(name: str, difference: Difference) -> list[str]:

@@ -25,6 +25,7 @@ NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
 Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
 Criterion = Literal["loss", "bleu"]
+OptimizerKind = Literal["adamw", "muon"]
 TokenizerKind = Literal["bpe", "char", "byte"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16"]
@@ -203,10 +204,13 @@ class TrainingConfig(Checked):
     warmup_steps: int = option(50, "Steps over which the learning rate rises from zero.", minimum=0)
     final_learning_rate: float = option(0.1, "Where the schedule ends, as a share of the peak.", minimum=0, maximum=1)
     decay_fraction: float = option(0.2, "Share of the steps that the wsd schedule decays over.", minimum=0, maximum=1)
+    optimizer: OptimizerKind = option(
+        "adamw", "AdamW for all weights, or Muon for the matrices of the blocks and AdamW for the rest."
+    )
     beta1: float = option(0.9, "AdamW: decay of the mean gradient.", minimum=0, maximum=0.9999)
     beta2: float = option(0.95, "AdamW: decay of the mean squared gradient.", minimum=0, maximum=0.99999)
     epsilon: float = option(1e-8, "AdamW: added to the denominator.", minimum=0)
-    weight_decay: float = option(0.1, "AdamW: decay of matrices; vectors are never decayed.", minimum=0)
+    weight_decay: float = option(0.1, "Decay of matrices; vectors are never decayed.", minimum=0)
     clip: float = option(1.0, "Largest norm of the gradient; 0 leaves it alone.", minimum=0)
     evaluate_every: int = option(
         250, "Steps between evaluations on the whole validation split; 0 only at the end.", minimum=0
@@ -355,9 +359,9 @@ class TranslationConfig(Checked):
     max_length_ratio: float = option(
         2.0, "Tokens that a translation may have for each token of its source.", minimum=0, maximum=1000
     )
-    max_length_extra: int = option(20, "Tokens that it may have besides.", minimum=0)
+    max_length_extra: int = option(10, "Tokens that it may have besides.", minimum=0)
     batch_tokens: int = option(
-        2048, "Source tokens, padding included, translated side by side; changes the speed, not the result.", minimum=1
+        1024, "Source tokens, padding included, translated side by side; changes the speed, not the result.", minimum=1
     )
     read_ahead: int | None = option(
         None,

@@ -16,7 +16,9 @@ from lm.decoding.steps import Steps
 from lm.errors import UsageError
 
 _GONE_BEFORE_ROWS_MOVE = 1 / 8
-"""Share of the rows whose sources are done, before they leave the batch: moving costs about as much as a step."""
+"""Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
+
+_SOURCES_ROUNDED_TO = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +261,9 @@ def _go_on(beams: _Beams, candidates: _Candidates, chosen: Tensor) -> tuple[_Bea
     totals = candidates.totals.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
     best = totals[:, 0].tolist() if width else [-math.inf] * len(totals)
     done = [source.is_done(total) for source, total in zip(beams.sources, best, strict=True)]
-    kept = torch.arange(len(done))
-    if all(done) or sum(done) > _GONE_BEFORE_ROWS_MOVE * len(done):
-        kept = torch.tensor([place for place, is_done in enumerate(done) if not is_done], dtype=torch.long)
-    elif any(done):
+    if any(done):
         totals[torch.tensor(done)] = -torch.inf
+    kept = _kept(done)
     order = order[kept]
     parents = candidates.parents[kept].gather(1, order)
     totals, tokens = totals[kept], candidates.tokens[kept].gather(1, order)
@@ -276,3 +276,16 @@ def _go_on(beams: _Beams, candidates: _Candidates, chosen: Tensor) -> tuple[_Bea
         torch.cat((beams.sums[kept].gather(1, before), totals[:, :, None]), dim=2),
     )
     return grown, rows.flatten()
+
+
+def _kept(done: Sequence[bool]) -> Tensor:
+    """The places of the sources that stay in the batch: those that go on and, to make up a round number, some others.
+
+    A product of new size takes oneDNN some milliseconds to prepare, so few sizes are used.
+    """
+    going = len(done) - sum(done)
+    if going and len(done) - going <= _GONE_BEFORE_ROWS_MOVE * len(done):
+        return torch.arange(len(done))
+    size = -(-going // _SOURCES_ROUNDED_TO) * _SOURCES_ROUNDED_TO
+    first = sorted(range(len(done)), key=lambda place: done[place])[:size]
+    return torch.tensor(sorted(first), dtype=torch.long)

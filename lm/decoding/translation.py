@@ -6,53 +6,24 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from lm.checkpoint import LoadedModel
 from lm.config import TranslationConfig
-from lm.data.tokenizer import Tokenizer
 from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Finish, Token, end_ids, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import Steps
+from lm.decoding.translation_input import Line, TranslationModel, line_of, padded, tag_of
 from lm.decoding.translation_steps import EncoderDecoderSteps
 from lm.errors import UsageError
-from lm.model.transformer import EncoderDecoder
 
 _READ_AHEAD = 4096
 
 _GREEDY = Sampler(greedy=True)
-
-
-@dataclass(frozen=True)
-class TranslationModel:
-    """An encoder-decoder, in eval mode, and the tokenizers of its two sides."""
-
-    model: EncoderDecoder
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer
-
-    @classmethod
-    def of(cls, loaded: LoadedModel) -> Self:
-        """The model of a run.
-
-        Raises:
-            UsageError: it is no encoder-decoder.
-        """
-        if not isinstance(loaded.model, EncoderDecoder):
-            raise UsageError(f"{loaded.folder}: this run continues texts; only one with an encoder translates")
-        return cls(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
-
-    @property
-    def limit(self) -> int | None:
-        """Positions that the model has, if they end."""
-        config = self.model.config
-        return config.context_length if config.positions == "learned" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +60,6 @@ class Translated:
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line as ids; `sources` has those of each model."""
-
-    number: int
-    text: str
-    sources: tuple[list[int], ...]
-    prefix: list[int]
-    left_out: int
-
-    @property
-    def is_blank(self) -> bool:
-        return not self.text.strip()
-
-    @property
-    def length(self) -> int:
-        return max(map(len, self.sources))
-
-
 class Translator:
     """One model, or several that decide together, with all that says how."""
 
@@ -136,7 +88,7 @@ class Translator:
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
         if self.tokenizer.start_of_text is None or self.tokenizer.end_of_text is None:
             raise UsageError("translation needs a tokenizer with a token that ends a text")
-        self._tags = [_tag(model.source_tokenizer, to) for model in self.models]
+        self._tags = [tag_of(model.source_tokenizer, to) for model in self.models]
         self._sampler = Sampler(tuple(map(_after_start, sampler.filters)), sampler.greedy, sampler.seed)
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
@@ -163,7 +115,7 @@ class Translator:
                 done |= zip([line.number for line in batch], results, strict=True)
             yield from (done[line.number] for line in read)
 
-    def _side_by_side(self, batches: Sequence[list[_Line]]) -> Iterator[list[Translated]]:
+    def _side_by_side(self, batches: Sequence[list[Line]]) -> Iterator[list[Translated]]:
         """Results of batches in order; on a CPU each thread has batches of its own.
 
         Steps are too small to share: with two threads a batch each, both are busy; two threads on one batch wait for
@@ -181,7 +133,7 @@ class Translator:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
 
-    def _read(self, chunk: Sequence[tuple[int, str, str]]) -> list[_Line]:
+    def _read(self, chunk: Sequence[tuple[int, str, str]]) -> list[Line]:
         numbers, texts, prefixes = zip(*chunk, strict=True)
         encoded = [
             [
@@ -192,16 +144,16 @@ class Translator:
         ]
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
         return [
-            _line(number, text, sources, prefix)
+            line_of(number, text, sources, prefix)
             for number, text, sources, prefix in zip(numbers, texts, zip(*encoded, strict=True), begun, strict=True)
         ]
 
-    def _blank(self, line: _Line) -> Translated:
+    def _blank(self, line: Line) -> Translated:
         return Translated(line.text, (Translation(""),) * self.config.n_best)
 
-    def _batches(self, lines: Sequence[_Line]) -> Iterator[list[_Line]]:
+    def _batches(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
         """Lines of like length side by side, those with prefixes of one length together; the longest first."""
-        batch: list[_Line] = []
+        batch: list[Line] = []
         for line in sorted(lines, key=lambda line: (len(line.prefix), line.length), reverse=True):
             is_full = batch and (len(batch) + 1) * batch[0].length > self.config.batch_tokens
             if batch and (is_full or len(line.prefix) != len(batch[0].prefix)):
@@ -211,10 +163,10 @@ class Translator:
         if batch:
             yield batch
 
-    def _translated(self, batch: Sequence[_Line]) -> list[Translated]:
+    def _translated(self, batch: Sequence[Line]) -> list[Translated]:
         members = [
             EncoderDecoderSteps(
-                member.model, *_padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0
+                member.model, *padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0
             )
             for i, member in enumerate(self.models)
         ]
@@ -227,7 +179,7 @@ class Translator:
         ]
 
     def _searched(
-        self, steps: Steps, members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[_Line]
+        self, steps: Steps, members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[Line]
     ) -> list[list[Hypothesis]]:
         found = beam_search(
             steps,
@@ -246,7 +198,7 @@ class Translator:
         return found
 
     def _drawn(
-        self, steps: Steps, _members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[_Line]
+        self, steps: Steps, _members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[Line]
     ) -> list[list[Hypothesis]]:
         """Samples; those of a line are the same whatever batch it is in."""
         n = self.config.n_best
@@ -265,7 +217,7 @@ class Translator:
         samples = [_sample(drawn[number], reasons[number]) for number in numbers]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
-    def _limit(self, line: _Line) -> int:
+    def _limit(self, line: Line) -> int:
         """Tokens that a translation may have after its prefix."""
         config = self.config
         longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
@@ -275,43 +227,10 @@ class Translator:
             raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
         return min(longest, room)
 
-    def _translation(self, line: _Line, found: Hypothesis) -> Translation:
+    def _translation(self, line: Line, found: Hypothesis) -> Translation:
         text = self.tokenizer.decode([*line.prefix, *found.tokens])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
-
-
-def _tag(tokenizer: Tokenizer, to: str | None) -> list[int]:
-    """The token that names the target language, of models that need one."""
-    tags = {name[2:-1]: index for name, index in tokenizer.special_tokens.items() if name.startswith("<2")}
-    if to is None and tags:
-        raise UsageError(f"this model translates into {', '.join(sorted(tags))}; say into which (--to)")
-    if to is not None and to not in tags:
-        known = f"this model translates into {', '.join(sorted(tags))}" if tags else "this model has one direction"
-        raise UsageError(f"{known}: there is no --to {to}")
-    return [] if to is None else [tags[to]]
-
-
-def _line(
-    number: int, text: str, sources: Sequence[tuple[TranslationModel, list[int], list[int]]], prefix: list[int]
-) -> _Line:
-    """Tag, text and end for each model, as much of the text as it has positions for."""
-    whole, left_out = [], 0
-    for model, tag, ids in sources:
-        end = list(end_ids(model.source_tokenizer))
-        room = len(ids) if model.limit is None else max(0, model.limit - len(tag) - len(end))
-        left_out = max(left_out, len(ids) - room)
-        whole.append([*tag, *ids[:room], *end])
-    return _Line(number, text, tuple(whole), prefix, left_out)
-
-
-def _padded(sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """(sources, length) ids, and (sources,) how many of each are real."""
-    lengths = torch.tensor([len(source) for source in sources])
-    padded = torch.zeros(len(sources), int(lengths.max()), dtype=torch.long)
-    for row, source in zip(padded, sources, strict=True):
-        row[: len(source)] = torch.tensor(source)
-    return padded, lengths
 
 
 def _after_start(apply: Filter) -> Filter:

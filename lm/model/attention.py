@@ -129,11 +129,13 @@ class KeyValueCache:
     def select(self, positions: Tensor) -> None:
         """Keep only some positions of each row, in this order; (batch, kept)."""
         if self._key is not None and self._value is not None:
-            batch, heads, _, head = self._key.shape
-            index = positions[:, None, :, None].expand(batch, heads, -1, head)
+            batch, heads, room, head = self._key.shape
+            first = torch.arange(0, batch * heads * room, room, device=positions.device).view(batch, heads, 1)
+            places = (first + positions[:, None]).flatten()
             self.length = positions.shape[1]
             for buffer in (self._key, self._value):
-                buffer[:, :, : self.length] = buffer.gather(2, index)
+                kept = buffer.view(-1, head).index_select(0, places)
+                buffer[:, :, : self.length] = kept.view(batch, heads, -1, head)
 
     def truncate(self, length: int) -> None:
         """Forget the positions from `length` on."""

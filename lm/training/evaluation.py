@@ -15,7 +15,8 @@ from lm.data.pairs import PairData
 from lm.decoding.generate import Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
-from lm.decoding.translation import TranslationModel, Translator
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.translation import bleu
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.training.events import Evaluation, Sample

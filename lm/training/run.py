@@ -23,7 +23,7 @@ from lm.training.data import data_key, open_data
 from lm.training.journal import Journal
 from lm.training.moving_average import MovingAverage
 from lm.training.objective import States, final_states
-from lm.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
+from lm.training.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
 
 _TRAINED = "trained."
 """In the optimizer's file, before the names of the weights that are trained while their average is the model."""
@@ -49,7 +49,7 @@ class Run:
         self.model = build_model(config.model, seed=config.training.seed).to(self.hardware.torch_device)
         states = final_states(self.model)
         self.states: States = torch.compile(states) if config.training.compile else states
-        self.optimizer = make_optimizer(self.model, config.training)
+        self.optimizers = make_optimizers(self.model, config.training)
         decay = config.training.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
         self.data = open_data(Path(plan.data), config, steps=plan.steps)
@@ -166,7 +166,7 @@ def _restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Te
         run.average.load(weights)
         weights = {name: optimizer[_TRAINED + name] for name in weights}
     run.model.load_state_dict(weights)
-    restore_optimizer(run.optimizer, run.model, optimizer)
+    restore_optimizers(run.optimizers, run.model, optimizer)
 
 
 def _check_data(run: Path, plan: Plan) -> None:
@@ -191,7 +191,7 @@ def planned_steps(config: TrainingConfig, data: TrainingData) -> int:
 
 def save(run: Run, *, is_best: bool) -> Path:
     """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder."""
-    weights, optimizer = run.model.state_dict(), optimizer_tensors(run.optimizer, run.model)
+    weights, optimizer = run.model.state_dict(), optimizer_tensors(run.optimizers, run.model)
     if run.average is not None:
         optimizer |= {_TRAINED + name: value for name, value in weights.items()}
         weights = run.average.weights

@@ -77,7 +77,7 @@ def _step(run: Run) -> Step:
     began = time.perf_counter()
     config, state = run.config.training, run.state
     rate = learning_rate(state.step, config=config, steps=run.plan.steps)
-    for group in run.optimizer.param_groups:
+    for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
     torch.manual_seed(_fold(config.seed, state.step))
     batch = run.data.batch(state.samples)
@@ -89,8 +89,9 @@ def _step(run: Run) -> Step:
             f"{run.folder}: the loss is {mean} and the gradient's norm {norm} at step {state.step + 1}; "
             "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
         )
-    run.optimizer.step()
-    run.optimizer.zero_grad(set_to_none=True)
+    for optimizer in run.optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     if run.average is not None:
         run.average.update(state.step + 1)
     flops, seconds = batch_flops(run, batch), time.perf_counter() - began

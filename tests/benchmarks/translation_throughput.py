@@ -22,7 +22,8 @@ import ctranslate2
 from lm.checkpoint import load_model
 from lm.config import HardwareConfig, TranslationConfig
 from lm.data.lines import file_lines
-from lm.decoding.translation import TranslationModel, Translator
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
 from lm.hardware import inference_hardware
 from lm.interop.ctranslate2 import export
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cli.colours import LINES
 from cli.curves import draw, sparkline
 
 
@@ -38,8 +39,8 @@ def test_colours_are_only_added_when_asked_for(monkeypatch):
     curves = {"a": ([0, 1], [0.0, 1.0]), "b": ([0, 1], [1.0, 0.0])}
     plain, painted = (draw(curves, title="x", width=30, height=4, colour=colour) for colour in (False, True))
     assert "\x1b" not in plain
-    assert "\x1b[36m" in painted
-    assert "\x1b[33m" in painted
+    for number in LINES[:2]:
+        assert f"\x1b[38;5;{number}m" in painted
 
 
 def test_a_sparkline_is_as_wide_as_asked_for():

@@ -2,11 +2,56 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import sys
 
 import pytest
+from rich.cells import cell_len
 
-from cli.display import count, duration, json_line, perplexity, quantity, size, table
+from cli.display import (
+    TrainingDisplay,
+    count,
+    duration,
+    fact,
+    json_line,
+    paragraph,
+    perplexity,
+    quantity,
+    size,
+    table,
+)
+from lm.training.events import Evaluation, Sample, Step
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def lines(self) -> list[str]:
+        """What was written, without colours and movements; what is drawn again and again, each time."""
+        return re.split(r"[\r\n]+", ESCAPES.sub("", self.getvalue()))
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    def open_terminal(width: int) -> Terminal:
+        for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLORTERM"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("TERM", "xterm-256color")
+        monkeypatch.setenv("COLUMNS", str(width))
+        made = Terminal()
+        monkeypatch.setattr(sys, "stdout", made)
+        monkeypatch.setattr(sys, "stderr", made)
+        return made
+
+    return open_terminal
 
 
 @pytest.mark.parametrize(
@@ -48,3 +93,43 @@ def test_json_is_one_line_to_every_reader():
     assert len(json_line(values).splitlines()) == 1
     assert json.loads(json_line(values)) == values
     assert "고양이" in json_line("고양이")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_nothing_is_wider_than_the_terminal(width, terminal):
+    screen = terminal(width)
+    names = ("name", "size", "std error", "bits/byte", "what it is")
+    table(names, [("이름", "1.5 MB", "0.1", "1.64", "forty thousand lines of plays " * 3), ("b", "–", "9", "2", "x")])
+    fact("plan", "300 steps of 8 x 128 tokens: 5.2 epochs, 0.0627 tokens of text a parameter, 1.84 TFLOPs")
+    paragraph("perplexity per token (1,024 in the vocabulary), context 128, stride 64; 2,110 documents")
+    assert max(map(cell_len, screen.lines)) <= width
+    assert " ".join(screen.getvalue().split()).count("plays") == 3
+
+
+def test_brackets_in_a_table_on_a_terminal_are_no_markup(terminal):
+    screen = terminal(80)
+    table(("file", "n"), [("[red]a.txt", "1"), ("[/b]", "2")])
+    assert "[red]a.txt" in screen.getvalue()
+    assert "[/b]" in screen.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_training_fits_the_terminal_with_room_for_an_echoed_key(width, terminal):
+    screen = terminal(width)
+    with TrainingDisplay(steps=20_000, first_step=0, matrix_rate=1e11) as display:
+        for step in range(1, 40):
+            display.show(Step(step, loss=5.0 / step, learning_rate=1e-3, tokens=4096, flops=1e9, seconds=0.1,
+                              gradient_norm=1.0))  # fmt: skip
+        display.progress.refresh()
+        drawn = [line for line in screen.lines if "/20,000" in line]
+        assert drawn
+        assert max(map(cell_len, drawn)) <= width - len("^C")
+        assert "left" in drawn[-1]
+        assert "…" not in drawn[-1]
+        display.show(Sample(40, "Once", "[/b] 고양이 :smile: \x1b[2J and then on and on " * 5))
+        display.show(Evaluation(40, loss=1.5, bits_per_byte=0.7, tokens=9, seconds=1.0, is_best=True, bleu=21.5))
+    assert max(map(cell_len, screen.lines)) <= width
+    assert screen.getvalue().count("[/b]") == 5
+    assert screen.getvalue().count(":smile:") == 5
+    assert "\x1b[2J" not in screen.getvalue()
+    assert "BLEU 21.50" in " ".join(" ".join(screen.lines).split())

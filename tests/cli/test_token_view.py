@@ -79,12 +79,12 @@ def test_ids_stand_below_their_tokens(
             marks = [cell_len(tokens[:at]) for at, letter in enumerate(tokens) if letter == "|"]
             assert [0, *[mark + 1 for mark in marks[:-1]]] == starts
     assert found == ids(tokenizer, TEXT * 2)
-    assert any("\x1b[30;4" in row for row in rows) == colour
+    assert any("\x1b[38;5;16;48;5;" in row for row in rows) == colour
 
 
 def test_neighbours_differ_in_colour(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = drawn(monkeypatch, tokenizer, TEXT, width=200, colour=True)[0]
-    backgrounds = re.findall(r"\x1b\[30;4(\d)m", first)
+    backgrounds = re.findall(r"\x1b\[38;5;16;48;5;(\d+)m", first)
     assert len(backgrounds) == len(ids(tokenizer, TEXT))
     assert all(one != other for one, other in itertools.pairwise(backgrounds))
 

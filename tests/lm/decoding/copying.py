@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from lm.config import ModelConfig
 from lm.data.tokenizer import Tokenizer
-from lm.decoding.translation import TranslationModel
+from lm.decoding.translation_input import TranslationModel
 from lm.model.transformer import EncoderDecoder, build_model
 from tests.cli.small_runs import make_tokenizer
 

@@ -6,7 +6,8 @@ import tokenizers
 from lm.config import ModelConfig, SamplingConfig, TranslationConfig
 from lm.data.tokenizer import Tokenizer
 from lm.decoding.sampling import Sampler
-from lm.decoding.translation import TranslationModel, Translator
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from lm.config import ModelConfig, TranslationConfig
-from lm.decoding.translation import TranslationModel, Translator
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.interop.ctranslate2 import export
 from lm.model.transformer import EncoderDecoder, build_model

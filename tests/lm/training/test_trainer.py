@@ -18,7 +18,7 @@ from lm.model.transformer import build_model
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
 from lm.training.objective import disagreement
-from lm.training.optimizers import make_optimizer
+from lm.training.optimizers import make_optimizers
 from lm.training.run import planned_steps, resume, start
 from lm.training.schedules import learning_rate
 from lm.training.trainer import train
@@ -68,10 +68,11 @@ def test_equals_a_plain_loop(make_run):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("stop", [1, 4, 5, 7])
-def test_resuming_equals_never_having_stopped(make_run, stop):
+@pytest.mark.parametrize(("stop", "optimizer"), [(1, "adamw"), (4, "adamw"), (5, "muon"), (7, "adamw")])
+def test_resuming_equals_never_having_stopped(make_run, stop, optimizer):
     """Weights, optimizer and journal, byte for byte, with dropout, accumulation and a decaying schedule."""
-    whole, parts = make_run("whole", micro_batch_size=4), make_run("parts", micro_batch_size=4)
+    settings = {"micro_batch_size": 4, "optimizer": optimizer}
+    whole, parts = make_run("whole", **settings), make_run("parts", **settings)
     list(train(whole))
     stopped = list(train(parts, stop=stop_after(stop)))
     assert isinstance(stopped[-1], Stopped)
@@ -188,10 +189,12 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_
     assert sums(run) == before
 
 
-def test_vectors_are_not_decayed(make_run):
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_vectors_are_not_decayed(make_run, optimizer):
     run = make_run(model={"bias": True, "norm": "layernorm", "positions": "learned"})
-    optimizer = make_optimizer(run.model, TrainingConfig(steps=1, weight_decay=0.3))
-    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    optimizers = make_optimizers(run.model, TrainingConfig(steps=1, weight_decay=0.3, optimizer=optimizer))
+    groups = [group for each in optimizers for group in each.param_groups]
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     for name, parameter in run.model.named_parameters():
         assert decay[id(parameter)] == (0.0 if name.endswith("bias") or "norm" in name else 0.3)
 
