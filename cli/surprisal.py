@@ -13,7 +13,6 @@ from math import isnan, log
 from typing import TYPE_CHECKING
 
 from cli.colours import BLACK, WHITE
-from cli.wrapping import hanging
 
 if TYPE_CHECKING:
     from lm.evaluation.surprisal import Span
@@ -120,8 +119,7 @@ def coloured(spans: Iterable[Span], names: Sequence[str], *, width: int | None =
 
 def plain(spans: Iterable[Span], names: Sequence[str], *, width: int) -> Iterator[str]:
     """The text in rows of a width, with the bits of each token as a digit beneath its first character."""
-    legend = "bits per token, rounded, beneath its first character (+ for more than 9, · not scored)"
-    yield hanging(legend, width=width) + "\n"
+    yield "bits per token beneath its first character (+ for more than 9, · not scored)\n"
     row = _Row(width)
     for heading, span in _headed(spans, names):
         if heading:

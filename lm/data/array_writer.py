@@ -10,6 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 
+def token_dtype(vocab_size: int) -> str:
+    """The smallest type for the ids of a vocabulary."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
 class ArrayWriter:
     """Appends numbers to a `.npy` file."""
 

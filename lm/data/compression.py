@@ -113,5 +113,5 @@ def _zstd(name: str) -> tuple[Callable[[], _Decompressor], type[Exception]]:
     try:
         import zstandard  # noqa: PLC0415 (an extra)
     except ImportError:
-        raise InputError(f"{name}: to read .zst files, install the zstandard package (pip install zstandard)") from None
+        raise InputError(f"{name}: reading .zst files needs zstandard: pip install 'lm-toolkit[zstd]'") from None
     return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError

@@ -26,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from lm.data import examples, json_lines
+from lm.data import encodings, examples, json_lines
 from lm.data.compression import blocks, compression, without_suffix
 from lm.errors import InputError
 
@@ -60,6 +60,12 @@ class Source:
     spool: IO[bytes] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )  # deleted with the last Source that holds it
+
+    @cached_property
+    def holds_examples(self) -> bool:
+        """Whether its first line is an example, in JSON Lines by its name or from a pipe."""
+        named = without_suffix(self.name).lower().endswith(json_lines.SUFFIXES)
+        return (named or self.spool is not None) and examples.is_example(_first_line(self))
 
     @cached_property
     def is_json_lines(self) -> bool:
@@ -252,36 +258,30 @@ def decoded(source: Source, observe: Callable[[bytes], None] | None = None) -> I
     """
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     kind = compression(source.path, source.name)
+    file = without_suffix(source.name) if kind else source.name
     offset = 0
     for block in itertools.chain(blocks(source.path, kind, BLOCK_BYTES, name=source.name), [b""]):
         if observe:
             observe(block)
         if offset == 0:
-            _refuse_binary(block, source)
+            _refuse_binary(block, source, file)
         pending = len(decoder.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            where = f"byte offset {offset - pending + error.start}{' of the decompressed text' if kind else ''}"
-            raise _not_utf8(source, where, error.object[error.start]) from None
+            raise encodings.not_utf8(
+                error, name=source.name, offset=offset - pending + error.start, file=file
+            ) from None
         yield text
         offset += len(block)
 
 
-def _refuse_binary(block: bytes, source: Source) -> None:
-    if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InputError(f"{source.name}: looks like UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8")
+def _refuse_binary(block: bytes, source: Source, file: str) -> None:
+    encodings.refuse_utf16(block, name=source.name, file=file)
     if (position := block.find(0)) >= 0:
         raise InputError(
             f"{source.name}: looks like a binary file (NUL byte at offset {position}); give it as UTF-8 text"
         )
-
-
-def _not_utf8(source: Source, where: str, byte: int) -> InputError:
-    return InputError(
-        f"{source.name}: not valid UTF-8 at {where} (0x{byte:02x}); "
-        "convert it first, for instance: iconv -f LATIN1 -t UTF-8"
-    )
 
 
 def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:

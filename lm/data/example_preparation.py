@@ -12,13 +12,12 @@ from lm.data.corpus import FEWEST_DOCUMENTS, Corpus, scattered
 from lm.data.documents import Source
 from lm.data.example_store import ExampleWriter
 from lm.data.examples import Example, examples
+from lm.data.grouping import grouped
 from lm.data.shards import SPLITS, SplitName, SplitRecord
 from lm.data.tokenizer import Ids, Tokenizer
 from lm.errors import InputError, UsageError
 
 Progress = Callable[[int, int], None]
-
-_BATCH_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def write_examples(
         for writer in writers.values():
             opened.callback(writer.discard)
         done = 0
-        for batch in _batches(_routed(corpus)):
+        for batch in grouped(_routed(corpus), lambda item: len(item.example.prompt) + len(item.example.completion)):
             for item, prompt, completion in zip(batch, *_encoded(batch, tokenizer), strict=True):
                 writers[item.split].add(item.example, prompt, completion, file=item.file)
                 done += len(item.example.prompt.encode()) + len(item.example.completion.encode())
@@ -98,19 +97,6 @@ def _bound(corpus: Corpus) -> float:
 
 def _hash(example: Example) -> int:
     return scattered(f"{example.prompt}\0{example.completion}")
-
-
-def _batches(items: Iterator[_Routed]) -> Iterator[list[_Routed]]:
-    batch: list[_Routed] = []
-    characters = 0
-    for item in items:
-        batch.append(item)
-        characters += len(item.example.prompt) + len(item.example.completion)
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def _encoded(batch: Sequence[_Routed], tokenizer: Tokenizer) -> tuple[list[Ids], list[Ids]]:

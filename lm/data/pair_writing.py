@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from lm.config import ParallelConfig
 from lm.data.aligned import Aligned, Pair
+from lm.data.array_writer import token_dtype
+from lm.data.grouping import grouped
 from lm.data.pair_store import SIDES, TEXTS, PairSplit, SentenceWriter, SideName, write_table
 from lm.data.parallel import ParallelCorpus
 from lm.data.ragged import Ragged
@@ -26,8 +28,6 @@ Progress = Callable[[int, int], None]
 """Called with the bytes of text that are done, and all there are."""
 
 Routed = tuple[SplitName, Aligned, Pair]
-
-_BATCH_CHARACTERS = 1 << 20
 
 
 def write_splits(
@@ -55,7 +55,7 @@ def write_splits(
         texts = opened.enter_context((folder / TEXTS).open("w", encoding="utf-8", newline="\n"))
         writers = {split: _SplitWriter(folder, split, tables, texts, opened) for split in SPLITS}
         done = 0
-        for batch in _batches(corpus.routed()):
+        for batch in grouped(corpus.routed(), lambda item: len(item[2].source) + len(item[2].target)):
             encoded = {side: _encode(batch, side, tokenizers[side]) for side in SIDES}
             for split, writer in writers.items():
                 writer.append(batch, encoded, config, has_files=split == "validation" and not corpus.fraction)
@@ -66,22 +66,8 @@ def write_splits(
     if done != corpus.bytes:
         raise InputError(f"{corpus.surveys[0].aligned.name}: the corpus changed while it was read; try again")
     for side, table in tables.items():
-        dtype = "uint16" if tokenizers[side].vocab_size <= 1 << 16 else "uint32"
-        write_table(folder, side, table, dtype=dtype)
+        write_table(folder, side, table, dtype=token_dtype(tokenizers[side].vocab_size))
     return records
-
-
-def _batches(items: Iterator[Routed]) -> Iterator[list[Routed]]:
-    batch: list[Routed] = []
-    characters = 0
-    for item in items:
-        batch.append(item)
-        characters += len(item[2].source) + len(item[2].target)
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def _encode(batch: Sequence[Routed], side: SideName, tokenizer: Tokenizer) -> list[tuple[Ids, Ids]]:

@@ -18,10 +18,12 @@ from lm import files
 from lm.config import FORMAT_VERSION, DataConfig
 from lm.data import corpus as corpora
 from lm.data import repetition, shards
+from lm.data.array_writer import token_dtype
 from lm.data.cache import cache_root
 from lm.data.corpus import Corpus, Routed
 from lm.data.documents import Source, Survey
 from lm.data.example_preparation import write_examples
+from lm.data.grouping import grouped
 from lm.data.partial import partial_folder, put_in_place, remove_abandoned
 from lm.data.pieces import Piece
 from lm.data.repetition import Documents
@@ -32,7 +34,6 @@ from lm.errors import InputError
 Progress = Callable[[int, int], None]
 """Called with the bytes of text that are done, and all there are."""
 
-_BATCH_CHARACTERS = 1 << 20
 _BATCHES_AHEAD = 2  # one batch is encoded while the tokens of the other are copied and written
 
 
@@ -146,15 +147,18 @@ def _write(
     place = folder.absolute()
     with partial_folder(place) as partial:
         repeated: Repetition | None = None
+        dtype = token_dtype(tokenizer.vocab_size)
         if config.supervised:
-            splits = write_examples(corpus, tokenizer, partial, dtype=_dtype(tokenizer), progress=progress)
+            splits = write_examples(
+                corpus, tokenizer, partial, dtype=token_dtype(tokenizer.vocab_size), progress=progress
+            )
         else:
             splits, repeated = _write_splits(corpus, tokenizer, partial, progress)
         manifest = Manifest(
             key=key,
             tokenizer=tokenizer.sha256,
             vocab_size=tokenizer.vocab_size,
-            dtype=_dtype(tokenizer),
+            dtype=dtype,
             separator=config.separator,
             validation=config.validation,
             supervised=config.supervised,
@@ -171,15 +175,13 @@ def _write(
     return manifest
 
 
-def _dtype(tokenizer: Tokenizer) -> str:
-    return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-
-
 def _write_splits(
     corpus: Corpus, tokenizer: Tokenizer, folder: Path, progress: Progress | None
 ) -> tuple[dict[str, SplitRecord], Repetition]:
     with contextlib.ExitStack() as opened:
-        writers = {split: _SplitWriter(folder, split, tokenizer, _dtype(tokenizer)) for split in shards.SPLITS}
+        writers = {
+            split: _SplitWriter(folder, split, tokenizer, token_dtype(tokenizer.vocab_size)) for split in shards.SPLITS
+        }
         for writer in writers.values():
             opened.callback(writer.discard)
         done = 0
@@ -250,7 +252,7 @@ def _encoded(items: Iterable[Routed], tokenizer: Tokenizer) -> Iterator[tuple[Ro
     """Each piece with its tokens, in order; encoding runs ahead of the caller by a bounded amount."""
     with ThreadPoolExecutor(_BATCHES_AHEAD) as pool:
         waiting: deque[tuple[list[Routed], Future[list[Ids]]]] = deque()
-        for batch in _batches(items):
+        for batch in grouped(items, lambda item: len(item.piece.text)):
             waiting.append((batch, pool.submit(_encode, batch, tokenizer)))
             if len(waiting) > _BATCHES_AHEAD:
                 yield from _finished(*waiting.popleft())
@@ -277,19 +279,6 @@ def _encode_one(item: Routed, tokenizer: Tokenizer) -> None:
         tokenizer.encode(item.piece.text)
     except InputError as error:
         raise InputError(f"{item.source.name}: {error}") from None
-
-
-def _batches(items: Iterable[Routed]) -> Iterator[list[Routed]]:
-    batch: list[Routed] = []
-    characters = 0
-    for item in items:
-        batch.append(item)
-        characters += len(item.piece.text)
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def _check(manifest: Manifest, corpus: Corpus) -> None:

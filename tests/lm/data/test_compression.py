@@ -96,5 +96,5 @@ class TestDamage:
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python reads Zstandard by itself")
 def test_without_the_package_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(InputError, match=r"^a\.zst: .*pip install zstandard"):
+    with pytest.raises(InputError, match=r"^a\.zst: .*lm-toolkit\[zstd\]"):
         text(source(tmp_path, PACK[".zst"](DATA), "a.zst"))

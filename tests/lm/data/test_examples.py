@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from lm.config import IGNORED, DataConfig, ModelConfig, TokenizerConfig
-from lm.data import cache, corpus, documents, example_preparation, preparation, tokenizer_training
+from lm.data import cache, corpus, documents, grouping, preparation, tokenizer_training
 from lm.data.batches import Batch
 from lm.data.documents import Source
 from lm.data.example_batches import ExampleData
@@ -89,7 +89,7 @@ class TestRows:
     def test_are_what_generation_sees_and_the_completion_with_its_end(
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(example_preparation, "_BATCH_CHARACTERS", 30)
+        monkeypatch.setattr(grouping, "BATCH_CHARACTERS", 30)
         prepared = prepare([source(tmp_path, lines(PAIRS))], elsewhere, WHOLE, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(elsewhere, PAIRS)
 
@@ -305,7 +305,7 @@ def test_the_text_in_all_batches_is_bounded(tmp_path: Path, monkeypatch: pytest.
             sizes.append(sum(map(len, texts)))
             return super().encode_batch(texts)
 
-    monkeypatch.setattr(example_preparation, "_BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(grouping, "BATCH_CHARACTERS", 100)
     pairs = drawn(200)
     watched = Watched(tokenizer()._backend)
     preparation.prepare([source(tmp_path, lines(pairs))], watched, WHOLE, tmp_path / "out")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lm.config import DataConfig, ParallelConfig, TokenizerConfig
-from lm.data import pair_writing, parallel, tokenizer_training
+from lm.data import grouping, parallel, tokenizer_training
 from lm.data.pair_store import SIDES, is_pairs, open_pairs
 from lm.data.parallel import ParallelCorpus
 from lm.data.parallel_preparation import PreparedPairs, prepare_pairs, train_tokenizers
@@ -51,7 +51,7 @@ def ids(prepared: PreparedPairs, split: SplitName = "train") -> list[list[list[i
 def test_tokens_are_the_tokenizers(elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if elsewhere.end_of_text is None:
         pytest.skip("has no token that ends a text")
-    monkeypatch.setattr(pair_writing, "_BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(grouping, "BATCH_CHARACTERS", 100)
     sources = [line.strip() for line in TEXT.split("\n") if line.strip()]
     targets = [text[::-1] for text in sources]
     prepared = prepare_pairs(corpus(tmp_path, sources, targets), elsewhere, PLAIN)
