@@ -258,26 +258,24 @@ def decoded(source: Source, observe: Callable[[bytes], None] | None = None) -> I
     """
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     kind = compression(source.path, source.name)
-    file = without_suffix(source.name) if kind else source.name
     offset = 0
     for block in itertools.chain(blocks(source.path, kind, BLOCK_BYTES, name=source.name), [b""]):
         if observe:
             observe(block)
         if offset == 0:
-            _refuse_binary(block, source, file)
+            _refuse_binary(block, source, compressed=bool(kind))
         pending = len(decoder.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            raise encodings.not_utf8(
-                error, name=source.name, offset=offset - pending + error.start, file=file
-            ) from None
+            wrong = offset - pending + error.start
+            raise encodings.not_utf8(error, name=source.name, offset=wrong, compressed=bool(kind)) from None
         yield text
         offset += len(block)
 
 
-def _refuse_binary(block: bytes, source: Source, file: str) -> None:
-    encodings.refuse_utf16(block, name=source.name, file=file)
+def _refuse_binary(block: bytes, source: Source, *, compressed: bool) -> None:
+    encodings.refuse_utf16(block, name=source.name, compressed=compressed)
     if (position := block.find(0)) >= 0:
         raise InputError(
             f"{source.name}: looks like a binary file (NUL byte at offset {position}); give it as UTF-8 text"

@@ -64,6 +64,15 @@ def examples(blocks: Iterable[str], *, name: str) -> Iterator[Example]:
         yield Example(prompt, completion if second == "completion" else DELIMITER + completion, number)
 
 
+def is_example(line: bytes) -> bool:
+    """Whether a line is a JSON object with the fields of an example; their values are not looked at."""
+    try:
+        values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and any(set(form) <= set(values) for form in (FIELDS[:2], FIELDS[2:]))
+
+
 def _form(values: Mapping[str, Any], where: str) -> tuple[str, str]:
     """The fields of the form that a line has."""
     forms = [form for form in (FIELDS[:2], FIELDS[2:]) if all(field in values for field in form)]
