@@ -19,7 +19,7 @@ LANGUAGE = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
 """A code of a language."""
 IGNORED = -100  # as a target: nothing is to be predicted here
 
-Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "none"]
+Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "none"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
@@ -83,6 +83,8 @@ class ModelConfig(Checked):
             raise UsageError(f"n_kv_heads {self.kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
         if self.positions == "rotary" and self.head_size % 2:
             raise UsageError(f"rotary positions need an even head size, not {self.head_size} (--d-model / --n-heads)")
+        if self.positions == "alibi" and self.is_encoder_decoder:
+            raise UsageError("alibi positions are for decoder-only models; choose others (--positions)")
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
         if self.source_vocab_size is not None and not self.is_encoder_decoder:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -88,7 +86,6 @@ def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~allowed, 0.0)
 
 
-@lru_cache(maxsize=8)
 def _future(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(length, length): -inf above the diagonal, else zero; only where scores of that shape are written out anyway."""
     return torch.full((length, length), -torch.inf, dtype=dtype, device=device).triu(1)

@@ -120,6 +120,34 @@ class RotaryPositions(nn.Module):
         return Rotation(cos, sin)
 
 
+class LinearBiases(nn.Module):
+    """Attention scores that fall with distance, each head at a rate of its own; goes on beyond the trained length.
+
+    Source: Press et al. 2022 (ALiBi).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.slopes = slopes(config.n_heads)
+
+    def forward(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+        """(1, heads, queries, keys) to be added to the scores; the queries stand at the last positions of the keys."""
+        keys = torch.arange(n_keys, device=device)
+        distance = keys[n_keys - n_queries :, None] - keys
+        rates = torch.tensor(self.slopes, device=device)
+        return -(rates[:, None, None] * distance.clamp(min=0))[None]
+
+
+def slopes(heads: int) -> list[float]:
+    """The rates of the heads: 2^(-8/heads), its square and so on; between powers of two, every other of the next one's.
+
+    Source: Press et al. 2022, section 3 and their code.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    whole = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    return whole if power == heads else whole + slopes(2 * power)[::2][: heads - power]
+
+
 class LearnedPositions(nn.Module):
     """A trained vector for each position of the context, and none beyond."""
 

@@ -9,7 +9,7 @@ from lm.config import ModelConfig
 from lm.model.block import BlockCache, Stack, initialise
 from lm.model.linear import linear
 from lm.model.masks import Mask
-from lm.model.positions import Embedding, RotaryPositions, Rotation
+from lm.model.positions import Embedding, LinearBiases, RotaryPositions, Rotation
 
 
 class DecoderCache:
@@ -48,6 +48,7 @@ class Transformer(nn.Module):
         self.config = config
         self.embedding = Embedding(config, config.vocab_size)
         self.rotary = RotaryPositions(config) if config.positions == "rotary" else None
+        self.biases = LinearBiases(config) if config.positions == "alibi" else None
         self.decoder = Stack(config, config.n_layers, cross_attention=config.is_encoder_decoder)
         self.head = None if config.tie_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
 
@@ -77,7 +78,10 @@ class DecoderOnly(Transformer):
         start = cache.length if cache else 0
         rotation = self.rotation(tokens, start=start)
         x = self.embedding(tokens, start=start)
-        return self.decoder(x, mask=Mask.causal(), rotation=rotation, cache=cache.blocks if cache else None)
+        length = tokens.shape[1]
+        bias = None if self.biases is None else self.biases(length, start + length, tokens.device)
+        mask = Mask.causal(bias=bias)
+        return self.decoder(x, mask=mask, rotation=rotation, cache=cache.blocks if cache else None)
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
         """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""

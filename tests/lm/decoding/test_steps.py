@@ -10,6 +10,7 @@ SHAPES = {
     "learned": {"positions": "learned", "norm": "layernorm", "activation": "gelu", "bias": True},
     "rotary, grouped heads": {"positions": "rotary", "n_kv_heads": 1, "qk_norm": True},
     "sinusoidal, post-norm": {"positions": "sinusoidal", "norm_position": "post"},
+    "alibi": {"positions": "alibi", "n_kv_heads": 2},
     "none": {"positions": "none", "n_kv_heads": 2},
 }
 

@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from lm.config import ModelConfig
 from lm.errors import UsageError
-from lm.model.positions import Embedding, PositionTable, RotaryPositions, sinusoids
+from lm.model.positions import Embedding, LinearBiases, PositionTable, RotaryPositions, sinusoids
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -45,6 +46,16 @@ def test_rotary_scores_depend_on_distance_alone():
 
     assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-4)
     assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-4)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 6, 8, 12])
+def test_linear_biases_attend_as_those_of_bloom(heads):
+    """Hugging Face counts from the first key, we from the query: the softmax is the same."""
+    bias = LinearBiases(ModelConfig(d_model=4 * heads, n_heads=heads, positions="alibi"))(3, 9, torch.device("cpu"))
+    theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 1, 9)
+    scores, seen = torch.randn(heads, 3, 9), torch.ones(9, 9).tril()[6:] > 0
+    ours, expected = ((scores + each).masked_fill(~seen, -torch.inf).softmax(-1) for each in (bias[0], theirs))
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_tables_grow_without_changing():

@@ -105,7 +105,7 @@ def compare(ours: DecoderOnly, theirs: torch.nn.Module, tokens: torch.Tensor) ->
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-half", "rotary", "none"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "none"])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_cached_equals_uncached(positions, norm_position, kv_heads):
     model = randomised(small(positions=positions, norm_position=norm_position, n_kv_heads=kv_heads, qk_norm=True))
