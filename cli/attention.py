@@ -10,6 +10,7 @@ import typer
 
 from cli.loading import RunPath
 from cli.options import Given, takes
+from cli.text_argument import text_argument
 from lm.config import AttentionConfig, HardwareConfig
 from lm.errors import UsageError
 
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
     from lm.decoding.translation_input import TranslationModel
     from lm.evaluation.attention_maps import Special
 
-_Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.", show_default=False)]
+_Text = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="What the model reads; - or nothing reads it from a pipe, less one line end.",
+        show_default=False,
+    ),
+]
 _Target = Annotated[
     str | None,
     typer.Option("--target", metavar="TEXT", help="A translation of the text: show where its words look in the text."),
@@ -37,7 +45,7 @@ _Out = Annotated[
         "-o",
         metavar="FILE",
         help="Write a file instead: .html (all layers and heads), .png or .svg (pictures need matplotlib), .txt, "
-        ".json, or .pharaoh (alignments alone).",
+        ".json or .jsonl, or .pharaoh (alignments alone).",
     ),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: the weights of all layers and heads.")]
@@ -46,7 +54,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: the weights o
 @takes({"attention": AttentionConfig, "hardware": HardwareConfig})
 def attention(
     run: RunPath,
-    text: _Text,
+    text: _Text = None,
     *,
     target: _Target = None,
     to: _To = None,
@@ -76,7 +84,10 @@ def attention(
 
     if out is not None:
         report.check(out)
-    looked = _look(run, text, target, config, to=to, hardware=HardwareConfig(**given["hardware"]))
+    read = text_argument(text) or ""
+    if not read.strip():
+        raise UsageError("there is no text to look at: give one, or - to read it from stdin")
+    looked = _look(run, read, target, config, to=to, hardware=HardwareConfig(**given["hardware"]))
     if out is not None:
         from cli.display import note
 

@@ -37,6 +37,7 @@ def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
     from lm.training import averaging
 
     if len(checkpoints) == 1:
+        find_checkpoint(checkpoints[0], which="last")
         chosen = averaging.latest(checkpoints[0], last)
     else:
         chosen = [find_checkpoint(path) for path in checkpoints]

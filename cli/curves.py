@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from cli.colours import LINES
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by line, then column
 _BLANK = 0x2800
+_MARKS = "ox+*#@"
 
 Points = tuple[Sequence[float], Sequence[float]]
 
@@ -21,7 +23,7 @@ def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, c
         title: of the y axis.
         width: of the whole drawing, in characters.
         height: of the area of the curves, in lines.
-        colour: give each curve a colour; without, they are told apart by nothing but their order.
+        colour: give each curve a colour; without, several curves are drawn in a letter or sign each.
     """
     xs = [x for points in curves.values() for x in points[0]]
     ys = [y for points in curves.values() for y in points[1]]
@@ -30,13 +32,15 @@ def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, c
     margin = max(map(len, labels))
     canvases = [_canvas(points, box, width - margin - 2, height) for points in curves.values()]
     colour = colour and "NO_COLOR" not in os.environ
-    lines = [title]
+    marked = len(curves) > 1 and not colour
+    lines, cell = [title], _marked_cell if marked else partial(_cell, colour=colour)
     for row, label in enumerate(labels):
-        cells = [_cell([canvas[row][column] for canvas in canvases], colour) for column in range(width - margin - 2)]
+        cells = [cell([canvas[row][column] for canvas in canvases]) for column in range(width - margin - 2)]
         lines.append(f"{label:>{margin}} ▏{''.join(cells)}".rstrip())
     first, last = f"{box[0]:.6g}", f"{box[1]:.6g}"
     lines.append(" " * (margin + 2) + first + last.rjust(width - margin - 2 - len(first)))
-    lines += [_painted("⠤⠤ ", index, colour) + name for index, name in enumerate(curves)]
+    for index, name in enumerate(curves):
+        lines.append((f"{_mark(index)}  " if marked else _painted("⠤⠤ ", index, colour)) + name)
     return "\n".join(lines)
 
 
@@ -78,6 +82,15 @@ def _cell(dots: Sequence[int], colour: bool) -> str:
     if not together:
         return " "
     return _painted(chr(_BLANK + together), next(index for index, dot in enumerate(dots) if dot), colour)
+
+
+def _marked_cell(dots: Sequence[int]) -> str:
+    """One character of all curves together: the mark of the first that passes."""
+    return next((_mark(index) for index, dot in enumerate(dots) if dot), " ")
+
+
+def _mark(index: int) -> str:
+    return _MARKS[index % len(_MARKS)]
 
 
 def _painted(text: str, index: int, colour: bool) -> str:

@@ -182,8 +182,9 @@ class TrainingDisplay:
         if isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Sample):
-            joint = " → " if event.is_translation else "|"
-            self._line(visible(f"step {event.step:>6,}  {event.prompt}{joint}{' '.join(event.text.split())}"))
+            prompt, text = (re.sub(r"\s+", " ", part) for part in (event.prompt, event.text))
+            shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" goes on "{text}"'
+            self._line(visible(f"step {event.step:>6,}  {shown}"))
         elif isinstance(event, Stopped) and event.patience_ran_out:
             self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):

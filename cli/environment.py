@@ -28,6 +28,14 @@ def variable_of(flag: str) -> str:
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
+def in_message(message: str, variables: Iterable[str]) -> str:
+    """A message that names a variable where it would name the flag that the variable stands for."""
+    for name in variables:
+        flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
+        message = message.replace(f"({flag})", f"({name})")
+    return message
+
+
 def values(parameters: Iterable[Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """What the environment says of some parameters: {name: value}, to be converted and checked as flags are.
 

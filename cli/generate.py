@@ -12,8 +12,9 @@ import typer
 from cli.environment import variable_of
 from cli.loading import RunPath, load_decoder
 from cli.options import Given, takes
+from cli.text_argument import text_argument
 from lm.config import BeamConfig, HardwareConfig, SamplingConfig
-from lm.errors import InputError, UsageError
+from lm.errors import UsageError
 from lm.options import options
 
 if TYPE_CHECKING:
@@ -152,19 +153,11 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
     """The prompt: the argument, a file, or what a pipe holds; never waits for a terminal unless asked with `-`."""
     if file is not None and argument is not None:
         raise UsageError("give either a prompt or --prompt-file")
-    if file is None and argument is None and (interactive or sys.stdin.isatty()):
-        return ""
-    try:
-        if file is not None:
-            return file.read_bytes().decode()
-        if argument is not None and argument != "-":
-            return argument.encode().decode()
-        text = sys.stdin.buffer.read().decode()
-    except UnicodeEncodeError:
-        raise UsageError("the prompt is not valid UTF-8") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file or 'stdin'}: not valid UTF-8 at byte offset {error.start}") from None
-    return text.removesuffix("\n").removesuffix("\r")
+    if file is not None:
+        from lm.data.encodings import decode
+
+        return decode(file.read_bytes(), name=str(file))
+    return (None if interactive and argument is None else text_argument(argument)) or ""
 
 
 def _draw(

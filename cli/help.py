@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from cli import environment
+from cli.usage import wrong_value
 from lm.errors import UsageError
 
 _SHORT = 70
@@ -30,7 +31,7 @@ class GroupedCommand(TyperCommand):
             name = environment.used(ctx).get(getattr(error.param, "name", None) or "")
             if name is None:
                 raise
-            raise UsageError(f"{name}: {error.message}") from None
+            raise UsageError(wrong_value(name, error.message)) from None
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
         """What the shell offers, each flag with the first sentence of its help."""

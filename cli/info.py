@@ -11,7 +11,7 @@ import typer
 
 from cli import completion
 from lm.config import RunConfig
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.options import suggestion
 from lm.presets import PRESETS, resolve
 
@@ -78,7 +78,9 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
     if target in PRESETS and not Path(target).exists():
         return resolve(target), {}
     if not Path(target).exists():
-        raise InputError(f"{target}: neither a run nor a preset{suggestion(target, PRESETS)}; `lm info` lists presets")
+        hint = suggestion(target, PRESETS)  # of what is nearly a preset the command line is wrong, else a file missing
+        problem = f"{target}: neither a run nor a preset{hint}; `lm info` lists presets"
+        raise UsageError(problem) if hint else InputError(problem)
     from lm.checkpoint import find_checkpoint, load_config, load_state, verify
 
     folder = find_checkpoint(Path(target), which="last")

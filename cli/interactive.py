@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm.config import SamplingConfig
 from lm.errors import InputError, LMError, UsageError
-from lm.options import Option, options, suggestion
+from lm.options import Option, nearest, options, suggestion
 
 if TYPE_CHECKING:
     from cli.samples import Sample
@@ -30,10 +30,15 @@ in this session, by you and by it, is its context, as far as that reaches.
   /set                list the settings
   /set NAME           explain one
   /set NAME VALUE     change one: /set top-k none, /set stop "\\n\\n"
+  /retry              draw the last continuation again
+  /undo               take back the last line and its continuation
   /reset              forget the text and begin a new one
   /help               this
   Ctrl-C              stop the current text
   Ctrl-D              end"""
+
+_COMMANDS = {name: f"/{name}" for name in ("set", "retry", "undo", "reset", "help")}
+_OTHER_WORDS = {"settings": "/set", "quit": "Ctrl-D", "exit": "Ctrl-D"}
 
 _SPELLED = {"none": None, "on": True, "yes": True, "off": False, "no": False}
 
@@ -96,6 +101,15 @@ def _read() -> str | None:
     return "\n".join([*(line[:-1] for line in lines[:-1]), lines[-1].removesuffix("\\")]) if lines else None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Turn:
+    """A text that was added, and what there was before it."""
+
+    text: str
+    context: list[int]
+    at_line_start: bool
+
+
 class _Session:
     """The text so far, and how it is continued."""
 
@@ -109,6 +123,7 @@ class _Session:
     def reset(self) -> None:
         """Forget the text."""
         self.context: list[int] = []
+        self.past: list[_Turn] = []
         self.turns, self.at_line_start = 0, True
 
     def take(self, line: str) -> None:
@@ -120,14 +135,27 @@ class _Session:
 
         command, _, rest = line[1:].partition(" ")
         if command == "set":
-            note(self.set(*rest.strip().split(maxsplit=1)))
+            _tell(self.set(*rest.strip().split(maxsplit=1)))
+        elif command == "retry":
+            self.take_text(self._undo().text)
+        elif command == "undo":
+            self._undo()
+            note("the last line and its continuation are taken back")
         elif command == "reset":
             self.reset()
             note("the text is forgotten; a new one begins")
         elif command == "help":
             note(HELP)
         else:
-            raise UsageError(f"no command /{command}{suggestion(command, ('set', 'reset', 'help'))}; /help lists them")
+            raise UsageError(f"no command /{command}{_hint(command, rest.strip())}; /help lists them")
+
+    def _undo(self) -> _Turn:
+        """Take back the last turn; it still counts, so that a seed draws something else in its place."""
+        if not self.past:
+            raise UsageError("there is no continuation to take back")
+        turn = self.past.pop()
+        self.context, self.at_line_start = turn.context, turn.at_line_start
+        return turn
 
     def take_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
@@ -157,6 +185,7 @@ class _Session:
             write_text(sample.text[shown:])
         finally:
             write_text("" if sample.text.endswith("\n") else "\n")
+        self.past.append(_Turn(text, self.context, self.at_line_start))
         self._keep(prompt, sample)
         if self.stats:
             watch.report(len(sample.tokens), sampler)
@@ -184,7 +213,7 @@ class _Session:
 
     def set(self, name: str = "", value: str | None = None) -> str:
         """Change a setting, or explain one or all of them; returns what to tell."""
-        settings = {described.flag[2:]: described for described in options(SamplingConfig)}
+        settings = _settings()
         if not name:
             return "\n".join(f"  {key:<20}{_shown(getattr(self.config, settings[key].name))}" for key in settings)
         key = name.removeprefix("--").replace("_", "-")
@@ -202,6 +231,30 @@ class _Session:
         changed = dataclasses.replace(self.config, **changes)
         read_biases(changed.logit_bias, self.tokenizer)
         self.config = changed
+
+
+def _tell(text: str) -> None:
+    """Write notes; a terminal gets them broken between words."""
+    from rich.console import Console
+
+    from cli.display import note
+    from cli.wrapping import hanging
+
+    width = Console(stderr=True).width
+    note("\n".join(hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)
+
+
+def _settings() -> dict[str, Option]:
+    """What can be set, by name."""
+    return {described.flag[2:]: described for described in options(SamplingConfig)}
+
+
+def _hint(command: str, rest: str) -> str:
+    """What an unknown command may be meant to be."""
+    settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
+    known = {**settings, **_OTHER_WORDS, **_COMMANDS}
+    found = nearest(command.replace("_", "-"), known)
+    return f" (did you mean {known[found]}?)" if found else ""
 
 
 def _read_value(described: Option, text: str) -> Any:  # noqa: ANN401

@@ -28,6 +28,7 @@ from cli import (
 )
 from cli.environment import PREFIX, misspelled
 from cli.help import CONTEXT_SETTINGS, describe
+from cli.usage import said
 from lm.errors import LMError
 
 app = typer.Typer(
@@ -70,8 +71,9 @@ def _print_version(wanted: bool) -> None:
         from lm.hardware import inference_hardware
 
         found = inference_hardware(HardwareConfig())
+        threads = f"{found.threads} thread{'' if found.threads == 1 else 's'}"
         device = f"cuda: {torch.cuda.get_device_name()}" if found.device == "cuda" else found.device
-        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {found.threads} threads)")
+        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {threads})")
         raise typer.Exit
 
 
@@ -97,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
-        return _fail(f"{error.format_message()} (see --help)", 2)
+        return _fail(said(error), 2)
     except typer.Abort:
         return 130
     except OSError as error:

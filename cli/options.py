@@ -12,6 +12,7 @@ import typer
 
 from cli import completion, environment
 from lm import options
+from lm.errors import UsageError
 from lm.options import Option
 
 
@@ -77,7 +78,10 @@ def takes(
                 if value is not None:
                     dataclasses.replace(described, flag=variables.get(key, described.flag)).check(value)
                     given[section][described.name] = value
-            command(**values, given=given)
+            try:
+                command(**values, given=given)
+            except UsageError as error:
+                raise UsageError(environment.in_message(str(error), variables.values())) from error
 
         kept = [parameter for name, parameter in own.parameters.items() if name != "given"]
         added = [

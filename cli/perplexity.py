@@ -15,7 +15,7 @@ from cli import completion
 from cli.loading import RunPath, load_decoder
 from cli.options import Given, takes
 from lm.config import DataConfig, HardwareConfig, PerplexityConfig
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,11 @@ _PANEL = "Output"
 
 _Files = Annotated[
     list[str] | None,
-    typer.Argument(metavar="FILE…", help="Text files, folders, globs, or - for stdin.", show_default=False),
+    typer.Argument(
+        metavar="FILE…",
+        help="Text files, folders, globs, or - for stdin; without any, what is piped in is read.",
+        show_default=False,
+    ),
 ]
 _PAIRS_PANEL = "Translations"
 _Sources = Annotated[
@@ -138,6 +142,10 @@ def perplexity(
     across tokenizers. So does --versus, which cuts the text where tokens end in both tokenizations and pairs what
     lies between; its standard error takes stretches of 256 bytes to be independent.
 
+    A run that learned from examples is measured as it was trained, on files of examples ({prompt, completion} or
+    {text, label}, JSON Lines): how well it predicts each completion and its end, after the prompt. With --field such
+    files are text all the same.
+
     With --source and --target a translation model is measured: how well it predicts each token of a given target and
     the end of it, after the source and the tokens before. Pairs with a blank side are left out.
 
@@ -148,6 +156,7 @@ def perplexity(
       FORCE_COLOR=1 lm perplexity runs/novel chapter.txt --show | less -R
       lm perplexity runs/novel chapter.txt --html chapter.html
       lm perplexity runs/novel held-out.txt --versus runs/other
+      lm perplexity runs/answers questions.jsonl
       lm perplexity runs/en-de --source test.en --target test.de
     """
     if "as_json" in given.environment and (as_csv or per_token or show):
@@ -160,13 +169,16 @@ def perplexity(
         perplexity_pairs.measure(run, source=source or [], target=target or [], language=language,
                                  hardware=HardwareConfig(**given["hardware"]), as_json=as_json)  # fmt: skip
         return
-    if not files:
+    if not files and sys.stdin.isatty():
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
     scorer = Scorer.load(run, given)
+    from cli import perplexity_examples
     from lm.data import documents
 
-    sources = documents.resolve(files, field=scorer.data.field)
-    if versus is not None:
+    sources = documents.resolve(files or [documents.STDIN], field=scorer.data.field)
+    if perplexity_examples.are_examples(scorer, sources):
+        perplexity_examples.measure(scorer, sources, output)
+    elif versus is not None:
         _compare(scorer, Scorer.load(versus, given, data=scorer.data), sources, as_json=as_json)
     else:
         _measure(scorer, sources, output)
@@ -214,6 +226,7 @@ class Scorer:
     """A loaded run, and how it is to score files."""
 
     run: Path
+    given: Given
     model: DecoderOnly
     loaded: LoadedModel
     data: DataConfig
@@ -230,7 +243,7 @@ class Scorer:
 
         context, stride = window_sizes(model.config, config)
         data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
-        return cls(run, model, loaded, data, context, stride, config.batch_size)
+        return cls(run, given, model, loaded, data, context, stride, config.batch_size)
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -270,7 +283,7 @@ class Scorer:
 
 def _measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
     from cli import perplexity_report as report
-    from lm.evaluation.perplexity import Macro, Tally
+    from lm.evaluation.perplexity import Tally
 
     scores: list[FileScore] = []
     with _progress(sources, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
@@ -284,18 +297,11 @@ def _measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
         else:
             for _ in stretches:
                 pass
-    total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
-    how = scorer.conditions
-    if output.as_json:
-        report.print_json(scores, total, macro, how)
-    elif output.as_csv:
-        report.print_csv(scores, total)
-    elif not output.per_token:
-        report.print_table(scores, total, macro, how)
-    if output.as_csv or output.per_token:
-        print(report.described(how, total), file=sys.stderr)
-    if not total.tokens:
-        print("nothing to score", file=sys.stderr)
+    report.refuse_nothing(scores)
+    if output.per_token:
+        print(report.described(scorer.conditions, Tally.total(score.tally for score in scores)), file=sys.stderr)
+    else:
+        report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def _print_tokens(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
@@ -348,6 +354,8 @@ def _compare(scorer: Scorer, other: Scorer, sources: Sequence[Source], *, as_jso
         both = scorer.stretches(sources, scores=[], watch=watch), other.stretches(sources, scores=[])
         differences = compare(*both, files=len(sources))
     total = Difference.total(differences)
+    if not total.bytes:
+        raise InputError(f"{', '.join(source.name for source in sources)}: nothing to score: there is no text")
     models = scorer.conditions, other.conditions
     if as_json:
         versus.print_json(sources, differences, total, models)

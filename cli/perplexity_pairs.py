@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm.config import HardwareConfig
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,8 @@ def measure(
     loaded = load_model(run, inference_hardware(hardware))
     scored = [_score(run, loaded, file, language) for file in files]
     total, blank = Tally.total(one.tally for one in scored), sum(one.blank for one in scored)
+    if not total.tokens:
+        raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
     names = [str(file.target.name if file.target else file.name) for file in files]
     if as_json:
         print(json_line(_report(run, loaded, names, scored, total)))

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lm.errors import InputError
+
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
     from lm.evaluation.perplexity import FileScore, Macro, Tally
@@ -20,19 +22,29 @@ FIGURES = (
     "perplexity", "word_perplexity", "bits_per_byte", "standard_error",
 )  # fmt: skip
 
-_LONGEST = 1e9
+COMPLETION_TOKEN = "completion token"
+"""The unit where completions of examples are scored; of text it is a token."""
+
+_LONGEST = 1e6
 
 
 def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> dict[str, Any]:
-    """How files were scored, and by what."""
+    """How text was scored, and by what."""
+    start = loaded.tokenizer.start_of_text is not None
+    how = {"unit": "token", "context": context, "stride": stride, "first_token_scored": start}
+    return {**how, **_of_run(run, loaded)}
+
+
+def conditions_of_examples(run: Path, loaded: LoadedModel, *, context: int, shortened: int) -> dict[str, Any]:
+    """How completions were scored, and by what."""
+    return {"unit": COMPLETION_TOKEN, "context": context, "shortened": shortened, **_of_run(run, loaded)}
+
+
+def _of_run(run: Path, loaded: LoadedModel) -> dict[str, Any]:
     from lm.model.block import count_parameters
 
     tokenizer = loaded.tokenizer
     return {
-        "unit": "token",
-        "context": context,
-        "stride": stride,
-        "first_token_scored": tokenizer.start_of_text is not None,
         "model": {
             "run": str(run),
             "checkpoint": str(loaded.folder),
@@ -45,6 +57,8 @@ def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> 
 
 def described(how: dict[str, Any], total: Tally) -> str:
     """The conditions as a line for people."""
+    if how["unit"] == COMPLETION_TOKEN:
+        return _described_examples(how, total)
     start = "the document-start token is given" if how["first_token_scored"] else "the first is not scored"
     return (
         f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
@@ -52,6 +66,38 @@ def described(how: dict[str, Any], total: Tally) -> str:
         f"{total.documents:,} document{'' if total.documents == 1 else 's'}, of each {start} "
         f"({total.unscored:,} tokens unscored)"
     )
+
+
+def _described_examples(how: dict[str, Any], total: Tally) -> str:
+    shortened = how["shortened"]
+    return (
+        f"perplexity per token of the completions ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
+        f"each included, after its prompt, as the run is supervised; context {how['context']}; "
+        f"{total.documents:,} example{'' if total.documents == 1 else 's'}"
+        + (f", of which {shortened:,} lost the beginning of the prompt" if shortened else "")
+    )
+
+
+def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
+    """The figures on stdout, as a table unless another form is asked for."""
+    from lm.evaluation.perplexity import Macro, Tally
+
+    total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
+    if as_json:
+        print_json(scores, total, macro, how)
+    elif as_csv:
+        print_csv(scores, total)
+        print(described(how, total), file=sys.stderr)
+    else:
+        print_table(scores, total, macro, how)
+
+
+def refuse_nothing(scores: Sequence[FileScore]) -> None:
+    """InputError if no token of any file could be scored."""
+    if not any(score.tally.tokens for score in scores):
+        unscored = sum(score.tally.unscored for score in scores)
+        why = "only first tokens, which nothing predicts" if unscored else "there is no text"
+        raise InputError(f"{', '.join(score.name for score in scores)}: nothing to score: {why}")
 
 
 def print_json(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import completion
-from lm.errors import InputError, UsageError
+from lm.errors import InputError, LMError, UsageError
 from lm.options import suggestion
 
 if TYPE_CHECKING:
@@ -92,14 +92,7 @@ def plot(
       lm plot runs/* --what validation_loss
       lm plot runs/novel --what learning_rate -o rate.svg
     """
-    from lm.training.history import curves
-
-    chosen = {}
-    for folder in run:
-        found = curves(folder)
-        if what not in found:
-            raise UsageError(f"{folder}: no {what!r}{suggestion(what, found)}; there is {', '.join(found)} (--what)")
-        chosen[str(folder)] = found[what]
+    chosen = _chosen(run, what)
     if out is not None:
         _picture(chosen, what, out)
         return
@@ -110,6 +103,32 @@ def plot(
     print(draw({name: (curve.steps, curve.values) for name, curve in chosen.items()}, title=what,
                width=width or min(get_terminal_size().columns, 120), height=height,
                colour=sys.stdout.isatty()))  # fmt: skip
+
+
+def _chosen(runs: Sequence[Path], what: str) -> dict[str, Curve]:
+    """The curves to draw by run, without the runs that have none; the first error if that leaves nothing."""
+    from cli.display import note
+
+    chosen, problems = {}, []
+    for folder in runs:
+        try:
+            chosen[str(folder)] = _curve(folder, what)
+        except LMError as error:
+            problems.append(error)
+    if not chosen:
+        raise problems[0]
+    for problem in problems:
+        note(f"left out: {problem}")
+    return chosen
+
+
+def _curve(run: Path, what: str) -> Curve:
+    from lm.training.history import curves
+
+    found = curves(run)
+    if what not in found:
+        raise UsageError(f"{run}: no {what!r}{suggestion(what, found)}; there is {', '.join(found)} (--what)")
+    return found[what]
 
 
 def _picture(chosen: Mapping[str, Curve], what: str, out: Path) -> None:
@@ -129,5 +148,6 @@ def _picture(chosen: Mapping[str, Curve], what: str, out: Path) -> None:
     axes.set_ylabel(what.replace("_", " "))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
+    out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
     pyplot.close(figure)

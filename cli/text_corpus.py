@@ -10,6 +10,7 @@ from lm.config import RunConfig
 from lm.errors import InputError
 
 if TYPE_CHECKING:
+    from lm.data.documents import Source
     from lm.data.tokenizer import Tokenizer
 
 
@@ -30,6 +31,7 @@ def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) ->
             raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
     else:
         sources = documents.resolve(corpus, field=config.data.field, supervised=config.data.supervised)
+        _refuse_runs(sources)
         made = tokenizer_for(sources, config, tokenizer)
         with encode_progress() as progress:
             prepared = prepare_cached(sources, made, config.data, progress=progress)
@@ -42,10 +44,19 @@ def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) ->
         parts = f"{count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
         parts += f", {train.bytes / train.tokens:.2f} bytes a token"
     fact("corpus", f"{size(train.bytes + held_out.bytes)}, vocabulary {made.vocab_size:,}: {parts}")
-    if tokenizer is None and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
+    is_trained_here = tokenizer is None and not is_prepared(corpus)
+    if is_trained_here and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
         fact("", f"(no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
     note_repetition(manifest)
     return made, folder
+
+
+def _refuse_runs(sources: Sequence[Source]) -> None:
+    """InputError if the journals of a run are among the files: they came with a folder."""
+    for source in sources:
+        if source.path.name in ("metrics.jsonl", "timings.jsonl") and (source.path.parent / "checkpoints").is_dir():
+            run = Path(source.name).parent
+            raise InputError(f"{run}: is a run, not a text; name texts, or go on with a run: lm train --resume {run}")
 
 
 def is_prepared(corpus: Sequence[str]) -> bool:

@@ -132,11 +132,13 @@ def _started(
     from lm.hardware import training_hardware
     from lm.training.compiling import check_compiler
     from lm.training.data import check_model, is_supervised
-    from lm.training.run import start
+    from lm.training.run import check_weights, start
 
     folder = out or _free_folder(files.first if files else corpus[0], str(config.preset))
     refuse_existing(folder)
     check_model(config.model, pairs=bool(files))
+    if weights:
+        check_weights(config.model, weights)
     if config.training.compile:
         check_compiler(training_hardware(config.hardware, d_model=config.model.d_model).device)
     made, of_source, data = _prepared(corpus, files, config, tokenizer)
@@ -235,8 +237,7 @@ def _next(run: Run) -> list[str]:
     """Commands to go on with."""
     if run.config.model.is_encoder_decoder:
         return [f"lm translate {run.folder} < FILE", f"lm evaluate {run.folder} --source FILE --target FILE"]
-    measure = [] if run.config.data.supervised else [f"lm perplexity {run.folder} FILE"]
-    return [f'lm generate {run.folder} "..."', *measure, f"lm info {run.folder}"]
+    return [f'lm generate {run.folder} "..."', f"lm perplexity {run.folder} FILE", f"lm info {run.folder}"]
 
 
 def _summary(run: Run) -> dict[str, object]:

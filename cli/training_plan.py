@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from lm.training.run import Run
 
 _FEWEST_TOKENS_A_PARAMETER, _MOST_TOKENS_A_PARAMETER = 0.02, 1000
+_MANY_EPOCHS = 20
 _BATCHES_LOOKED_AT = 20
 
 
@@ -24,7 +25,12 @@ def describe(run: Run) -> None:
     batch, epoch = _shape(run, parameters)
     fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
     note(f"run     {run.folder}")
-    for warning in (*compiling_warnings(run, flops), *_schedule(run), *_fit(run, parameters, epochs)):
+    for warning in (
+        *compiling_warnings(run, flops),
+        *_schedule(run),
+        *_fit(run, parameters, epochs),
+        *_repeats(run, parameters, epochs),
+    ):
         fact("warning", warning)
 
 
@@ -66,7 +72,7 @@ def compiling_warnings(run: Run, flops: float) -> list[str]:
     if shortest >= COMPILATION_SECONDS:
         return []
     return [
-        f"--compile takes about a minute first, and this run is {duration(shortest)} of arithmetic at full speed: "
+        f"--compile takes a minute or more first, and this run is {duration(shortest)} of arithmetic at full speed: "
         "it will hardly repay it"
     ]
 
@@ -94,3 +100,15 @@ def _fit(run: Run, parameters: int, epochs: float) -> list[str]:
     if min(tokens, epochs * tokens) > _MOST_TOKENS_A_PARAMETER * parameters:
         return ["the model is far too small for this much text: try a larger --preset"]
     return []
+
+
+def _repeats(run: Run, parameters: int, epochs: float) -> list[str]:
+    """Whether a text is so small, and comes so often, that the model is all but certain to overfit."""
+    from lm.data.windows import WindowData
+
+    if not isinstance(run.data, WindowData) or run.config.training.patience is not None:
+        return []
+    if epochs <= _MANY_EPOCHS or run.data.tokens >= parameters:
+        return []
+    advice = "--patience 3 ends the run then, or give fewer --steps" if run.data.validation_bytes else "fewer --steps"
+    return [f"{epochs:.0f} times the same small text: validation will get worse long before the end ({advice})"]

@@ -146,7 +146,7 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
     if (path / MANIFEST).is_file() and (path / MODEL).is_file():
         return path
     if not path.exists():
-        raise InputError(f"{path}: no such run")
+        raise _missing(path)
     for pointer in (which, "last"):
         if (path / pointer).is_file():
             folder = path / "checkpoints" / (path / pointer).read_text().strip()
@@ -159,6 +159,14 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
     if (path / CONFIG).is_file() and (path / "checkpoints").is_dir():
         raise InputError(f"{path}: this run has no checkpoint yet")
     raise InputError(f"{path}: not a run (a folder that `lm train` made, with checkpoints/ in it)")
+
+
+def _missing(path: Path) -> InputError:
+    """What to say of a run or checkpoint that is not there."""
+    if path.parent.name == "checkpoints" and (found := complete(path.parent.parent)):
+        return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in found)}")
+    runs = [found.parent.name for found in path.parent.glob("*/checkpoints")]
+    return InputError(f"{path}: no such run{options.suggestion(path.name, runs)}")
 
 
 def load_config(folder: Path) -> RunConfig:

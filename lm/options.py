@@ -141,7 +141,12 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     return config(**values)
 
 
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like another; None when none is close."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """` (did you mean …?)`, or nothing when no known word is close."""
-    nearest = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    found = nearest(word, known)
+    return f" (did you mean {found!r}?)" if found else ""

@@ -218,7 +218,9 @@ def _parsed(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         if text.lstrip().startswith("{"):
-            raise UsageError(f"{path}: this is JSON; settings come from a TOML file with tables as [model]") from None
+            raise UsageError(
+                f"{path}: this is JSON; settings come from a TOML file, as [model] and d_model = 96"
+            ) from None
         raise UsageError(f"{path}: not TOML: {error}") from None
 
 
@@ -235,8 +237,7 @@ def _check(section: str, fields: Values) -> None:
     known = {described.name: described for described in options(SECTIONS[section])}
     for key, value in fields.items():
         if key not in known:
-            home = _meant(key) or suggestion(key, known)
-            raise UsageError(f"unknown key {key!r}{home}")
+            raise UsageError(f"unknown key {key!r}{_meant(key) or suggestion(key, known)}")
         known[key].check(value)
 
 
@@ -251,13 +252,14 @@ def _stray(key: str, value: Any) -> str:  # noqa: ANN401 (whatever TOML can say)
 
 def _meant(key: str) -> str:
     """` (…)` where a key is the name of an option or flag, with the tables it belongs in; else nothing."""
+    every = [(section, described) for section in SECTIONS for described in options(SECTIONS[section])]
+    if tables := [f"[{section}]" for section, described in every if described.name == key]:
+        return f" (put it under {' or '.join(tables)})"
     flag = "--" + key.replace("_", "-")
-    for called, is_meant in (("", lambda one: one.name == key), (f"{flag} is ", lambda one: one.flag == flag)):
-        found = [(section, one.name) for section in SECTIONS for one in options(SECTIONS[section]) if is_meant(one)]
-        if found:
-            tables = " or ".join(f"[{section}]" for section, _ in found)
-            return f" ({called}{found[0][1]!r} under {tables})" if called else f" (put it under {tables})"
-    return ""
+    meant = [
+        f" ({flag} is {described.name!r} under [{section}])" for section, described in every if described.flag == flag
+    ]
+    return meant[0] if meant else ""
 
 
 def overlaid(values: Values, given: Values) -> dict[str, Any]:

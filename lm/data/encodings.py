@@ -55,7 +55,7 @@ def not_utf8(error: UnicodeDecodeError, *, name: str, offset: int, compressed: b
     return InputError(f"{wrong}; if you know its encoding, convert it: {_command('ENCODING', name, compressed)}{guess}")
 
 
-def _command(encoding: str, name: str, compressed: bool) -> str:  # noqa: FBT001 (private)
+def _command(encoding: str, name: str, compressed: bool) -> str:
     """The command that converts a file; what comes from a pipe has no name that `iconv` could open."""
     convert = f"iconv -f {encoding} -t UTF-8"
     file = without_suffix(name) if compressed else name

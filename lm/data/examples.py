@@ -26,6 +26,7 @@ from lm.errors import InputError
 FIELDS = ("prompt", "completion", "text", "label")
 DELIMITER = "\n"
 
+_EXAMPLE = '{"prompt": …, "completion": …}, in the JSON Lines (.jsonl) that --supervised reads'
 _FORMS = "'prompt' and 'completion', or 'text' and 'label'"
 
 
@@ -54,7 +55,7 @@ def examples(blocks: Iterable[str], *, name: str) -> Iterator[Example]:
     Raises:
         InputError: a line is no example; the message names the file, the line and what is wrong with it.
     """
-    for number, values in json_lines.objects(blocks, name=name, example='{"prompt": …, "completion": …}'):
+    for number, values in json_lines.objects(blocks, name=name, example=_EXAMPLE):
         where = f"{name}: line {number}"
         first, second = _form(values, where)
         completion = json_lines.text(values, second, where=where) if second == "completion" else _label(values, where)
@@ -65,12 +66,12 @@ def examples(blocks: Iterable[str], *, name: str) -> Iterator[Example]:
 
 
 def is_example(line: bytes) -> bool:
-    """Whether a line is a JSON object with the fields of an example; their values are not looked at."""
+    """Whether a line is a JSON object with a field that only examples have: all but the text."""
     try:
         values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
         return False
-    return isinstance(values, dict) and any(set(form) <= set(values) for form in (FIELDS[:2], FIELDS[2:]))
+    return isinstance(values, dict) and any(field in values for field in FIELDS if field != "text")
 
 
 def _form(values: Mapping[str, Any], where: str) -> tuple[str, str]:

@@ -101,7 +101,8 @@ def _object(line: str, where: str, example: str) -> dict[str, Any]:
     try:
         document = json.loads(line.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
+        problem = f"not JSON ({error.msg} at column {error.colno})"
+        raise InputError(f"{where}: {problem}; each line is an object, such as {example}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: JSON that cannot be read ({error})") from None
     if not isinstance(document, dict):

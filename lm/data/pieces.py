@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from lm.data.documents import Fragment
 from lm.data.tokenizer import Tokenizer
+from lm.errors import InputError
 
 PIECE_CHARACTERS = 1 << 16
 
@@ -68,7 +69,10 @@ def pieces(
             text, starts, cut, reach = "", True, _Cut(0), limit
         text += fragment.text
         while len(text) >= reach + _FAR:
-            following = _find_cut(text, cut.context, reach, tokenizer)
+            try:
+                following = _find_cut(text, cut.context, reach, tokenizer)
+            except InputError:  # the caller cannot tokenize it either, and knows which file it is
+                following = _Cut(reach)
             if following is None:
                 reach *= 2
                 continue

@@ -114,7 +114,7 @@ def score(
     """
     cutter = Cutter(context=context, stride=stride, start_token=start_token)
     windows = (window for part in (cutter.push(np.asarray(tokens, dtype=np.int64)), cutter.finish()) for window in part)
-    nats = [part for batch in _batches(windows, batch_size) for part in _score_windows(model, batch)]
+    nats = [part for batch in _batches(windows, batch_size) for part in score_windows(model, batch)]
     return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
 
 
@@ -148,7 +148,7 @@ def stretches(
     reader = _Reader(tokenizer, separator, context, stride)
     windows = (window for file, source in enumerate(sources) for window in reader.read(file, source))
     for batch in _batches(windows, batch_size):
-        scored = np.concatenate(_score_windows(model, batch))
+        scored = np.concatenate(score_windows(model, batch))
         taken = list(reader.take(scored))
         for stretch in taken:
             if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > _unscored(stretch, tokenizer):
@@ -217,7 +217,7 @@ def _batches(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
 
 
 @torch.inference_mode()
-def _score_windows(model: DecoderOnly, batch: Sequence[Window]) -> list[Nats]:
+def score_windows(model: DecoderOnly, batch: Sequence[Window]) -> list[Nats]:
     """NaN for the unscored and the surprisal of the scored tokens of each window.
 
     Logits are computed for the scored ones only, a bounded number at a time.

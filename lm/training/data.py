@@ -8,9 +8,9 @@ from lm.config import ModelConfig, RunConfig
 from lm.data.batches import TrainingData
 from lm.data.example_batches import ExampleData
 from lm.data.example_store import open_examples
-from lm.data.pair_store import is_pairs, open_pairs
+from lm.data.pair_store import PairManifest, is_pairs, open_pairs
 from lm.data.pairs import PairData
-from lm.data.shards import open_split, read_manifest
+from lm.data.shards import Manifest, open_split, read_manifest
 from lm.data.windows import WindowData
 from lm.errors import UsageError
 
@@ -75,4 +75,13 @@ def _open_pairs(folder: Path, config: RunConfig, steps: int | None) -> PairData:
 
 def data_key(folder: Path) -> str:
     """A hash of what the data in a folder was made from; InputError if it holds none."""
-    return open_pairs(folder).manifest.key if is_pairs(folder) else read_manifest(folder).key
+    return _manifest(folder).key
+
+
+def data_files(folder: Path) -> list[str]:
+    """The files that the data in a folder was made from, as the user named them; InputError if it holds none."""
+    return [record.path for record in _manifest(folder).sources]
+
+
+def _manifest(folder: Path) -> Manifest | PairManifest:
+    return open_pairs(folder).manifest if is_pairs(folder) else read_manifest(folder)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -13,13 +14,14 @@ from torch import Tensor
 
 from lm import checkpoint, files
 from lm.checkpoint import TrainingState
-from lm.config import LENGTHS, Plan, RunConfig, TrainingConfig
+from lm.config import LENGTHS, ModelConfig, Plan, RunConfig, TrainingConfig
 from lm.data.batches import TrainingData
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, training_hardware
 from lm.model.transformer import build_model
-from lm.training.data import data_key, open_data
+from lm.options import options
+from lm.training.data import data_files, data_key, open_data
 from lm.training.journal import Journal
 from lm.training.moving_average import MovingAverage
 from lm.training.objective import States, final_states
@@ -96,13 +98,41 @@ def start(
         data_key=data_key(data),
     )
     config = dataclasses.replace(config, plan=plan)
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / checkpoint.CONFIG, config.to_dict())
-    Journal(folder).forget_after(0)
     run = Run(folder, config, plan, TrainingState(), tokenizer=tokenizer, source_tokenizer=source_tokenizer)
     if weights is not None:
         _load_weights(run, weights)
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / checkpoint.CONFIG, config.to_dict())
+    Journal(folder).forget_after(0)
     return run
+
+
+def check_weights(model: ModelConfig, path: Path) -> None:
+    """UsageError unless a model can start from the weights of a run or checkpoint, their vocabularies aside."""
+    theirs = checkpoint.load_config(checkpoint.find_checkpoint(path)).model
+    ours = dataclasses.replace(model, vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size)
+    if _shapes(ours) == _shapes(theirs):
+        return
+    differing = [
+        f"{described.name} is {getattr(ours, described.name)} here and {getattr(theirs, described.name)} in {path} "
+        f"({described.flag})"
+        for described in options(ModelConfig)
+        if _reshapes(theirs, {described.name: getattr(ours, described.name)})
+    ]
+    raise UsageError(f"the weights to start from don't fit this model: {'; '.join(differing)}")
+
+
+def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
+    with torch.device("meta"):
+        return {name: value.shape for name, value in build_model(model).state_dict().items()}
+
+
+def _reshapes(model: ModelConfig, change: dict[str, Any]) -> bool:
+    """Whether a model's weights have other shapes with a setting changed."""
+    try:
+        return _shapes(dataclasses.replace(model, **change)) != _shapes(model)
+    except UsageError:  # it goes only with another setting that differs too
+        return True
 
 
 def _load_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
@@ -110,7 +140,7 @@ def _load_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
         run.model.load_state_dict(weights)
     except RuntimeError as error:
         problem = str(error).splitlines()[-1].strip()
-        raise UsageError(f"the weights to start from don't fit this model: {problem} (--from)") from None
+        raise UsageError(f"the weights to start from don't fit this model: {problem} (--from, --tokenizer)") from None
     if run.average is not None:
         run.average.load(weights)
 
@@ -136,15 +166,18 @@ def resume(
     folder, state, plan = found.parent.parent, checkpoint.load_state(found), config.plan
     if data is not None:
         plan = dataclasses.replace(plan, data=str(data.resolve()))
-    _check_data(folder, plan)
+    _check_data(folder, plan, started_on=Path(config.plan.data))
     if longer is not None:
         lengths = {name: getattr(longer, name) for name in LENGTHS}
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
         plan = dataclasses.replace(plan, steps=planned_steps(config.training, open_data(Path(plan.data), config)))
     if compiled is not None:
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
-    if state.step >= plan.steps or (state.finished and longer is None):
+    if state.step >= plan.steps:
         raise UsageError(f"{folder}: finished after {state.step} steps; give a larger --steps to train on")
+    if state.finished and longer is None:
+        ended = f"ended after {state.step} of {plan.steps} steps, when --patience ran out"
+        raise UsageError(f"{folder}: {ended}; give --steps to train on all the same")
     tokenizer, source_tokenizer = checkpoint.load_tokenizers(found)
     run = Run(
         folder,
@@ -169,13 +202,19 @@ def _restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Te
     restore_optimizers(run.optimizers, run.model, optimizer)
 
 
-def _check_data(run: Path, plan: Plan) -> None:
+def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
     """The tokens must be those that the run was started on, or its order of windows would mean others."""
     again = f"name its corpus again: lm train CORPUS --resume {run}"
     if not Path(plan.data).is_dir():
         raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
-    if data_key(Path(plan.data)) != plan.data_key:
+    if data_key(Path(plan.data)) == plan.data_key:
+        return
+    if started_on == Path(plan.data):
         raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")
+    other = ", ".join(data_files(Path(plan.data))[:3])
+    if started_on.is_dir() and data_key(started_on) == plan.data_key:
+        again = f"that was {', '.join(data_files(started_on)[:3])}, and lm train --resume {run} needs no corpus"
+    raise InputError(f"{other}: not the corpus that this run was started on; {again}")
 
 
 def planned_steps(config: TrainingConfig, data: TrainingData) -> int:

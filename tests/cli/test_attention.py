@@ -1,3 +1,4 @@
+import io
 import json
 import re
 import sys
@@ -42,6 +43,13 @@ def test_a_gpt_looks_at_itself_and_the_past(succeed, gpt):
     np.testing.assert_allclose(report["mean"], weights.mean((0, 1)), atol=2e-6)
     assert report["keys"]["labels"] == ["<s>", "The", "owl", "saw", "狐", "and", "the", "fox"]
     assert report["kind"] == "self"
+
+
+@pytest.mark.parametrize("arguments", [["-"], []])
+def test_the_text_can_come_from_a_pipe(succeed, gpt, monkeypatch, arguments):
+    expected = succeed(gpt, "The owl 狐", "--json")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("The owl 狐\n".encode())))
+    assert succeed(gpt, *arguments, "--json") == expected
 
 
 def test_layers_and_heads_can_be_chosen(succeed, gpt):

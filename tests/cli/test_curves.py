@@ -43,6 +43,14 @@ def test_colours_are_only_added_when_asked_for(monkeypatch):
         assert f"\x1b[38;5;{number}m" in painted
 
 
+def test_without_colours_several_curves_have_marks_of_their_own():
+    drawing = draw({"a": ([0, 1], [9.0, 9.0]), "b": ([0, 1], [5.0, 5.0])}, title="x", width=30, height=4, colour=False)
+    top, *_, bottom = area(drawing, 4)
+    legend = [line.split() for line in drawing.splitlines()[-2:]]
+    assert [name for _, name in legend] == ["a", "b"]
+    assert {*top} == {legend[0][0]} != {*bottom} == {legend[1][0]}
+
+
 def test_a_sparkline_is_as_wide_as_asked_for():
     assert sparkline([1.0], 10) == ""
     assert len(sparkline([1.0, 2.0, 3.0, 4.0], 10)) == 2

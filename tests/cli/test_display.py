@@ -113,6 +113,14 @@ def test_brackets_in_a_table_on_a_terminal_are_no_markup(terminal):
     assert "[/b]" in screen.getvalue()
 
 
+def test_a_sample_shows_where_the_model_began(capsys):
+    display = TrainingDisplay(steps=10, first_step=0, matrix_rate=1e11)
+    display.show(Sample(10, "고양이는", " 가\n\n서둘러"))
+    display.show(Sample(10, "Hi\nthere", "ed"))
+    lines = [line.partition("10  ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ['"고양이는" goes on " 가 서둘러"', '"Hi there" goes on "ed"']
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_training_fits_the_terminal_with_room_for_an_echoed_key(width, terminal):
     screen = terminal(width)

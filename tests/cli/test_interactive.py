@@ -112,7 +112,12 @@ def test_a_setting_can_be_taken_back(session, bpe):
         ("/set logit-bias owl", "--logit-bias"),
         ("/set stop []", "stop = none"),
         ('/set stop ""', "--stop"),
-        ("/rest", "'reset'"),
+        ("/rest", "/reset?"),
+        ("/temperature 0.5", "/set temperature 0.5?"),
+        ("/top_k 5", "/set top-k 5?"),
+        ("/settings", "/set?"),
+        ("/undo", "no continuation"),
+        ("/retry", "no continuation"),
         ("/quit", "/help"),
         (b"The \xff owl\n", "UTF-8"),
     ],
@@ -141,6 +146,26 @@ def test_reset_forgets_the_text_and_a_seed_begins_anew(session, plain, bpe):
     output, notes = session(bpe, "The owl", "/reset", "The owl", flags=flags)
     assert output == 2 * plain(bpe, "The owl", *flags)
     assert "forgotten" in notes
+
+
+def test_undo_takes_back_a_line_and_its_continuation(session, plain, char):
+    output, notes = session(char, "The owl", "the fox", "/undo", "by the mill", "/undo", "/undo", "The", flags=GREEDY)
+    first = plain(char, "The owl", *GREEDY)
+    fox, mill = (plain(char, f"The owl{first}{line}", *GREEDY) for line in ("the fox", "by the mill"))
+    assert output == first + fox + mill + plain(char, "The", *GREEDY)
+    assert notes.count("taken back") == 3
+
+
+def test_retry_draws_the_last_continuation_again(session, plain, char):
+    flags = ("--seed", 5, "--max-tokens", 8)
+    output, _ = session(char, "The owl", "/retry", flags=flags)
+    first = plain(char, "The owl", *flags)
+    again = output.removeprefix(first)
+    assert output != first + first
+    greedy, _ = session(char, "The owl", "/retry", "the fox", flags=GREEDY)
+    one = plain(char, "The owl", *GREEDY)
+    assert greedy == one + one + plain(char, f"The owl{one}the fox", *GREEDY)
+    assert len(again) >= 8
 
 
 def test_a_stop_string_is_no_part_of_the_text(session, plain, char):

@@ -16,4 +16,5 @@ def test_the_version_says_with_which_torch_and_on_what(capsys):
     device = inference_hardware(HardwareConfig()).device
     said = capsys.readouterr().out
     assert said.startswith(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}")
-    assert said.endswith(" threads)\n")
+    threads = inference_hardware(HardwareConfig()).threads
+    assert said.endswith(f", {threads} threads)\n" if threads > 1 else ", 1 thread)\n")

@@ -94,10 +94,11 @@ def test_the_first_characters_of_documents_are_unscored_without_a_start_token(re
     assert total["tokens"] == len(TEXT) + len("The fox.\nThe owl.\n") - 3
 
 
-def test_standard_input_is_a_file_too(report, runs, texts, monkeypatch):
+@pytest.mark.parametrize("arguments", [["-"], []])
+def test_standard_input_is_a_file_too(report, runs, texts, monkeypatch, arguments):
     expected = report(runs["bpe"], texts / "a.txt")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    reported = report(runs["bpe"], "-")
+    reported = report(runs["bpe"], *arguments)
     assert reported["files"][0]["file"] == "stdin"
     assert reported["total"] == expected["total"]
 
@@ -130,22 +131,26 @@ def test_one_file_has_no_total_row(capsys, runs, texts):
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_an_empty_file_is_zeros_and_no_error(capsys, report, runs, tmp_path):
+def test_an_empty_file_among_others_has_no_figures(report, runs, texts):
+    (texts / "empty.txt").touch()
+    figures = report(runs["bpe"], texts / "empty.txt", texts / "b.txt")["files"][0]
+    assert (figures["tokens"], figures["words"], figures["bytes"], figures["nats"]) == (0, 0, 0, 0)
+    assert figures["perplexity"] is figures["word_perplexity"] is figures["bits_per_byte"] is None
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"], ["--per-token"]])
+def test_nothing_to_score_is_an_error(capsys, runs, tmp_path, flags):
     (tmp_path / "empty.txt").touch()
-    reported = report(runs["bpe"], tmp_path / "empty.txt")
-    for figures in (reported["files"][0], reported["total"]):
-        assert (figures["tokens"], figures["words"], figures["bytes"], figures["nats"]) == (0, 0, 0, 0)
-        assert figures["perplexity"] is figures["word_perplexity"] is figures["bits_per_byte"] is None
-    assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "empty.txt")]) == 0
+    assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "empty.txt"), *flags]) == 1
     output = capsys.readouterr()
-    assert "nan" not in output.out
-    assert output.err == "nothing to score\n"
+    assert output.out == ""
+    assert output.err == f"lm: {tmp_path / 'empty.txt'}: nothing to score: there is no text\n"
 
 
-def test_one_token_without_a_start_token_is_one_unscored(report, runs, tmp_path):
+def test_one_token_without_a_start_token_is_nothing_to_score(capsys, report, runs, tmp_path):
     (tmp_path / "one.txt").write_text("T")
-    total = report(runs["char"], tmp_path / "one.txt")["total"]
-    assert (total["tokens"], total["unscored"], total["perplexity"]) == (0, 1, None)
+    assert run(["perplexity", str(runs["char"]), str(tmp_path / "one.txt")]) == 1
+    assert "only first tokens" in capsys.readouterr().err
     assert report(runs["bpe"], tmp_path / "one.txt")["total"]["tokens"] == 1
 
 

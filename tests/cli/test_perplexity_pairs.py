@@ -64,7 +64,7 @@ def test_files_are_reported_apart_and_in_total(report, capsys, translation_run, 
         (["--source", "test.en", "--target", "test.de", "test.en"], "not both"),
         (["--source", "test.en", "--target", "test.de", "--stride", "4"], "--stride is for text"),
         (["--source", "test.en", "--target", "test.de", "--csv"], "--csv is for text"),
-        ([], "nothing to measure"),
+        ([], "needs a decoder-only model"),
         (["test.en"], "needs a decoder-only model"),
     ],
 )

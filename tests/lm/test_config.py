@@ -105,9 +105,16 @@ def test_a_toml_file_is_read_by_section(tmp_path):
     ("text", "message"),
     [
         ("[modle]\n", r"run.toml: unknown table 'modle' \(did you mean 'model'\?\)"),
-        ("steps = 3\n", "run.toml: unknown table 'steps'"),
+        ("steps = 3\n", r"run.toml: unknown key 'steps' \(put it under \[training\]\)"),
+        ("model = 3\n", r"run.toml: model is a table: write \[model\]"),
+        ("preset = 3\n", "run.toml: preset must be a name"),
+        ("preset = 'gtp2'\n", "run.toml: no preset 'gtp2'"),
+        ("[model]\nsteps = 3\n", r"\[model\]: unknown key 'steps' \(put it under \[training\]\)"),
+        ("[model]\ncontext = 64\n", r"unknown key 'context' \(--context is 'context_length' under \[model\]\)"),
+        ("[model\n", "run.toml: not TOML"),
+        ('{"preset": "tiny"}', "run.toml: this is JSON"),
         ("[model]\nd_modl = 3\n", r"run.toml, \[model\]: unknown key 'd_modl' \(did you mean 'd_model'\?\)"),
-        ("[model]\nd_model = 'wide'\n", "d_model must be a whole number, not 'wide'"),
+        ("[model]\nd_model = 'wide'\n", r"run.toml, \[model\]: d_model must be a whole number, not 'wide'"),
         ("[training]\nsample = 'Once'\n", "sample must be a list of strings"),
     ],
 )
@@ -117,9 +124,9 @@ def test_a_wrong_toml_key_is_named(tmp_path, text, message):
         read_toml(tmp_path / "run.toml")
 
 
-def test_what_is_no_toml_is_named(tmp_path):
-    (tmp_path / "run.toml").write_text("[model\n")
-    with pytest.raises(InputError, match="run.toml: not TOML"):
+def test_a_file_that_is_missing_or_no_text_is_named(tmp_path):
+    (tmp_path / "run.toml").write_bytes(b"# \xff")
+    with pytest.raises(InputError, match="run.toml: not valid UTF-8"):
         read_toml(tmp_path / "run.toml")
     with pytest.raises(InputError, match="none.toml: no such file"):
         read_toml(tmp_path / "none.toml")

@@ -17,9 +17,18 @@ CASES = {
     "corpus shorter than a context": (["train", "{0}/short.txt", "--kind", "byte"], 1, "one window takes 129"),
     "unknown preset": (["train", "{0}/text.txt", "--preset", "gtp2"], 2, "did you mean 'gpt2'"),
     "encoder-decoder preset": (["train", "{0}/text.txt", "--preset", "transformer-base"], 2, "encoder-decoder"),
-    "unknown flag": (["train", "{0}/text.txt", "--stepz", "3"], 2, "--stepz"),
-    "unknown command": (["trian"], 2, "trian"),
-    "no number": (["train", "{0}/text.txt", "--steps", "many"], 2, "--steps"),
+    "unknown flag": (["train", "{0}/text.txt", "--stepz", "3"], 2, "no option --stepz (did you mean '--steps'?)"),
+    "a missing argument": (["generate"], 2, "RUN is missing (see lm generate --help)"),
+    "a prompt without quotes": (["generate", "{0}/run", "It", "was"], 2, "unexpected 'was'; put a text of several"),
+    "no value": (["train", "{0}/text.txt", "--steps"], 2, "--steps needs a value"),
+    "no sample": (["generate", "{0}/run", "x", "-n", "0"], 2, "--samples must be at least 1, not 0"),
+    "broken settings": (["train", "{0}/text.txt", "--config", "{0}/broken.toml"], 2, "broken.toml: not TOML"),
+    "missing settings": (["train", "{0}/text.txt", "--config", "{0}/none.toml"], 1, "none.toml: no such file"),
+    "a prompt that is not UTF-8": (["generate", "{0}/run", "--prompt-file", "{0}/latin1.txt"], 1, "it could be CP125"),
+    "attention to nothing": (["attention", "{0}/run", " "], 2, "there is no text to look at"),
+    "measuring an empty file": (["perplexity", "{0}/run", "{0}/empty.txt"], 1, "empty.txt: nothing to score"),
+    "unknown command": (["trian"], 2, "no command 'trian' (did you mean 'train'?)"),
+    "no number": (["train", "{0}/text.txt", "--steps", "many"], 2, "--steps must be a whole number, not 'many'"),
     "negative size": (["train", "{0}/text.txt", "--d-model", "-8"], 2, "d_model must be at least 1, not -8"),
     "zero steps": (["train", "{0}/text.txt", "--steps", "0"], 2, "steps must be at least 1, not 0"),
     "two lengths": (["train", "{0}/text.txt", "--steps", "3", "--epochs", "1"], 2, "only one of --steps, --epochs"),
@@ -40,8 +49,13 @@ CASES = {
     "measuring a binary file": (["perplexity", "{0}/run", "{0}/binary.bin"], 1, "binary.bin"),
     "measuring invalid UTF-8": (["perplexity", "{0}/run", "{0}/latin1.txt"], 1, "latin1.txt: not valid UTF-8 at byte offset 3"),
     "a stride beyond the context": (["perplexity", "{0}/run", "{0}/text.txt", "--stride", "99"], 2, "stride"),
+    "a run almost": (["perplexity", "{0}/rum", "{0}/text.txt"], 1, "rum: no such run (did you mean 'run'?)"),
+    "a step that is not there": (["generate", "{0}/run/checkpoints/step-7", "x"], 1, "no such checkpoint; there is step-30"),
+    "the mean of no run": (["average", "{0}/nowhere", "-o", "{0}/mean"], 1, "nowhere: no such run"),
+    "examples that are text": (["train", "{0}/text.txt", "--supervised"], 1, "the JSON Lines (.jsonl) that --supervised reads"),
+    "a folder with a run as text": (["train", "{0}", "--kind", "byte"], 1, "run: is a run, not a text"),
     "information on nothing": (["info", "{0}/nowhere"], 1, "nowhere: neither a run nor a preset"),
-    "a preset almost": (["info", "gtp2"], 1, "did you mean 'gpt2'"),
+    "a preset almost": (["info", "gtp2"], 2, "did you mean 'gpt2'"),
 }  # fmt: skip
 
 
@@ -50,6 +64,7 @@ def files(place):
     (place / "binary.bin").write_bytes(b"\x7fELF\x00\x01\x02" * 100)
     (place / "latin1.txt").write_bytes("Caf\xe9 au lait\n".encode("latin-1") * 50)
     (place / "empty.txt").write_text("")
+    (place / "broken.toml").write_text("[model\n")
     (place / "short.txt").write_text("too short\n")
     assert run(["prepare", str(place / "text.txt"), "-o", str(place / "tokens"), "--kind", "char"]) in (0, 1)
     assert run(["tokenizer", "train", str(place / "text.txt"), "-o", str(place / "other.json"), "--kind", "byte"]) == 0

@@ -141,7 +141,7 @@ def test_a_file_of_settings_and_flags_that_win(place):
     config = json.loads((place / "set" / "config.json").read_text())
     assert (config["preset"], config["plan"]["steps"], config["training"]["batch_size"]) == ("nanogpt-cpu", 4, 3)
     assert config["model"]["positions"] == "learned"
-    assert "one two|" in done.stderr
+    assert '"one two" goes on "' in done.stderr
 
 
 def test_training_goes_on_from_the_weights_of_another_run(place, capsys):
@@ -155,8 +155,12 @@ def test_training_goes_on_from_the_weights_of_another_run(place, capsys):
     ]
     assert losses[0] < losses[1] - 0.5
     capsys.readouterr()
-    assert run(["train", text, "--from", source, "--d-model", "64", "-o", str(place / "wide")]) == 2
-    assert "don't fit this model" in capsys.readouterr().err
+    assert run(["train", text, "--from", source, "--d-model", "64", "--dropout", "0.1",
+                "-o", str(place / "wide")]) == 2  # fmt: skip
+    said = capsys.readouterr().err
+    assert "don't fit this model: d_model is 64 here and 32 in" in said
+    assert "corpus " not in said
+    assert not (place / "wide").exists()
 
 
 def test_resume_alone_goes_on_with_the_newest_unfinished_run(place, monkeypatch, tmp_path, capsys):
@@ -202,6 +206,14 @@ def test_plots(place, capsys, tmp_path):
     for name in ("a.png", "a.svg"):
         assert run(["plot", str(place / "run"), "--what", "learning_rate", "-o", str(tmp_path / name)]) == 0
         assert (tmp_path / name).stat().st_size > 1000
+    assert run(["plot", str(place / "run"), "-o", str(tmp_path / "new" / "a.png")]) == 0
+    capsys.readouterr()
+    (tmp_path / "empty").mkdir()
+    assert run(["plot", str(tmp_path / "empty"), str(place / "run")]) == 0
+    drawn = capsys.readouterr()
+    assert drawn.err.startswith(f"left out: {tmp_path / 'empty'}")
+    assert str(place / "run") in drawn.out
+    assert run(["plot", str(tmp_path / "empty")]) == 1
     assert run(["plot", str(place / "run"), "--what", "los"]) == 2
     assert "did you mean 'loss'" in capsys.readouterr().err
 
@@ -215,5 +227,30 @@ def test_a_run_whose_tokens_are_gone_takes_its_corpus_again_and_no_other(place, 
     assert run(["train", "--resume", str(folder), "--steps", "4"]) == 1
     assert f"lm train CORPUS --resume {folder}" in capsys.readouterr().err
     assert run(["train", str(place / "text.txt"), "--resume", str(folder), "--steps", "4"]) == 1
-    assert "not the tokens that this run was started on" in capsys.readouterr().err
+    assert "not the corpus that this run was started on; name its corpus again" in capsys.readouterr().err
     assert run(["train", str(text), "--resume", str(folder), "--steps", "4"]) == 0
+    capsys.readouterr()
+    assert run(["train", str(place / "text.txt"), "--resume", str(folder), "--steps", "6"]) == 1
+    assert f"text.txt: not the corpus that this run was started on; that was {text}" in capsys.readouterr().err
+
+
+def test_a_small_vocabulary_is_explained_only_where_it_was_made(place, capsys):
+    tokens, said = str(place / "small-tokens"), "no more pairs occur often enough"
+    assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--vocab-size", "260"]) == 0
+    shape = SMALL[:-2]
+    assert run(["train", tokens, "-o", str(place / "small"), "--steps", "2", *shape]) == 0
+    assert said not in capsys.readouterr().err
+    assert run(["train", str(place / "text.txt"), "-o", str(place / "bpe"), "--steps", "2", *shape]) == 0
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [(["--steps", "3"], True), (["--steps", "3", "--patience", "3"], False), (["--steps", "2"], False)],
+)
+def test_many_passes_over_a_small_text_are_warned_of(place, capsys, tmp_path, flags, warned):
+    """A step is 220 x 16 tokens of about 450, so that the third is beyond 20 epochs; the model has more parameters."""
+    (place / "few.txt").write_text((place / "text.txt").read_text()[:500])
+    command = ["train", str(place / "few.txt"), "-o", str(tmp_path / "run"), *SMALL, "--batch-size", "220", *flags]
+    assert run(command) == 0
+    assert ("times the same small text" in capsys.readouterr().err) is warned

@@ -84,4 +84,4 @@ def test_a_short_run_is_warned_that_compiling_takes_longer(flops, warned):
         config=RunConfig(training=TrainingConfig(compile=True)), hardware=Hardware("cpu", "float32", 1)
     )
     warnings = compiling_warnings(planned, flops)
-    assert any("--compile takes about a minute" in warning for warning in warnings) is warned
+    assert any("--compile takes a minute or more" in warning for warning in warnings) is warned

@@ -97,7 +97,6 @@ class TestWrongFiles:
         [
             (b"\xffabc", 0, "ff"),
             ("한국어".encode() + b"\xe9 caf", 9, "e9"),
-            (b"cut short \xed\x95", 10, "ed"),
             (b"a" * 5000 + b"\xc3(" + b"b" * 100, 5000, "c3"),
         ],
     )
@@ -110,12 +109,38 @@ class TestWrongFiles:
         ):
             read(written(tmp_path, data))
 
+    @pytest.mark.parametrize("block", [1, 5, 1 << 18])
+    def test_a_file_that_ends_inside_a_character_is_cut_off(
+        self, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(documents, "BLOCK_BYTES", block)
+        with pytest.raises(InputError, match=r"byte offset 6 \(0xec\): it ends inside a character"):
+            read(written(tmp_path, "한국어".encode()[:-1]))
+
+    @pytest.mark.parametrize(
+        ("text", "encoding"),
+        [
+            ("한국어 글", "cp949"),
+            ("日本語のテキスト", "shift_jis"),
+            ("中文的文本", "gb18030"),
+            ("naïve café", "cp1252"),
+        ],
+    )
+    def test_encodings_that_fit_are_named(self, text: str, encoding: str, tmp_path: Path) -> None:
+        convert = r"iconv -f ENCODING -t UTF-8 \S*corpus\.txt > NEW"
+        with pytest.raises(InputError, match=rf"{convert}; it could be .*\b{encoding.upper()}\b"):
+            read(written(tmp_path, (text + "\n").encode(encoding)))
+
+    def test_what_is_text_in_no_encoding_is_not_guessed(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="it may be no text at all"):
+            read(written(tmp_path, bytes(range(254, 0, -1))))
+
     def test_a_binary_file_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"model\.bin: looks like a binary file \(NUL byte at offset 4\)"):
             read(written(tmp_path, b"\x7fELF\x00\x01", "model.bin"))
 
     def test_utf16_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"corpus\.txt: looks like UTF-16"):
+        with pytest.raises(InputError, match=r"corpus\.txt: looks like UTF-16 .* \S*corpus\.txt > NEW$"):
             read(written(tmp_path, "text".encode("utf-16")))
 
 

@@ -83,6 +83,9 @@ class TestTokens:
     def test_an_unseen_character_names_the_file(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"corpus-1\.txt: character 'Z'"):
             prepare(sources(tmp_path, "abc", "abZ"), char_tokenizer("abc"), WHOLE, tmp_path / "out")
+        at_a_cut = "abc " * (pieces.PIECE_CHARACTERS // 4) + "Z" + " abc" * 1000
+        with pytest.raises(InputError, match=r"corpus-0\.txt: character 'Z'"):
+            prepare(sources(tmp_path, at_a_cut), char_tokenizer("abc "), WHOLE, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 

@@ -230,7 +230,7 @@ def test_patience_ends_a_run_that_learns_nothing(make_run):
     events = list(train(run))
     assert events[-1] == Stopped(9, patience_ran_out=True)
     assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).finished
-    with pytest.raises(UsageError, match="finished after 9 steps"):
+    with pytest.raises(UsageError, match="ended after 9 of 100 steps, when --patience ran out"):
         resume(run.folder)
 
 
@@ -261,6 +261,7 @@ def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
     other = dataclasses.replace(first.config, model=dataclasses.replace(first.config.model, d_model=16))
     with pytest.raises(UsageError, match="don't fit this model"):
         start(tmp_path / "third", other, byte_tokenizer, shards, weights=weights)
+    assert not (tmp_path / "third").exists()
 
 
 def test_an_evaluation_that_fails_loses_no_training(make_run, monkeypatch):
