@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lm.config import DataConfig, TokenizerConfig
-from lm.data import cache, corpus, documents, pieces, preparation, tokenizer_training
+from lm.data import cache, corpus, documents, grouping, pieces, tokenizer_training
 from lm.data.documents import Source
 from lm.data.preparation import Prepared, prepare, prepare_cached
 from lm.data.shards import SplitName, open_split
@@ -60,7 +60,7 @@ class TestTokens:
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(documents, "BLOCK_BYTES", 999)
-        monkeypatch.setattr(preparation, "_BATCH_CHARACTERS", 3000)
+        monkeypatch.setattr(grouping, "BATCH_CHARACTERS", 3000)
         monkeypatch.setattr(pieces.pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(sources(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
         assert ids(prepared)[1:-1] == elsewhere.encode(TEXT * 40)
