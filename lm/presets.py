@@ -65,7 +65,7 @@ _GPT2_TOKENIZER = {"vocab_size": 50257}
 _LLAMA_TRAINING = {"batch_size": 128, "steps": 100_000, "learning_rate": 5e-4, "warmup_steps": 1000}
 _TRANSFORMER_TRAINING = {
     "batch_tokens": 25_000, "steps": 100_000, "schedule": "inverse-sqrt", "warmup_steps": 4000,
-    "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0, "clip": 0.0,
+    "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0, "clip": 0.0, "label_smoothing": 0.1,
 }  # fmt: skip
 
 PRESETS: dict[str, Preset] = {
@@ -139,8 +139,8 @@ PRESETS: dict[str, Preset] = {
         {"vocab_size": 4000},
         parallel={"bpe_dropout": 0.1, "bpe_dropout_until": 0.8},
         training={
-            "batch_tokens": 3072, "epochs": 45.0, "learning_rate": 3e-3, "schedule": "linear",
-            "final_learning_rate": 0.0, "warmup_steps": 400, "beta2": 0.98, "label_smoothing": 0.1, "ema": 0.9995,
+            "optimizer": "muon", "batch_tokens": 3072, "epochs": 45.0, "learning_rate": 3e-3, "schedule": "linear",
+            "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98, "label_smoothing": 0.1, "ema": 0.998,
             "evaluate_every": 1000, "best_by": "bleu",
         },
     ),

@@ -1,27 +1,28 @@
 """Supervised fine-tuning from a pre-trained model against training from scratch, on a labelled task of the stories.
 
-    python -m tests.benchmarks.supervised [--pretraining 800] [--steps 100 200 300] [--questions 120]
+    python -m tests.benchmarks.supervised [--pretraining 1500] [--steps 80 120 160] [--seeds 0 1 2]
 
-The task: given two neighbouring paragraphs of a story, name the plot (one of sixteen) that the story was made along,
-which the generator knows and no story says. Examples are from `train.txt`, questions from `heldout.txt`, whose
-combinations of hero, plot and thing are not in `train.txt`. The preset tiny is pre-trained on `train.txt` without
-labels; then it and a model with random weights learn the task in the same way, on the same batches. Prints, for runs
-of some lengths, each with its whole schedule, the share of questions that greedy generation answers with exactly the
-label.
+The task: given a sentence of a story that names one of its characters and has no pronoun, say which pronoun is theirs
+(he, she or they), which the grammar of the stories knows and the sentence does not say. Examples are from `train.txt`,
+questions from `heldout.txt`. The preset tiny is pre-trained on `train.txt` without labels; then it and models with
+random weights learn the task in the same way, on the same batches. Prints, for runs of some lengths, each with its
+whole schedule, the share of questions that greedy generation answers with exactly the label: mean and range over seeds.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import random
+import re
+import statistics
 import tempfile
 from pathlib import Path
 
 import torch
 
 from corpora.stories import corpus as stories
+from corpora.stories.lexicon import NAMES
 from lm.config import RunConfig, SamplingConfig
 from lm.data import cache, documents, preparation
 from lm.data import corpus as corpora
@@ -34,31 +35,28 @@ from lm.training.run import Run, start
 from lm.training.trainer import train
 
 CORPUS = Path(stories.__file__).parent
+LONGEST = 140  # characters
+TELLING = re.compile(
+    r"\b(he|she|they|his|hers?|him|theirs?|them|himself|herself|themselves|boy|girl|child)\b", re.IGNORECASE
+)
 Question = tuple[str, str]
 
 
-def questions() -> tuple[list[Question], list[Question]]:
-    """(passage, name of the plot) of `train.txt` and of `heldout.txt`."""
-    texts = {
-        name: set((CORPUS / f"{name}.txt").read_text().removesuffix("\n").split(f"\n{stories.SEPARATOR}\n"))
-        for name in ("train", "heldout")
-    }
-    found: dict[str, list[Question]] = {name: [] for name in texts}
-    left = sum(map(len, texts.values()))
-    for story in stories.stories(stories.SEED):
-        for name, members in texts.items():
-            if story.text in members:
-                neighbours = itertools.pairwise(story.text.split("\n\n"))
-                found[name] += [("\n\n".join(passage), story.scheme) for passage in neighbours]
-                left -= 1
-        if not left:
-            return found["train"], found["heldout"]
-    raise AssertionError("the stories never end")
+def questions(file: str) -> list[Question]:
+    """(sentence, pronoun of the one it names) of a file of stories."""
+    pronouns = {name: pronoun for world in NAMES.values() for pronoun, names in world.items() for name in names}
+    text = (CORPUS / f"{file}.txt").read_text()
+    found = set()
+    for sentence in re.split(r"(?<=[.!?\"])\s+", text):
+        names = {word for word in re.findall(r"\w+", sentence) if word in pronouns}
+        if len(names) == 1 and len(sentence) < LONGEST and not TELLING.search(sentence):
+            found.add((sentence, pronouns[names.pop()]))
+    return sorted(found)
 
 
 def pretrained(folder: Path, steps: int) -> Run:
     """The preset tiny after some steps on the stories, without labels."""
-    config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}, "hardware": {"dtype": "float32"}})
+    config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}})
     sources = documents.resolve([str(CORPUS / "train.txt")])
     tokenizer = cache.train_tokenizer(corpora.survey(sources, config.data), config.tokenizer)
     tokens = preparation.prepare(sources, tokenizer, config.data, folder / "tokens").folder
@@ -68,13 +66,11 @@ def pretrained(folder: Path, steps: int) -> Run:
     return run
 
 
-def settings(steps: int, rate: float) -> RunConfig:
+def settings(steps: int, rate: float, seed: int = 0) -> RunConfig:
     """How both models learn the task."""
     training = {"steps": steps, "learning_rate": rate, "evaluate_every": 0, "warmup_steps": 20, "schedule": "linear"}
-    return resolve(
-        "tiny",
-        {"training": training, "data": {"supervised": True, "validation": "0"}, "hardware": {"dtype": "float32"}},
-    )
+    data = {"supervised": True, "validation": "0"}
+    return resolve("tiny", {"training": {**training, "seed": seed}, "data": data})
 
 
 def learned(run: Run, asked: list[Question]) -> float:
@@ -104,13 +100,17 @@ def accuracy(run: Run, asked: list[Question]) -> float:
 def main() -> None:
     """Print a row for each number of steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pretraining", type=int, default=800)
-    parser.add_argument("--steps", type=int, nargs="+", default=[100, 200, 300])
-    parser.add_argument("--questions", type=int, default=120)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--pretraining", type=int, default=1500)
+    parser.add_argument("--steps", type=int, nargs="+", default=[80, 120, 160])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--examples", type=int, default=2000)
+    parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
     given = parser.parse_args()
-    examples, asked = questions()
-    asked = random.Random(0).sample(asked, min(given.questions, len(asked)))
+    chance = random.Random(0)
+    examples, asked = questions("train"), questions("heldout")
+    examples = chance.sample(examples, min(given.examples, len(examples)))
+    asked = chance.sample(asked, min(given.questions, len(asked)))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
@@ -120,14 +120,22 @@ def main() -> None:
         sources = documents.resolve([str(folder / "task.jsonl")], supervised=True)
         task = preparation.prepare(sources, base.tokenizer, settings(1, 1.0).data, folder / "examples").folder
         print(
-            f"{len(examples)} examples, {len(asked)} questions; {given.pretraining} steps of pre-training", flush=True
+            f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True
         )
-        print("steps  pre-trained  from scratch")
+        print("steps       pre-trained      from scratch")
         for steps in given.steps:
-            config = settings(steps, given.learning_rate)
-            tuned = start(folder / f"tuned-{steps}", config, base.tokenizer, task, weights=weights)
-            scratch = start(folder / f"scratch-{steps}", config, base.tokenizer, task)
-            print(f"{steps:>5}  {learned(tuned, asked):>11.1%}  {learned(scratch, asked):>12.1%}", flush=True)
+            found = []
+            for kind, initial in (("tuned", weights), ("scratch", None)):
+                runs = [
+                    start(
+                        folder / f"{kind}-{steps}-{seed}", settings(steps, given.learning_rate, seed),
+                        base.tokenizer, task, weights=initial,
+                    )
+                    for seed in given.seeds
+                ]  # fmt: skip
+                found.append([learned(run, asked) for run in runs])
+            cells = (f"{statistics.mean(each):.1%} ({min(each):.0%}-{max(each):.0%})" for each in found)
+            print(f"{steps:>5}  " + "  ".join(f"{cell:>16}" for cell in cells), flush=True)
 
 
 if __name__ == "__main__":
