@@ -187,8 +187,8 @@ class _Translators:
 
         if self.language is not None:
             return self.language
-        tag = direction(model.source_tokenizer, language_of_file(self.target))
-        return None if tag is None else tag[2:-1]
+        told = language_of_file(self.target)
+        return None if direction(model.source_tokenizer, told) is None else told
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:

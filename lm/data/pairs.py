@@ -96,7 +96,7 @@ class PairData:
         rows: int | None = None,
         seed: int,
         context: int | None = None,
-        dropout_samples: int | None = None,
+        steps: int | None = None,
     ) -> None:
         """Batches of the pairs in a folder.
 
@@ -107,7 +107,8 @@ class PairData:
             rows: most pairs of a batch.
             seed: of the order and of BPE dropout.
             context: most positions of a row. A sentence that BPE dropout makes longer is left as it is.
-            dropout_samples: BPE dropout ends with the pool in which so many samples are consumed [default: never].
+            steps: planned for the run; BPE dropout ends with the pool in which the share of them is over that the
+                settings say, and never where this is not known.
 
         Raises:
             InputError: there are no pairs, or a pair is too long for the context.
@@ -116,7 +117,7 @@ class PairData:
         if batch_tokens is None and rows is None:
             raise UsageError("batches of pairs need a size (--batch-tokens, --batch-size)")
         self._stored, self._limits, self._context = stored, (batch_tokens, rows), context
-        self._dropout, self._dropout_samples = config.bpe_dropout, dropout_samples
+        self._dropout = config.bpe_dropout
         self._directions = _directions(stored, bidirectional=config.bidirectional)
         self._key = mix(np.array([seed], dtype=np.uint64))
         splits = stored.manifest.splits
@@ -141,6 +142,9 @@ class PairData:
         self._planned: tuple[tuple[int, int, bool], _Plan] | None = None
         batches = len(self._plan(0, 0, dropout=self._dropout > 0).ends)
         self.steps_per_epoch = batches * self.samples / int(self._pools[1])
+        self._dropout_samples: int | None = None
+        if steps is not None and config.bpe_dropout_until < 1.0:
+            self._dropout_samples = round(config.bpe_dropout_until * steps / self.steps_per_epoch * self.samples)
 
     def batch(self, consumed: int) -> Batch:
         """The pairs that follow `consumed` ones; what is left of a batch, if these end within it."""

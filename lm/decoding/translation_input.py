@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
+from lm.data.parallel import tags
 from lm.data.tokenizer import Tokenizer
 from lm.decoding.generate import end_ids
 from lm.errors import UsageError
@@ -77,13 +78,17 @@ def tag_of(tokenizer: Tokenizer, to: str | None) -> list[int]:
     Raises:
         UsageError: it needs one and there is none, or not this one.
     """
-    tags = {name[2:-1]: index for name, index in tokenizer.special_tokens.items() if name.startswith("<2")}
-    if to is None and tags:
-        raise UsageError(f"this model translates into {', '.join(sorted(tags))}; say into which (--to)")
-    if to is not None and to not in tags:
-        known = f"this model translates into {', '.join(sorted(tags))}" if tags else "this model has one direction"
+    languages = tags(tokenizer)
+    if to is None and languages:
+        raise UsageError(f"this model translates into {', '.join(sorted(languages))}; say into which (--to)")
+    if to is not None and to not in languages:
+        known = (
+            f"this model translates into {', '.join(sorted(languages))}"
+            if languages
+            else "this model has one direction"
+        )
         raise UsageError(f"{known}: there is no --to {to}")
-    return [] if to is None else [tags[to]]
+    return [] if to is None else [languages[to]]
 
 
 def line_of(

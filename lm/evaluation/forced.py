@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lm.data.aligned import Pair
-from lm.data.parallel import tag
+from lm.data.parallel import tag, tags
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import Tally
@@ -41,11 +41,11 @@ def direction(tokenizer: Tokenizer, language: str | None) -> str | None:
     Raises:
         UsageError: the model has several directions, and this is none of them.
     """
-    tags = [name for name in tokenizer.special_tokens if name.startswith("<2")]
-    if not tags:
+    languages = tags(tokenizer)
+    if not languages:
         return None
-    if language is None or tag(language) not in tags:
-        known = ", ".join(name[2:-1] for name in tags)
+    if language is None or language not in languages:
+        known = ", ".join(languages)
         asked = "say which language to translate into" if language is None else f"not into {language!r}"
         raise UsageError(f"the run translates into {known}: {asked} (--to)")
     return tag(language)

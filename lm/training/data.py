@@ -54,23 +54,16 @@ def is_supervised(folder: Path) -> bool:
 
 
 def _open_pairs(folder: Path, config: RunConfig, steps: int | None) -> PairData:
-    training, stored = config.training, open_pairs(folder)
-
-    def data(dropout_samples: int | None) -> PairData:
-        return PairData(
-            stored,
-            config.parallel,
-            batch_tokens=training.batch_tokens,
-            rows=training.batch_size if training.batch_tokens is None else None,
-            seed=training.seed,
-            context=config.model.context_length if config.model.positions == "learned" else None,
-            dropout_samples=dropout_samples,
-        )
-
-    whole, until = data(None), config.parallel.bpe_dropout_until
-    if steps is None or not config.parallel.bpe_dropout or until == 1.0:
-        return whole
-    return data(round(until * steps / whole.steps_per_epoch * whole.samples))
+    training = config.training
+    return PairData(
+        open_pairs(folder),
+        config.parallel,
+        batch_tokens=training.batch_tokens,
+        rows=training.batch_size if training.batch_tokens is None else None,
+        seed=training.seed,
+        context=config.model.context_length if config.model.positions == "learned" else None,
+        steps=steps,
+    )
 
 
 def data_key(folder: Path) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from lm.config import SamplingConfig, TranslationConfig
 from lm.data.pairs import PairData
+from lm.data.parallel import tags
 from lm.decoding.generate import Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
@@ -86,7 +87,7 @@ def _translate(run: Run, sources: Sequence[tuple[str, int | None]]) -> list[str]
     """Greedy translations of sentences, in order; each comes with the token that asks for its language, if any."""
     assert isinstance(run.model, EncoderDecoder)
     model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
-    languages = {index: name[2:-1] for name, index in run.tokenizer.special_tokens.items()}  # <2de>
+    languages = {index: language for language, index in tags(run.tokenizer).items()}
     found: dict[tuple[str, int | None], str] = {}
     for tag in {tag for _, tag in sources}:
         mine = [source for source in sources if source[1] == tag]

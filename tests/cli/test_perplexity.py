@@ -35,19 +35,6 @@ def texts(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def report(capsys):
-    """Runs `lm perplexity … --json`; returns what it printed."""
-
-    def succeed(*arguments) -> dict:
-        code = run(["perplexity", *map(str, arguments), "--json"])
-        output = capsys.readouterr()
-        assert code == 0, output.err
-        return json.loads(output.out)
-
-    return succeed
-
-
 def test_files_and_their_total_are_reported(report, runs, texts):
     reported = report(runs["bpe"], texts)
     a, b = reported["files"]

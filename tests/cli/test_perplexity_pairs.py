@@ -1,4 +1,3 @@
-import json
 import math
 
 import pytest
@@ -17,17 +16,6 @@ def files(tmp_path):
     wrong = [" ".join(reversed(target.split())) for _, target in known]
     (tmp_path / "wrong.de").write_text("".join(f"{target}\n" for target in wrong))
     return tmp_path
-
-
-@pytest.fixture
-def report(capsys):
-    def succeed(*arguments) -> dict:
-        code = run(["perplexity", *map(str, arguments), "--json"])
-        output = capsys.readouterr()
-        assert code == 0, output.err
-        return json.loads(output.out)
-
-    return succeed
 
 
 def test_right_translations_are_expected_and_wrong_ones_are_not(report, translation_run, files):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -187,7 +188,7 @@ def test_dropout_differs_by_epoch_pair_and_place(stored: StoredPairs) -> None:
 def test_dropout_ends(stored: StoredPairs) -> None:
     whole = data(stored, PLAIN)
     dropping = data(stored, DROPPING)
-    ending = data(stored, DROPPING, dropout_samples=dropping.samples)
+    ending = data(stored, dataclasses.replace(DROPPING, bpe_dropout_until=0.5), steps=2 * dropping.steps_per_epoch)
     assert ending.steps_per_epoch == dropping.steps_per_epoch
     assert all(equal(*both) for both in zip(epoch(ending), epoch(dropping), strict=True))
     assert all(equal(*both) for both in zip(epoch(ending, 1), epoch(whole, 1), strict=True))
