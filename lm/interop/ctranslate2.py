@@ -18,7 +18,6 @@ from lm.data.tokenizer import FILE_NAME, Tokenizer
 from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention
 from lm.model.block import Block, FeedForward, Stack
-from lm.model.positions import Embedding
 from lm.model.transformer import EncoderDecoder
 
 _LEAST_POSITIONS = 2048
@@ -53,7 +52,8 @@ def export(
         (spec.decoder, model.embedding, spec.decoder.embeddings),
     ):
         table.weight = _array(embedding.tokens.weight)
-        part.position_encodings.encodings = _positions(embedding, model.config)
+        if embedding.positions is not None:
+            part.position_encodings.encodings = _positions(embedding.positions, embedding.tokens.weight, model.config)
         part.scale_embeddings = model.config.scale_embeddings
     spec.decoder.projection.weight = _array(model.output_weight)
     spec.register_source_vocabulary(_names(source_tokenizer or tokenizer, len(source_embedding.tokens.weight)))
@@ -75,7 +75,7 @@ def export(
 def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Refuse what CTranslate2 cannot run."""
     refused = {
-        "positions": config.positions in {"rotary", "none"},
+        "positions": config.positions == "none",
         "activation": config.activation not in _ACTIVATIONS,
         "qk_norm": config.qk_norm,
         "n_kv_heads": config.kv_heads != config.n_heads,
@@ -96,13 +96,17 @@ def _specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has
         from ctranslate2.specs import common_spec, transformer_spec  # noqa: PLC0415 (an optional dependency)
     except ImportError:
         raise UsageError("export to CTranslate2 needs its package: pip install ctranslate2") from None
-    return transformer_spec.TransformerSpec.from_config(
-        (config.n_encoder_layers, config.n_layers),
-        config.n_heads,
-        pre_norm=config.norm_position == "pre",
-        activation=common_spec.Activation[_ACTIVATIONS[config.activation]],
-        ffn_glu=config.activation == "swiglu",
-        rms_norm=config.norm == "rmsnorm",
+    blocks: dict[str, Any] = {
+        "pre_norm": config.norm_position == "pre",
+        "activation": common_spec.Activation[_ACTIVATIONS[config.activation]],
+        "ffn_glu": config.activation == "swiglu",
+        "rms_norm": config.norm == "rmsnorm",
+    }
+    if config.positions == "rotary":  # in self-attention only; where it is, nothing is added to the embeddings
+        blocks |= {"rotary_dim": config.head_size, "rotary_interleave": False, "rotary_base": config.rope_base}
+    return transformer_spec.TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **blocks),
+        transformer_spec.TransformerDecoderSpec(config.n_layers, config.n_heads, **blocks),
     )
 
 
@@ -151,11 +155,10 @@ def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None
         spec.bias = _array(linear.bias[rows])
 
 
-def _positions(embedding: Embedding, config: ModelConfig) -> Array:
+def _positions(positions: nn.Module, tokens: Tensor, config: ModelConfig) -> Array:
     """(positions, d_model)."""
     length = config.context_length if config.positions == "learned" else max(_LEAST_POSITIONS, config.context_length)
-    assert embedding.positions is not None
-    return _array(embedding.positions(0, length, embedding.tokens.weight.device))
+    return _array(positions(0, length, tokens.device))
 
 
 def _names(tokenizer: Tokenizer, size: int) -> list[str]:

@@ -20,6 +20,8 @@ SHAPES = {
     "pre-norm": {"activation": "gelu", "bias": True, "scale_embeddings": True},
     "half sinusoids, no bias": {"positions": "sinusoidal-half", "activation": "gelu-tanh", "n_layers": 1},
     "learned, two vocabularies": {"positions": "learned", "activation": "relu", "source_vocab_size": 300},
+    "rotary": {"positions": "rotary", "rope_base": 500.0, "activation": "gelu", "bias": True},
+    "rotary, gated": {"positions": "rotary", "norm": "rmsnorm", "activation": "swiglu", "scale_embeddings": True},
     "gated": {"norm": "rmsnorm", "activation": "swiglu", "tie_embeddings": False},
 }
 
@@ -82,9 +84,25 @@ def test_both_translate_alike(beam, tmp_path):
     assert equal >= 99
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_both_translate_alike_with_random_weights(beam, positions, tmp_path):
+    model, sources, longest = make_model(positions=positions, rope_base=500.0), lines(40, seed=3), 12
+    theirs = exported(model, tmp_path).translate_batch(
+        [spelled(model, source) for source in sources], beam_size=beam, return_scores=True, max_decoding_length=longest,
+        min_decoding_length=0,  # else no first token is the end, and the others' probabilities are larger for it
+    )  # fmt: skip
+    config = TranslationConfig(beam=beam, max_length_ratio=0, max_length_extra=longest)
+    for result, other in zip(Translator([model], config).translate(sources), theirs, strict=True):
+        best = result.translations[0]
+        assert best.score == pytest.approx(other.scores[0], abs=1e-4)
+        tokens = [model.tokenizer.token(token) for token in best.tokens if token != model.tokenizer.end_of_text]
+        assert tokens == other.hypotheses[0]
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"positions": "rotary"}, "positions 'rotary'"), ({"activation": "relu2"}, "activation 'relu2'"),
+    [({"positions": "none"}, "positions 'none'"), ({"activation": "relu2"}, "activation 'relu2'"),
      ({"qk_norm": True}, "qk_norm True"), ({"n_kv_heads": 2}, "n_kv_heads 2"), ({"softcap": 30.0}, "softcap 30.0"),
      ({"value_residual": True}, "value_residual True"), ({"embedding_shortcut": True}, "embedding_shortcut True")],
 )  # fmt: skip
