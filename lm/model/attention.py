@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -106,6 +108,28 @@ def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     if torch.compiler.is_compiling() or bool(sees_nothing.any()):
         weights = weights.masked_fill(sees_nothing, 0.0)
     return weights
+
+
+def _by_head(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """(batch, length, sum(heads)·head) -> views (batch, heads[i], length, head)."""
+    return projected.unflatten(-1, (sum(heads), -1)).transpose(1, 2).split(heads, dim=1)
+
+
+class _Heads(torch.autograd.Function):
+    """`_by_head` as copies that lie as the products want them; their gradients are written side by side at once."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:  # noqa: ANN401 (torch's own)
+        ctx.heads = heads
+        return tuple(part.clone(memory_format=torch.contiguous_format) for part in _by_head(projected, heads))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        batch, _, length, head = gradients[0].shape
+        of_projected = gradients[0].new_empty(batch, length, sum(ctx.heads) * head)
+        for part, gradient in zip(_by_head(of_projected, ctx.heads), gradients, strict=True):
+            part.copy_(gradient)
+        return of_projected, None
 
 
 class KeyValueCache:
@@ -272,8 +296,9 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
         """(batch, length, sum(heads)·head) -> one (batch, heads[i], length, head) each."""
-        parts = projected.unflatten(-1, (sum(heads), self.head_size)).transpose(1, 2)
-        return parts.split(heads, dim=1)
+        if projected.requires_grad:
+            return _Heads.apply(projected, heads)  # type: ignore[no-untyped-call]
+        return _by_head(projected, heads)
 
     @staticmethod
     def _normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:

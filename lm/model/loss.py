@@ -76,12 +76,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), device=hidden.device)
         limit = _LOGITS_ON_CPU if hidden.device.type == "cpu" else _LOGITS_ON_GPU
         rows = max(_FEWEST_ROWS, limit // len(weight))
-        buffer = matrix.new_empty(min(rows, len(places)), len(weight))  # fresh memory for each part would cost more
+        most = min(rows, len(places))  # fresh memory for each part would cost more than the arithmetic
+        products = matrix.new_empty(most, len(weight))
+        probabilities = torch.empty(most, len(weight), device=hidden.device)
         for start in range(0, len(places), rows):
             part = slice(start, start + rows)
-            logits = torch.mm(inputs[part], matrix.T, out=buffer[: len(places) - start])
-            nats, gradient = _surprisal_and_gradient(logits, wanted[part], smoothing, softcap)
-            total += nats
+            logits = torch.mm(inputs[part], matrix.T, out=products[: len(places) - start])
+            gradient = probabilities[: len(logits)]
+            total += _surprisal_and_gradient(logits, wanted[part], smoothing, softcap, gradient)
             if wants_gradient:
                 of_logits = logits.copy_(gradient)
                 torch.mm(of_logits, matrix, out=of_inputs[part])
@@ -95,23 +97,27 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return of_hidden * of_total, of_weight * of_total, None, None, None, None
 
 
-def _surprisal_and_gradient(logits: Tensor, targets: Tensor, smoothing: float, softcap: float) -> tuple[Tensor, Tensor]:
-    """Summed smoothed surprisal of (rows, 1) targets, and its gradient by the (rows, vocabulary) logits, in float32.
+def _surprisal_and_gradient(
+    logits: Tensor, targets: Tensor, smoothing: float, softcap: float, gradient: Tensor
+) -> Tensor:
+    """Summed smoothed surprisal of (rows, 1) targets; writes its float32 gradient by the (rows, vocabulary) logits.
 
     With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax less these. Behind
     a soft cap it is 1 - tanh² times that, and the logits, if they are float32, are overwritten.
+
+    The softmax is the only pass that takes exponentials: the largest logit and its probability, which is at least 1/V,
+    say what the logarithm of the sum is.
     """
     size = logits.shape[-1]
     if softcap:
         logits = logits.float().div_(softcap).tanh_().mul_(softcap)
-    log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
-    nats = (smoothing - 1) * log_probabilities.gather(1, targets).sum()
+    torch.softmax(logits, -1, dtype=torch.float32, out=gradient)
+    log_sum = logits.amax(-1, keepdim=True).float() - gradient.amax(-1, keepdim=True).log()
+    nats = (1 - smoothing) * (log_sum - logits.gather(1, targets).float()).sum()
     if smoothing:
-        nats -= smoothing / size * log_probabilities.sum()
-    gradient = log_probabilities.exp_()
-    if smoothing:
+        nats += smoothing * (log_sum - logits.mean(-1, keepdim=True, dtype=torch.float32)).sum()
         gradient.sub_(smoothing / size)
     gradient.scatter_add_(1, targets, torch.full_like(targets, smoothing - 1, dtype=gradient.dtype))
     if softcap:
         gradient.addcmul_(gradient, logits.div_(softcap).square_(), value=-1)
-    return nats, gradient
+    return nats
