@@ -6,9 +6,11 @@ import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from lm.errors import UsageError
+from lm.errors import TrainingError, UsageError
 
 COMPILATION_SECONDS = 60.0
 """About what it takes before the first step; 90 s were measured for the preset tiny on two cores."""
@@ -33,3 +35,18 @@ def check_compiler(device: str) -> None:
         raise UsageError(
             f"--compile needs Python's headers, and {headers} has no Python.h: install them, or leave it out"
         )
+
+
+@contextmanager
+def failures_in_a_line() -> Iterator[None]:
+    """TrainingError where the compiler, or what torch wrote for it, fails on a model."""
+    from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415 (takes a second, and only to compile)
+
+    try:
+        yield
+    except TorchDynamoException as error:
+        first, *rest = str(error).strip().splitlines()
+        reason = f"{first} {rest[0]}" if rest and first.endswith(":") else first
+        raise TrainingError(
+            f"torch.compile fails on this model ({reason}); saved checkpoints are untouched: go on with --no-compile"
+        ) from error
