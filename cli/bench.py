@@ -14,7 +14,7 @@ from cli.options import Given, takes
 from lm.config import HardwareConfig, RunConfig
 from lm.errors import InputError, UsageError
 from lm.options import suggestion
-from lm.presets import PRESETS, resolve
+from lm.presets import PRESETS, is_preset, resolve
 
 if TYPE_CHECKING:
     from lm.benchmark.limits import Limits
@@ -113,7 +113,7 @@ def bench(
 
 def _config(name: str, given: Given) -> RunConfig:
     """A preset on the hardware asked for."""
-    if name not in PRESETS:
+    if not is_preset(name):
         raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; `lm info` lists presets")
     config = resolve(name, given)
     if config.model.is_encoder_decoder:

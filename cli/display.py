@@ -23,7 +23,7 @@ from cli.colours import BARS
 from cli.curves import sparkline
 from cli.surprisal import visible
 from cli.wrapping import hanging
-from lm.training.events import Evaluation, Sample, Step, Stopped
+from lm.training.events import Decay, Evaluation, Sample, Step, Stopped
 
 if TYPE_CHECKING:
     from lm.training.events import Event
@@ -185,6 +185,10 @@ class TrainingDisplay:
             prompt, text = (re.sub(r"\s+", " ", part) for part in (event.prompt, event.text))
             shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" goes on "{text}"'
             self._line(visible(f"step {event.step:>6,}  {shown}"))
+        elif isinstance(event, Decay):
+            self.steps = event.steps
+            self.progress.update(self.task, total=event.steps)
+            self._line(f"step {event.step:>6,}  the learning rate falls from here to the end, step {event.steps:,}")
         elif isinstance(event, Stopped) and event.patience_ran_out:
             self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):

@@ -13,7 +13,7 @@ from cli import completion
 from lm.config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.options import suggestion
-from lm.presets import PRESETS, resolve
+from lm.presets import PRESETS, is_preset, resolve
 
 
 def info(
@@ -75,7 +75,7 @@ def _describe(target: str) -> dict[str, Any]:
 
 def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
     """The configuration that a name means, and for a run how far it has come."""
-    if target in PRESETS and not Path(target).exists():
+    if is_preset(target) and not Path(target).exists():
         return resolve(target), {}
     if not Path(target).exists():
         hint = suggestion(target, PRESETS)  # of what is nearly a preset the command line is wrong, else a file missing

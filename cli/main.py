@@ -15,6 +15,7 @@ from cli import (
     attention,
     average,
     bench,
+    clock,
     corpus,
     demo,
     evaluate,
@@ -96,6 +97,7 @@ def options(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped)."""
+    clock.begin()
     try:
         return app(train.newest_by_default(arguments) or ["--help"], prog_name="lm", standalone_mode=False) or 0
     except LMError as error:

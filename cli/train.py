@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import parallel_corpus, text_corpus
+from cli import clock, parallel_corpus, text_corpus
 from cli import training_flags as flags
 from cli.options import Given, takes
 from cli.parallel_corpus import ParallelFiles
@@ -52,6 +52,7 @@ def train(
     validation_target: parallel_corpus.ValidationTarget = None,
     out: flags.Out = None,
     preset: flags.Preset = None,
+    depth: flags.Depth = None,
     config: flags.Config = None,
     weights: flags.Weights = None,
     tokenizer: flags.Tokenizer = None,
@@ -71,6 +72,7 @@ def train(
 
     Examples:
       lm train book.txt
+      lm train book.txt --budget 10m
       lm train texts/ --preset small --epochs 3 -o runs/novel
       lm train letters.txt --from runs/novel --steps 200 --learning-rate 3e-4 -o runs/letters
       lm train questions.jsonl --supervised --from runs/novel --epochs 3 -o runs/answers
@@ -84,20 +86,37 @@ def train(
     files = ParallelFiles(source or (), target or (), pairs or (), validation_source, validation_target)
     if corpus and files:
         raise UsageError("a run learns from a text or from pairs: give either a corpus, or --source and --target")
+    if depth:
+        if preset and "preset" not in given.environment:
+            raise UsageError(f"--depth {depth} is the preset depth-{depth}: leave out --preset")
+        preset = f"depth-{depth}"
     if resume:
-        planned = {"out": out, "preset": preset, "config": config, "weights": weights, "tokenizer": tokenizer}
+        planned = {
+            "out": out,
+            "preset": preset,
+            "depth": depth,
+            "config": config,
+            "weights": weights,
+            "tokenizer": tokenizer,
+        }
         if any(value and name not in given.environment for name, value in planned.items()):
             raise UsageError("--resume goes on with a run as it was planned: it takes no folder, preset or tokenizer")
         run = _resumed(resume, corpus or [], files, given)
     else:
+        if files and given["training"].get("budget"):
+            raise UsageError(
+                "a budget is for texts; say how long to learn from pairs by --epochs or --steps (--budget)"
+            )
         if not corpus and not files:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
-        settings = _settings(preset, config, weights, given, default=default)
+        settings = _settings(preset, config, weights, given, default=default, corpus=corpus or [])
         if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):
             flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
             raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
-        run = _started(corpus or [], files, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
+        run = _started(
+            corpus or [], files, settings, given=given, out=out, tokenizer=tokenizer or weights, weights=weights
+        )
     signal_number = _train(run, tensorboard=tensorboard)
     if as_json:
         print(json.dumps(_summary(run)))
@@ -105,8 +124,19 @@ def train(
         raise typer.Exit(128 + signal_number)
 
 
-def _settings(preset: str | None, file: Path | None, weights: Path | None, given: Given, *, default: str) -> RunConfig:
-    """What the preset, the model to start from, the file, the environment and the flags say, the last one winning."""
+def _settings(
+    preset: str | None,
+    file: Path | None,
+    weights: Path | None,
+    given: Given,
+    *,
+    default: str,
+    corpus: Sequence[str],
+) -> RunConfig:
+    """What the preset, the model to start from, the file, the environment and the flags say, the last one winning.
+
+    Where nothing says what to start from, a budget does.
+    """
     named, values = read_toml(file) if file else (None, {})
     ambient, typed = given.ambient, given.typed
     merged = {name: overlaid(overlaid(values.get(name, {}), ambient[name]), typed[name]) for name in SECTIONS}
@@ -115,6 +145,13 @@ def _settings(preset: str | None, file: Path | None, weights: Path | None, given
 
         base = vars(load_config(find_checkpoint(weights)).model)
         merged["model"] = {**base, **merged["model"]}
+    budget = merged["training"].get("budget")
+    if budget is not None and not (preset or named or weights):
+        from cli.training_budget import sized
+
+        checked = resolve(default, merged)
+        named, chosen = sized(corpus, budget, data=checked.data, hardware=checked.hardware)
+        merged = {name: overlaid(chosen.get(name, {}), merged[name]) for name in SECTIONS}
     return resolve(preset or named or default, merged)
 
 
@@ -123,10 +160,12 @@ def _started(
     files: ParallelFiles,
     config: RunConfig,
     *,
+    given: Given,
     out: Path | None,
     tokenizer: Path | None,
     weights: Path | None,
 ) -> Run:
+    from cli.training_budget import paced
     from cli.training_plan import describe
     from lm.checkpoint import load_weights, refuse_existing
     from lm.hardware import training_hardware
@@ -145,7 +184,12 @@ def _started(
     supervised = is_supervised(data)  # those of `lm prepare` say it themselves
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, supervised=supervised))
     initial = load_weights(weights) if weights else None
-    run = start(folder, config, made, data, source_tokenizer=of_source, weights=initial)
+    pace = 1.0
+    if config.training.budget is not None:
+        config, pace = paced(config, made, evaluate_every=given["training"].get("evaluate_every"))
+    run = start(
+        folder, config, made, data, source_tokenizer=of_source, weights=initial, spent=clock.elapsed(), pace=pace
+    )
     describe(run)
     return run
 
@@ -192,7 +236,8 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
         found = find_checkpoint(path, which="last")
         data = _prepared(corpus, files, load_config(found), found)[-1]
     longer = TrainingConfig(**lengths) if lengths else None
-    run = resume(path, data=data, longer=longer, compiled=given.typed["training"].get("compile"))
+    compiled = given.typed["training"].get("compile")
+    run = resume(path, data=data, longer=longer, compiled=compiled, spent=clock.elapsed())
     if run.config.training.compile:
         check_compiler(run.plan.device)
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")

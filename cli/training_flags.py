@@ -31,6 +31,17 @@ Preset = Annotated[
         autocompletion=completion.presets,
     ),
 ]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--depth",
+        metavar="N",
+        min=1,
+        max=99,
+        help="Size a model by one number, its layers: each brings 64 of width and a head, and vocabulary, context, "
+        "batch, learning rate and length follow. The preset depth-N is the same.",
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -46,6 +46,7 @@ class TrainingState:
         tokens: tokens trained on.
         flops: arithmetic spent on them.
         seconds: time spent training, evaluations aside.
+        elapsed: seconds of a budget that are gone, until the decay of the learning rate has begun.
         best_loss: validation loss of the best checkpoint, nats per token.
         best_bleu: its BLEU, of an encoder-decoder.
         best_step: where that was.
@@ -57,6 +58,7 @@ class TrainingState:
     tokens: int = 0
     flops: float = 0.0
     seconds: float = 0.0
+    elapsed: float = 0.0
     best_loss: float | None = None
     best_bleu: float | None = None
     best_step: int | None = None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lm import options
+from lm import durations, options
 from lm.errors import UsageError
 from lm.options import Checked, option
 
@@ -205,11 +205,16 @@ class ParallelConfig(Checked):
 
 @dataclass(frozen=True)
 class TrainingConfig(Checked):
-    """How a model is trained. Exactly one of steps, epochs and tokens says for how long."""
+    """How a model is trained. Exactly one of steps, epochs, tokens and budget says for how long."""
 
     steps: int | None = option(None, "Train for this many optimizer steps.", minimum=1)
     epochs: float | None = option(None, "Train for this many passes over the training split.", minimum=0)
     tokens: int | None = option(None, "Train on this many tokens.", minimum=1)
+    budget: str | None = option(
+        None,
+        "Take this long from start to end (90s, 10m, 1h30m). Without a preset, vocabulary, size and batch are chosen "
+        "for the time, the text and the machine.",
+    )
     batch_size: int = option(32, "Sequences in one optimizer step.", minimum=1)
     batch_tokens: int | None = option(None, "Tokens in one optimizer step, instead of sequences.", minimum=1)
     micro_batch_size: int | None = option(
@@ -274,9 +279,16 @@ class TrainingConfig(Checked):
             raise UsageError(f"give only one of {', '.join('--' + name for name in lengths)}")
         if self.epochs == 0:
             raise UsageError("epochs must be more than 0 (--epochs)")
+        if self.budget is not None:
+            durations.seconds(self.budget)
+            if self.schedule != "wsd" or self.decay_fraction == 1:
+                raise UsageError(
+                    "with a budget the decay of the learning rate begins when the clock says so, which takes the "
+                    "schedule wsd and a --decay-fraction below 1 (--schedule)"
+                )
 
 
-LENGTHS = ("steps", "epochs", "tokens")
+LENGTHS = ("steps", "epochs", "tokens", "budget")
 
 
 @dataclass(frozen=True)
@@ -451,9 +463,11 @@ class Plan:
         device: where the run trains.
         dtype: arithmetic of the matrix products.
         threads: CPU threads.
-        steps: optimizer steps in all.
+        steps: optimizer steps in all; with a deadline, about so many.
         data: folder of the token shards.
         data_key: hash of what the tokens were made from.
+        deadline: seconds that a run under a budget has, until the decay of its learning rate has begun: from then on
+            the steps are exact, and there is none.
     """
 
     device: str
@@ -462,6 +476,7 @@ class Plan:
     steps: int
     data: str
     data_key: str
+    deadline: float | None = None
 
 
 @dataclass(frozen=True)

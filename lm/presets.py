@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -62,8 +63,19 @@ def _transformer(d_model: int, d_ff: int, n_heads: int, dropout: float) -> dict[
 def _small_translator(n_layers: int, d_model: int, dropout: float) -> dict[str, Any]:
     return {
         "vocab_size": 4000, "context_length": 256, "d_model": d_model, "n_layers": n_layers,
-        "n_encoder_layers": n_layers, "n_heads": 4, "d_ff": 512, "norm": "layernorm", "activation": "relu",
-        "bias": True, "dropout": dropout, "attention_dropout": 0.0, "scale_embeddings": True,
+        "n_encoder_layers": n_layers, "n_heads": 4, "d_ff": 512, "positions": "rotary", "norm": "layernorm",
+        "activation": "relu", "bias": True, "dropout": dropout, "attention_dropout": 0.0, "scale_embeddings": True,
+    }  # fmt: skip
+
+
+def _recipe_training(d_model: int) -> dict[str, Any]:
+    """The learning rate falls with the square root of the width.
+
+    So the update of a matrix, whose root mean square Muon keeps, changes what comes out of it by as much at any width.
+    """
+    return {
+        "optimizer": "muon", "learning_rate": round(0.02 * (128 / d_model) ** 0.5, 5), "schedule": "linear",
+        "warmup_steps": 10, "decay_fraction": 0.5, "final_learning_rate": 0.0,
     }  # fmt: skip
 
 
@@ -71,6 +83,10 @@ _NANOGPT_TRAINING = {"beta2": 0.99, "warmup_steps": 100, "learning_rate": 1e-3}
 _GPT2_TRAINING = {"batch_size": 480, "steps": 600_000, "learning_rate": 6e-4, "warmup_steps": 2000}
 _GPT2_TOKENIZER = {"vocab_size": 50257}
 _LLAMA_TRAINING = {"batch_size": 128, "steps": 100_000, "learning_rate": 5e-4, "warmup_steps": 1000}
+_RECIPE = {
+    "positions": "rotary", "norm": "layernorm", "qk_norm": True, "activation": "gelu", "zero_init": True,
+    "value_residual": True, "embedding_shortcut": True,
+}  # fmt: skip
 _SMALL_TRANSLATOR_TRAINING = {
     "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
     "ema": 0.998, "best_by": "bleu",
@@ -83,9 +99,9 @@ _TRANSFORMER_TRAINING = {
 PRESETS: dict[str, Preset] = {
     "tiny": Preset(
         "0.9 M parameters: a first model of a small text, minutes on a laptop",
-        {"vocab_size": 1024, "context_length": 128, "d_model": 128, "n_layers": 4, "n_heads": 4, "qk_norm": True},
+        {**_RECIPE, "vocab_size": 1024, "context_length": 128, "d_model": 128, "n_layers": 4, "n_heads": 4},
         {"vocab_size": 1024},
-        training={"batch_size": 16, "steps": 1500, "learning_rate": 3e-3, "evaluate_every": 100},
+        training={**_recipe_training(128), "batch_size": 16, "steps": 1000, "evaluate_every": 100},
     ),
     "small": Preset(
         "12 M parameters: tens of megabytes of text, hours on a laptop or minutes on a GPU",
@@ -143,7 +159,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "translation": Preset(
         "3 M parameters: translation from tens of thousands of pairs of sentences, an hour on a laptop",
-        {**_small_translator(4, 160, 0.2), "positions": "sinusoidal"}, {"vocab_size": 4000},
+        _small_translator(4, 160, 0.2), {"vocab_size": 4000},
         parallel={"bpe_dropout": 0.1, "bpe_dropout_until": 0.8},
         training={
             **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 3072, "epochs": 30.0, "learning_rate": 6e-3,
@@ -152,7 +168,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "translation-tiny": Preset(
         "1.4 M parameters: a first translation model from pairs that follow rules, minutes on a laptop",
-        {**_small_translator(2, 128, 0.1), "positions": "rotary"}, {"vocab_size": 4000},
+        _small_translator(2, 128, 0.1), {"vocab_size": 4000},
         training={
             **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 2048, "epochs": 12.0, "learning_rate": 1e-2,
             "evaluate_every": 400, "bleu_sentences": 500,
@@ -171,13 +187,42 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET = "tiny", "translation"
+_OF_DEPTH = re.compile(r"depth-([1-9][0-9]?)")
+
+
+def is_preset(name: str) -> bool:
+    """Whether there is a preset of that name."""
+    return name in PRESETS or _OF_DEPTH.fullmatch(name) is not None
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name; UsageError with the nearest names if there is none."""
+    """The preset of that name, depth-N for one of `of_depth`; UsageError with the nearest names if there is none."""
+    if found := _OF_DEPTH.fullmatch(name):
+        return of_depth(int(found[1]))
     if name not in PRESETS:
         raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)} (--preset)")
     return PRESETS[name]
+
+
+def of_depth(depth: int) -> Preset:
+    """A model of which one number says all: so many layers, 64 of d_model and one head for each, 20 tokens a parameter.
+
+    Source: the dial, nanochat (Karpathy 2025); the length, Hoffmann et al. 2022.
+    """
+    width, vocabulary = 64 * depth, 1024 if depth < 4 else 4096
+    context = 128 if depth < 4 else 256 if depth < 8 else 1024
+    parameters = 12 * depth * width**2 + vocabulary * width
+    return Preset(
+        f"{depth} layers, {width} wide",
+        {
+            **_RECIPE, "vocab_size": vocabulary, "context_length": context, "d_model": width, "n_layers": depth,
+            "n_heads": depth,
+        },
+        {"vocab_size": vocabulary},
+        training={
+            **_recipe_training(width), "batch_tokens": 2**11 * depth, "tokens": 20 * parameters,
+        },
+    )  # fmt: skip
 
 
 def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
@@ -185,13 +230,17 @@ def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
 
     Args:
         name: a key of PRESETS.
-        given: section ("model", "training", …) to the fields that were set, which win over the preset's.
+        given: section ("model", "training", …) to the fields that were set, which win over the preset's; a budget
+            brings the one schedule that goes with it.
     """
     row = preset(name)
     given = given or {}
     sections = {}
     for section, config in SECTIONS.items():
-        sections[section] = config(**overlaid(getattr(row, section, {}), given.get(section, {})))
+        values = getattr(row, section, {})
+        if given.get(section, {}).get("budget") is not None:
+            values = {**values, "schedule": "wsd"}
+        sections[section] = config(**overlaid(values, given.get(section, {})))
     return dataclasses.replace(RunConfig(preset=name), **sections)
 
 
@@ -279,7 +328,7 @@ def _meant(key: str) -> str:
 def overlaid(values: Values, given: Values) -> dict[str, Any]:
     """Values with those that were given in their place.
 
-    A length that was given (steps, epochs or tokens) replaces one of another kind; so for the size of a batch.
+    A length that was given (steps, epochs, tokens, a budget) replaces one of another kind; so for the size of a batch.
     """
     kept = dict(values)
     for rivals in (LENGTHS, ("batch_size", "batch_tokens")):

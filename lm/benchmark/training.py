@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from lm import files
-from lm.benchmark.timing import Timed, timed
+from lm.benchmark.timing import Timed, alternate, timed
 from lm.config import RunConfig, TokenizerConfig
 from lm.data import tokenizer_training
 from lm.data.array_writer import token_dtype
@@ -53,7 +54,7 @@ def random_run(config: RunConfig, *, rows: int) -> Iterator[Run]:
     It never evaluates nor saves.
     """
     training = dataclasses.replace(
-        config.training, steps=_ENDLESS, epochs=None, tokens=None, batch_size=rows, batch_tokens=None,
+        config.training, steps=_ENDLESS, epochs=None, tokens=None, budget=None, batch_size=rows, batch_tokens=None,
         evaluate_every=0, checkpoint_every=0, patience=None,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
@@ -67,6 +68,18 @@ def training_step(run: Run) -> Timed:
     """An optimizer step as `lm train` takes it, its batch and its journal included."""
     events = train(run)
     return lambda: timed(lambda: next(events), run.hardware)
+
+
+def pace(config: RunConfig, *, seconds: float) -> float:
+    """Seconds that a step of a run takes on this machine, measured for about so long, after two that don't count."""
+    training = config.training
+    rows = training.batch_size
+    if training.batch_tokens is not None:
+        rows = max(1, training.batch_tokens // config.model.context_length)
+    with random_run(config, rows=rows) as run:
+        step = training_step(run)
+        step()
+        return statistics.median(each for (each,) in alternate([step], seconds=seconds))
 
 
 def peak_of(step: Timed, hardware: Hardware) -> int | None:

@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -145,7 +145,7 @@ def text_size(sources: Iterable[Source]) -> int | None:
 def _resolve(pattern: str, suffixes: tuple[str, ...]) -> list[Source]:
     path = Path(pattern)
     if pattern == STDIN:
-        return [_spool(sys.stdin.buffer, "stdin")]
+        return [_spool_once(sys.stdin.buffer)]
     if path.is_dir():
         return _in_folder(path, suffixes)
     if path.is_file():
@@ -174,6 +174,12 @@ def _is_text(path: Path, suffixes: tuple[str, ...]) -> bool:
     """By the name: `a.txt`, `a.txt.gz` and `a.gz` are text, `a.tar.gz` is not."""
     inner = without_suffix(path.name)
     return Path(inner).suffix.lower() in (suffixes if inner == path.name else (*suffixes, ""))
+
+
+@lru_cache(maxsize=1)
+def _spool_once(stdin: BinaryIO) -> Source:
+    """Stdin, which ends after it was read, however often it is asked for."""
+    return _spool(stdin, "stdin")
 
 
 def _spool(stream: BinaryIO, name: str) -> Source:

@@ -30,6 +30,14 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Decay:
+    """Of a run under a budget: the learning rate falls from here on, and `steps` will be the last step."""
+
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The loss over the whole validation split, in nats per token and bits per byte of text; BLEU of translations."""
 
@@ -68,4 +76,4 @@ class Stopped:
     patience_ran_out: bool = False
 
 
-Event = Step | Evaluation | Sample | Saved | Stopped
+Event = Step | Decay | Evaluation | Sample | Saved | Stopped

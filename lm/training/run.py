@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lm import checkpoint, files
+from lm import checkpoint, durations, files
 from lm.checkpoint import TrainingState
 from lm.config import LENGTHS, ModelConfig, Plan, RunConfig, TrainingConfig
 from lm.data.batches import TrainingData
@@ -21,6 +21,7 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, training_hardware
 from lm.model.transformer import build_model
 from lm.options import options
+from lm.training.budget import Clock
 from lm.training.data import data_files, data_key, open_data
 from lm.training.journal import Journal
 from lm.training.moving_average import MovingAverage
@@ -43,6 +44,7 @@ class Run:
         *,
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer | None,
+        spent: float = 0.0,
     ) -> None:
         self.folder, self.config, self.plan, self.state = folder, config, plan, state
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
@@ -55,6 +57,24 @@ class Run:
         decay = config.training.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
         self.data = open_data(Path(plan.data), config, steps=plan.steps)
+        self.clock = None if plan.deadline is None else Clock(plan.deadline - state.elapsed - spent)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last step has been taken."""
+        return self.clock is None and self.state.step >= self.plan.steps
+
+    def settle_length(self) -> bool:
+        """Under a budget, make the number of steps final if the decay has to begin now; returns whether it does."""
+        if self.clock is None:
+            return False
+        steps = self.clock.steps_in_all(self.state.step, config=self.config.training)
+        if steps is None:
+            return False
+        self.plan, self.clock = dataclasses.replace(self.plan, steps=steps, deadline=None), None
+        self.config = dataclasses.replace(self.config, plan=self.plan)
+        files.write_json(self.folder / checkpoint.CONFIG, self.config.to_dict())
+        return True
 
     @property
     def epoch(self) -> float:
@@ -70,6 +90,8 @@ def start(
     *,
     source_tokenizer: Tokenizer | None = None,
     weights: Mapping[str, Tensor] | None = None,
+    spent: float = 0.0,
+    pace: float = 1.0,
 ) -> Run:
     """A new run in a folder of its own, its plan written down.
 
@@ -80,6 +102,8 @@ def start(
         data: folder of the prepared data.
         source_tokenizer: of the sources of an encoder-decoder, if they have their own.
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
+        spent: seconds of a budget that are gone already.
+        pace: seconds that a step takes, about; for a budget.
     """
     checkpoint.refuse_existing(folder)
     model = dataclasses.replace(
@@ -93,12 +117,15 @@ def start(
         device=hardware.device,
         dtype=hardware.dtype,
         threads=hardware.threads,
-        steps=planned_steps(config.training, open_data(data, config)),
+        steps=planned_steps(config.training, open_data(data, config), pace=pace),
         data=str(data.resolve()),
         data_key=data_key(data),
+        deadline=None if config.training.budget is None else durations.seconds(config.training.budget),
     )
     config = dataclasses.replace(config, plan=plan)
-    run = Run(folder, config, plan, TrainingState(), tokenizer=tokenizer, source_tokenizer=source_tokenizer)
+    run = Run(
+        folder, config, plan, TrainingState(), tokenizer=tokenizer, source_tokenizer=source_tokenizer, spent=spent
+    )
     if weights is not None:
         _load_weights(run, weights)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -146,15 +173,21 @@ def _load_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
 
 
 def resume(
-    path: Path, *, longer: TrainingConfig | None = None, data: Path | None = None, compiled: bool | None = None
+    path: Path,
+    *,
+    longer: TrainingConfig | None = None,
+    data: Path | None = None,
+    compiled: bool | None = None,
+    spent: float = 0.0,
 ) -> Run:
     """Go on with a run from its last checkpoint (or the one given), as if it had never stopped.
 
     Args:
         path: a run folder, or one of its checkpoints.
-        longer: steps, epochs or tokens of this replace the run's own length.
+        longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
         data: the shards, where they are no longer where the run's plan says.
         compiled: whether to compile the model, if not as before; losses differ by rounding then.
+        spent: seconds that are gone already of what a run under a budget has left.
     """
     found = checkpoint.find_checkpoint(path, which="last")
     if found.parent.name != "checkpoints":
@@ -170,10 +203,15 @@ def resume(
     if longer is not None:
         lengths = {name: getattr(longer, name) for name in LENGTHS}
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
-        plan = dataclasses.replace(plan, steps=planned_steps(config.training, open_data(Path(plan.data), config)))
+        pace = state.seconds / max(1, state.step)
+        steps = planned_steps(config.training, open_data(Path(plan.data), config), pace=pace)
+        deadline = None
+        if longer.budget is not None:
+            steps, deadline = state.step + steps, state.elapsed + durations.seconds(longer.budget)
+        plan = dataclasses.replace(plan, steps=steps, deadline=deadline)
     if compiled is not None:
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
-    if state.step >= plan.steps:
+    if plan.deadline is None and state.step >= plan.steps:
         raise UsageError(f"{folder}: finished after {state.step} steps; give a larger --steps to train on")
     if state.finished and longer is None:
         ended = f"ended after {state.step} of {plan.steps} steps, when --patience ran out"
@@ -186,6 +224,7 @@ def resume(
         state,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
+        spent=spent,
     )
     _restore(run, load_file(found / checkpoint.MODEL), load_file(found / checkpoint.OPTIMIZER))
     files.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
@@ -217,20 +256,24 @@ def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
     raise InputError(f"{other}: not the corpus that this run was started on; {again}")
 
 
-def planned_steps(config: TrainingConfig, data: TrainingData) -> int:
-    """How many optimizer steps the steps, epochs or tokens asked for come to."""
+def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float) -> int:
+    """How many optimizer steps the steps, epochs or tokens asked for come to, or a budget at so many seconds a step."""
     if config.epochs is not None:
         return max(1, math.ceil(config.epochs * data.steps_per_epoch))
     if config.tokens is not None:
         return math.ceil(config.tokens / data.tokens * data.steps_per_epoch)
+    if config.budget is not None:
+        return max(1, round(durations.seconds(config.budget) / pace))
     if config.steps is None:
-        raise UsageError("say how long to train: --steps, --epochs or --tokens")
+        raise UsageError("say how long to train: --steps, --epochs, --tokens or --budget")
     return config.steps
 
 
 def save(run: Run, *, is_best: bool) -> Path:
     """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder."""
     weights, optimizer = run.model.state_dict(), optimizer_tensors(run.optimizers, run.model)
+    if run.clock is not None and run.plan.deadline is not None:
+        run.state = dataclasses.replace(run.state, elapsed=run.plan.deadline - run.clock.left)
     if run.average is not None:
         optimizer |= {_TRAINED + name: value for name, value in weights.items()}
         weights = run.average.weights

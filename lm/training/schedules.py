@@ -7,8 +7,8 @@ import math
 from lm.config import TrainingConfig
 
 
-def learning_rate(step: int, *, config: TrainingConfig, steps: int) -> float:
-    """The learning rate of a step, counted from 0, in a run of `steps`.
+def learning_rate(step: int, *, config: TrainingConfig, steps: int | None) -> float:
+    """The learning rate of a step, counted from 0, in a run of `steps`, or of one that does not end yet.
 
     It rises linearly over the warm-up and then follows the schedule down to `final_learning_rate` of the peak
     (inverse-sqrt and constant end where they end).
@@ -17,8 +17,18 @@ def learning_rate(step: int, *, config: TrainingConfig, steps: int) -> float:
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / (config.warmup_steps + 1)
+    if steps is None:
+        return config.learning_rate
     after, remaining = step - config.warmup_steps, max(1, steps - config.warmup_steps)
     return config.learning_rate * _share(config, after, remaining)
+
+
+def steps_in_all(step: int, *, config: TrainingConfig) -> int:
+    """How many steps a run has whose wsd schedule begins to decay after `step` of them."""
+    stable = step - config.warmup_steps
+    if stable <= 0:
+        return step
+    return config.warmup_steps + math.ceil(stable / (1 - config.decay_fraction))
 
 
 def _share(config: TrainingConfig, after: int, remaining: int) -> float:

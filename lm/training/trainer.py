@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -13,8 +14,9 @@ from torch import nn
 from lm.data.batches import Batch
 from lm.errors import TrainingError
 from lm.model.cost import training_flops
+from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import report
-from lm.training.events import Evaluation, Event, Sample, Saved, Step, Stopped
+from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
 from lm.training.run import Run, save
@@ -35,11 +37,13 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
         TrainingError: the loss is no longer finite. Checkpoints stay as they are.
     """
     journal = Journal(run.folder)
-    while run.state.step < run.plan.steps:
+    while not run.is_complete:
         step = _step(run)
         journal.step(step, epoch=run.epoch)
         yield step
-        stopping, is_last = stop(), run.state.step == run.plan.steps
+        stopping, is_last, evaluated = stop(), run.is_complete, False
+        if decay_begins := run.settle_length():
+            yield Decay(run.state.step, run.plan.steps)
         is_best = out_of_patience = False
         if is_last or (_due(run.config.training.evaluate_every, run.state.step) and not stopping):
             for event in _evaluation(run):
@@ -47,13 +51,17 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
                 yield event
                 is_best = is_best or (isinstance(event, Evaluation) and event.is_best)
             out_of_patience = _out_of_patience(run)
+            evaluated = True
         ends = is_last or stopping or out_of_patience
         run.state = dataclasses.replace(run.state, finished=is_last or out_of_patience)
-        if ends or is_best or _checkpoint_due(run):
+        saved = ends or is_best or decay_begins or _checkpoint_due(run)
+        if saved:
             yield Saved(run.state.step, save(run, is_best=is_best))
         if ends and not is_last:
             yield Stopped(run.state.step, patience_ran_out=out_of_patience)
             return
+        if run.clock is not None:
+            run.clock.note(is_plain=not evaluated and not saved)
 
 
 def _due(every: int, step: int) -> bool:
@@ -76,13 +84,14 @@ def _out_of_patience(run: Run) -> bool:
 def _step(run: Run) -> Step:
     began = time.perf_counter()
     config, state = run.config.training, run.state
-    rate = learning_rate(state.step, config=config, steps=run.plan.steps)
+    rate = learning_rate(state.step, config=config, steps=run.plan.steps if run.clock is None else None)
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
     torch.manual_seed(_fold(config.seed, state.step))
     batch = run.data.batch(state.samples)
     tokens = batch.predicted
-    mean = _accumulate(run, batch) / tokens
+    with failures_in_a_line() if config.compile else nullcontext():
+        mean = _accumulate(run, batch) / tokens
     norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), config.clip or math.inf))
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise TrainingError(

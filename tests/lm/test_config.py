@@ -130,3 +130,23 @@ def test_a_file_that_is_missing_or_no_text_is_named(tmp_path):
         read_toml(tmp_path / "run.toml")
     with pytest.raises(InputError, match="none.toml: no such file"):
         read_toml(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 12])
+def test_a_depth_says_all_of_a_preset(depth):
+    config, deeper = resolve(f"depth-{depth}"), resolve(f"depth-{depth + 1}")
+    assert (config.model.n_layers, config.model.d_model, config.model.head_size) == (depth, 64 * depth, 64)
+    assert config.training.learning_rate > deeper.training.learning_rate
+    assert config.training.tokens < deeper.training.tokens
+    assert config == RunConfig.from_dict(config.to_dict(), where="x")
+
+
+@pytest.mark.parametrize("name", ["depth-0", "depth-100", "depth-", "depth-2b"])
+def test_what_is_no_depth_is_no_preset(name):
+    with pytest.raises(UsageError, match="no preset"):
+        resolve(name)
+
+
+def test_a_budget_brings_its_schedule_and_replaces_the_length():
+    training = resolve("nanogpt-cpu", {"training": {"budget": "5m"}}).training
+    assert (training.schedule, training.steps, training.budget) == ("wsd", None, "5m")

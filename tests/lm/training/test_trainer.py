@@ -209,7 +209,7 @@ def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
     """In an epoch of 100 windows of 16 tokens."""
     run = make_run(**{"batch_size": 8, "steps": None, **given})
     run.data.samples, run.data.tokens, run.data.steps_per_epoch = 100, 1600, 100 / run.data.batch(0).rows
-    assert planned_steps(run.config.training, run.data) == steps
+    assert planned_steps(run.config.training, run.data, pace=1.0) == steps
 
 
 def test_a_corpus_shorter_than_a_window_is_named(make_run):

@@ -1,0 +1,72 @@
+"""What each ingredient of the recipe is worth: the same run with one of them changed, on each corpus, for each seed.
+
+    python -m tests.benchmarks.recipe CORPUS... [--seeds 1 2] [--only NAME...] [-- flags of lm train]
+
+Prints a table in Markdown: bits per byte of the whole validation split at the end (the mean of the seeds, and its
+difference to the recipe), and the seconds of a step relative to the recipe's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.benchmarks.runs import lm, readings
+
+RECIPE = "the recipe"
+CHANGES: dict[str, tuple[str, ...]] = {
+    RECIPE: (),
+    "AdamW for all weights, 3e-3": ("--optimizer", "adamw", "--learning-rate", "3e-3"),
+    "half the learning rate": ("--learning-rate", "0.01"),
+    "twice the learning rate": ("--learning-rate", "0.04"),
+    "cosine to a tenth": ("--schedule", "cosine", "--final-learning-rate", "0.1"),
+    "constant, then linear over the last half": ("--schedule", "wsd", "--decay-fraction", "0.5"),
+    "learned positions": ("--positions", "learned"),
+    "no QK-norm": ("--no-qk-norm",),
+    "RMSNorm": ("--norm", "rmsnorm"),
+    "SwiGLU": ("--activation", "swiglu"),
+    "ReLU²": ("--activation", "relu2"),
+    "no zero start": ("--no-zero-init",),
+    "an output layer of its own": ("--no-tie-embeddings",),
+    "soft cap of 15": ("--softcap", "15"),
+    "no value residual": ("--no-value-residual",),
+    "no embedding shortcut": ("--no-embedding-shortcut",),
+    "no weight decay": ("--weight-decay", "0"),
+}
+
+
+def measured(corpus: Path, flags: Sequence[str], seeds: Sequence[int]) -> tuple[float, float]:
+    """Mean bits per byte at the end, and median seconds of a step."""
+    bits, seconds = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in seeds:
+            run = Path(folder) / str(seed)
+            lm("train", str(corpus), "--seed", str(seed), "--evaluate-every", "0", "-o", str(run), *flags)
+            last = readings(run)[-1]
+            bits.append(last.bits_per_byte)
+            seconds.append(last.seconds / last.step)
+    return statistics.mean(bits), statistics.median(seconds)
+
+
+def main() -> None:
+    """Measure and print row by row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpora", type=Path, nargs="+", metavar="CORPUS")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--only", nargs="+", default=list(CHANGES), choices=list(CHANGES), metavar="NAME")
+    given, flags = parser.parse_known_args()
+    flags = [flag for flag in flags if flag != "--"]
+    for corpus in given.corpora:
+        print(f"\n{corpus.name}\n\n| change | bits per byte | difference | time of a step |\n|-|-|-|-|", flush=True)
+        base: tuple[float, float] | None = None
+        for name in dict.fromkeys([RECIPE, *given.only]):
+            bits, seconds = measured(corpus, [*flags, *CHANGES[name]], given.seeds)
+            base = base or (bits, seconds)
+            print(f"| {name} | {bits:.4f} | {bits - base[0]:+.4f} | {seconds / base[1]:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""How soon a small model of Shakespeare's characters is as good as nanoGPT's, in shares of the time that one takes.
+
+    python -m tests.benchmarks.shakespeare tinyshakespeare.txt [--seeds 1 2 3] [-- flags of lm train]
+
+nanoGPT's recipe for a CPU (0.80 M parameters, context 64, 2000 steps of 12 windows, AdamW, float32) ends at 1.886 nats
+a character over the whole validation split. Its time is that of a plain loop over Hugging Face's GPT-2 of that shape,
+100 steps before ours and 100 after, scaled to 2000. Ours is a run of `lm train` with a schedule fixed beforehand; its
+clock runs from the first batch to the first evaluation that is no worse, evaluations aside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm.benchmark import hugging_face
+from lm.benchmark.training import random_run
+from lm.presets import resolve
+from tests.benchmarks.runs import lm, readings
+
+NANOGPT_LOSS, NANOGPT_STEPS = 1.886, 2000
+TIMED_STEPS = 100
+FLAGS = ("--depth", "2", "--kind", "char", "--context", "64", "--batch-size", "12", "--steps", "300",
+         "--evaluate-every", "20")  # fmt: skip
+
+
+def nanogpt_seconds() -> float:
+    """A step of nanoGPT's recipe, by the stand-in; the median of many."""
+    config = resolve("nanogpt-cpu", {"hardware": {"dtype": "float32"}})
+    with random_run(config, rows=config.training.batch_size) as run:
+        step = hugging_face.training_step(run)
+        step()
+        return statistics.median(step() for _ in range(TIMED_STEPS))
+
+
+def crossing(corpus: Path, seed: int, folder: Path, flags: Sequence[str]) -> tuple[float, float]:
+    """Seconds of training until the loss is nanoGPT's (infinite if it never is), and the loss at the end."""
+    run = folder / f"seed-{seed}"
+    lm("train", str(corpus), *FLAGS, "--seed", str(seed), "-o", str(run), *flags)
+    found = readings(run)
+    crossed = [reading.seconds for reading in found if reading.loss <= NANOGPT_LOSS]
+    return min(crossed, default=float("inf")), found[-1].loss
+
+
+def main() -> None:
+    """Time the stand-in, train with each seed, time the stand-in again."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("flags", nargs="*", help="flags of lm train, after --")
+    given = parser.parse_args()
+    a_step = [nanogpt_seconds()]
+    with tempfile.TemporaryDirectory() as folder:
+        found = [crossing(given.corpus, seed, Path(folder), given.flags) for seed in given.seeds]
+    a_step.append(nanogpt_seconds())
+    theirs = NANOGPT_STEPS * statistics.mean(a_step)
+    steps = ", ".join(f"{1000 * each:.1f}" for each in a_step)
+    print(f"nanoGPT's {NANOGPT_STEPS} steps: {theirs:.1f} s ({steps} ms a step)")
+    for seed, (seconds, loss) in zip(given.seeds, found, strict=True):
+        crossed = f"{NANOGPT_LOSS} after {seconds:.1f} s, 1/{theirs / seconds:.1f} of that"
+        print(f"seed {seed}: {crossed}; {loss:.4f} in the end")
+    ours = statistics.median(seconds for seconds, _ in found)
+    print(f"median: {ours:.1f} s, 1/{theirs / ours:.1f}")
+
+
+if __name__ == "__main__":
+    main()
