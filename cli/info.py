@@ -110,12 +110,22 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}, {model['n_heads']} heads"),
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
+        *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
         ("positions", model["positions"]),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
         ("training", f"{size(described['training_bytes'])} for weights, gradients and AdamW, and activations on top"),
         ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
         ("cache", f"{size(described['cache_bytes_per_token'])} a token of each sequence, in float32"),
     ]
+
+
+def _ingredients(model: dict[str, Any]) -> list[str]:
+    """What a block has besides the usual."""
+    named = {
+        "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
+        "softcap": f"soft cap {model['softcap']:g}",
+    }  # fmt: skip
+    return [name for field, name in named.items() if model[field]]
 
 
 def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:

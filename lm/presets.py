@@ -85,7 +85,7 @@ _GPT2_TOKENIZER = {"vocab_size": 50257}
 _LLAMA_TRAINING = {"batch_size": 128, "steps": 100_000, "learning_rate": 5e-4, "warmup_steps": 1000}
 _RECIPE = {
     "positions": "rotary", "norm": "layernorm", "qk_norm": True, "activation": "gelu", "zero_init": True,
-    "value_residual": True, "embedding_shortcut": True,
+    "value_residual": True,
 }  # fmt: skip
 _SMALL_TRANSLATOR_TRAINING = {
     "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,

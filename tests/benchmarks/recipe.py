@@ -33,7 +33,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "an output layer of its own": ("--no-tie-embeddings",),
     "soft cap of 15": ("--softcap", "15"),
     "no value residual": ("--no-value-residual",),
-    "no embedding shortcut": ("--no-embedding-shortcut",),
+    "embedding shortcut": ("--embedding-shortcut",),
     "no weight decay": ("--weight-decay", "0"),
 }
 

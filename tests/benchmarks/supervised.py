@@ -1,6 +1,6 @@
 """Supervised fine-tuning from a pre-trained model against training from scratch, on a labelled task of the stories.
 
-    python -m tests.benchmarks.supervised [--pretraining 1500] [--steps 80 120 160] [--seeds 0 1 2]
+    python -m tests.benchmarks.supervised [--pretraining 300] [--steps 80 120 160] [--seeds 0 1 2]
 
 The task: given a sentence of a story that names one of its characters and has no pronoun, say which pronoun is theirs
 (he, she or they), which the grammar of the stories knows and the sentence does not say. Examples are from `train.txt`,
@@ -100,12 +100,12 @@ def accuracy(run: Run, asked: list[Question]) -> float:
 def main() -> None:
     """Print a row for each number of steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pretraining", type=int, default=1500)
+    parser.add_argument("--pretraining", type=int, default=300)
     parser.add_argument("--steps", type=int, nargs="+", default=[80, 120, 160])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--questions", type=int, default=300)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--learning-rate", type=float, default=0.02)
     given = parser.parse_args()
     chance = random.Random(0)
     examples, asked = questions("train"), questions("heldout")

@@ -42,6 +42,13 @@ def test_from_a_text_to_a_measured_model(place, capsys):
     assert described["progress"]["flops"] == pytest.approx(described["training_flops_per_token"] * 30 * 4 * 16)
 
 
+def test_information_names_what_a_block_has_besides_the_usual(capsys):
+    assert run(["info", "tiny"]) == 0
+    assert "QK-norm, value residual" in capsys.readouterr().out
+    assert run(["info", "gpt2"]) == 0
+    assert "QK-norm" not in capsys.readouterr().out
+
+
 def test_training_says_nothing_on_stdout_but_what_is_asked_for(place):
     done = lm("train", str(place / "text.txt"), "-o", str(place / "quiet"), "--steps", "5", "--json", *SMALL)
     assert done.returncode == 0
