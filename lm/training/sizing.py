@@ -9,7 +9,7 @@ from typing import Any
 _TOKENS_A_PARAMETER = 8
 _OVERHEAD = 1.2  # arithmetic of the output layer and of attention, beside that of the blocks
 _FEWEST_STEPS = 400
-_VOCABULARIES = ((300_000, 512), (5_000_000, 1024), (50_000_000, 4096), (500_000_000, 8192))
+_VOCABULARIES = ((100_000, 512), (500_000, 1024), (5_000_000, 2048), (50_000_000, 4096), (500_000_000, 8192))
 _LARGEST_VOCABULARY = 16_384
 _BYTES_A_TOKEN = 3.0
 _DEEPEST = 24
@@ -53,8 +53,7 @@ def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
         text_bytes: of the corpus.
 
     Source: arithmetic of 6 a parameter and token, Kaplan et al. 2020; that tokens and parameters grow alike with it,
-    Hoffmann et al. 2022, though with Muon, and text that is seen several times, fewer tokens a parameter are best:
-    docs/recipe.md.
+    Hoffmann et al. 2022, who have 20 tokens a parameter; 8 is a guess for small texts, which come several times.
     """
     arithmetic = max(1.0, seconds) * rate / (6 * _OVERHEAD)
     parameters = math.sqrt(arithmetic / _TOKENS_A_PARAMETER)
@@ -63,5 +62,5 @@ def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
     tokens = arithmetic / (12 * 64**2 * depth**3)
     epochs = tokens * _BYTES_A_TOKEN / max(1, text_bytes)
     largest = 1 << max(9, math.floor(math.log2(max(1.0, tokens / _FEWEST_STEPS))))
-    dropout = 0.0 if epochs < 8 else 0.1 if epochs < 20 else 0.2
+    dropout = 0.0 if epochs < 3 else 0.1 if epochs < 8 else 0.2
     return Size(depth, vocabulary, min(2048 * depth, largest), dropout, tokens, epochs)

@@ -23,7 +23,7 @@ from tests.benchmarks.runs import lm, readings
 
 NANOGPT_LOSS, NANOGPT_STEPS = 1.886, 2000
 TIMED_STEPS = 100
-FLAGS = ("--depth", "2", "--kind", "char", "--context", "64", "--batch-size", "12", "--steps", "300",
+FLAGS = ("--depth", "2", "--kind", "char", "--context", "64", "--batch-size", "12", "--steps", "400",
          "--evaluate-every", "20")  # fmt: skip
 
 
