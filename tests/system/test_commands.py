@@ -208,7 +208,7 @@ def test_plots(place, capsys, tmp_path):
     lines = capsys.readouterr().out.splitlines()
     losses = [json.loads(line).get("loss") for line in (place / "run/metrics.jsonl").read_text().splitlines()]
     highest = max(loss for loss in losses if loss is not None)
-    assert lines[1].startswith(f"{highest:.4g}")
+    assert lines[1].lstrip().startswith(f"{highest:.4g}")
     assert max(map(len, lines[:-1])) <= 60
     for name in ("a.png", "a.svg"):
         assert run(["plot", str(place / "run"), "--what", "learning_rate", "-o", str(tmp_path / name)]) == 0
