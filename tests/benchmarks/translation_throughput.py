@@ -53,8 +53,9 @@ def theirs(
         encoded = [ids.tolist() for ids in reader.encode_batch([source.strip() for source in sources])]
         spelled = [[*tag, *(names[index] for index in ids), names[reader.end_of_text]] for ids in encoded]
         results = translator.translate_batch(
-            spelled, beam_size=BEAM, length_penalty=1, max_batch_size=batch, max_decoding_length=LONGEST
-        )
+            spelled, beam_size=BEAM, length_penalty=1, max_batch_size=batch, max_decoding_length=LONGEST,
+            min_decoding_length=0,  # else no candidate may end at once, which frees a place in the beam
+        )  # fmt: skip
         return [writer.decode([numbers[token] for token in result.hypotheses[0]]) for result in results]
 
     return translate
