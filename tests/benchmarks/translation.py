@@ -11,19 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from sacrebleu.metrics.bleu import BLEU
 
+from tests.benchmarks.runs import lm
+
 TEST = "test_2016_flickr"
-
-
-def lm(*arguments: str) -> None:
-    """Run a command; its notes go to the terminal."""
-    subprocess.run([sys.executable, "-m", "cli.main", *arguments], check=True)
 
 
 def train(data: Path, sides: Sequence[str], seed: int, out: Path, flags: Sequence[str]) -> None:
