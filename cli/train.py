@@ -86,10 +86,6 @@ def train(
     files = ParallelFiles(source or (), target or (), pairs or (), validation_source, validation_target)
     if corpus and files:
         raise UsageError("a run learns from a text or from pairs: give either a corpus, or --source and --target")
-    if depth:
-        if preset and "preset" not in given.environment:
-            raise UsageError(f"--depth {depth} is the preset depth-{depth}: leave out --preset")
-        preset = f"depth-{depth}"
     if resume:
         planned = {
             "out": out,
@@ -109,6 +105,10 @@ def train(
             )
         if not corpus and not files:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
+        if preset and depth and not {"preset", "depth"} & given.environment.keys():
+            raise UsageError(f"--depth {depth} is the preset depth-{depth}: leave out --preset")
+        if depth and not (preset and "depth" in given.environment):
+            preset = f"depth-{depth}"
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
         settings = _settings(preset, config, weights, given, default=default, corpus=corpus or [])
         if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):

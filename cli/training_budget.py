@@ -25,15 +25,15 @@ def sized(
     from cli.display import count, duration, fact, quantity, size
     from lm.benchmark.training import pace
     from lm.durations import seconds
-    from lm.model.cost import training_flops_per_token
+    from lm.model.cost import training_flops
     from lm.presets import resolve
+    from lm.training.data import batch_rows
     from lm.training.sizing import fitting
 
     text = _text_bytes(corpus, data)
-    small = resolve(f"depth-{_MEASURED_DEPTH}")
-    small = dataclasses.replace(small, hardware=hardware)
-    tokens = small.training.batch_tokens or 0
-    rate = training_flops_per_token(small.model) * tokens / pace(small, seconds=_SECONDS)
+    small = dataclasses.replace(resolve(f"depth-{_MEASURED_DEPTH}"), hardware=hardware)
+    rows, length = batch_rows(small), small.model.context_length
+    rate = training_flops(small.model, rows=rows, length=length) / pace(small, seconds=_SECONDS)
     left = seconds(budget) - clock.elapsed()
     found = fitting(left, rate=rate, text_bytes=text)
     seen = f"{count(found.tokens)} tokens, {found.epochs:.1f} times the {size(text)} of text"
@@ -49,7 +49,8 @@ def _text_bytes(corpus: Sequence[str], data: DataConfig) -> int:
     if is_prepared(corpus):
         return sum(split.bytes for split in shards.read_manifest(Path(corpus[0])).splits.values())
     sources = documents.resolve(corpus, field=data.field, supervised=data.supervised)
-    return corpora.survey(sources, data).bytes
+    size = documents.text_size(sources)
+    return corpora.survey(sources, data).bytes if size is None else size
 
 
 def paced(config: RunConfig, tokenizer: Tokenizer, *, evaluate_every: int | None) -> tuple[RunConfig, float]:

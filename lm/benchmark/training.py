@@ -21,6 +21,7 @@ from lm.data.shards import MANIFEST, SPLITS, Manifest, ShardWriter, SplitRecord
 from lm.data.tokenizer import Tokenizer
 from lm.hardware import Hardware
 from lm.model.cost import training_flops
+from lm.training.data import batch_rows
 from lm.training.run import Run, start
 from lm.training.trainer import train
 
@@ -72,11 +73,7 @@ def training_step(run: Run) -> Timed:
 
 def pace(config: RunConfig, *, seconds: float) -> float:
     """Seconds that a step of a run takes on this machine, measured for about so long, after two that don't count."""
-    training = config.training
-    rows = training.batch_size
-    if training.batch_tokens is not None:
-        rows = max(1, training.batch_tokens // config.model.context_length)
-    with random_run(config, rows=rows) as run:
+    with random_run(config, rows=batch_rows(config)) as run:
         step = training_step(run)
         step()
         return statistics.median(each for (each,) in alternate([step], seconds=seconds))

@@ -31,13 +31,21 @@ def open_data(folder: Path, config: RunConfig, *, steps: int | None = None) -> T
     check_model(config.model, pairs=is_pairs(folder))
     if is_pairs(folder):
         return _open_pairs(folder, config, steps)
-    rows = training.batch_size if training.batch_tokens is None else max(1, training.batch_tokens // context)
+    rows = batch_rows(config)
     if is_supervised(folder):
         examples = open_examples(folder, "train"), open_examples(folder, "validation")
         return ExampleData(*examples, context=context, rows=rows, seed=training.seed)
     return WindowData(
         open_split(folder, "train"), open_split(folder, "validation"), context=context, rows=rows, seed=training.seed
     )
+
+
+def batch_rows(config: RunConfig) -> int:
+    """Sequences in an optimizer step, of text or of examples: as many as asked for, or as its tokens fill."""
+    training = config.training
+    if training.batch_tokens is None:
+        return training.batch_size
+    return max(1, training.batch_tokens // config.model.context_length)
 
 
 def check_model(config: ModelConfig, *, pairs: bool) -> None:

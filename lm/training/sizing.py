@@ -13,6 +13,7 @@ _VOCABULARIES = ((100_000, 512), (500_000, 1024), (5_000_000, 2048), (50_000_000
 _LARGEST_VOCABULARY = 16_384
 _BYTES_A_TOKEN = 3.0
 _DEEPEST = 24
+_PARAMETERS_OF_ONE = 12 * 64**2  # of the matrices of a model of depth 1; they grow with the cube of the depth
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
     """
     arithmetic = max(1.0, seconds) * rate / (6 * _OVERHEAD)
     parameters = math.sqrt(arithmetic / _TOKENS_A_PARAMETER)
-    depth = min(_DEEPEST, max(1, round((parameters / (12 * 64**2)) ** (1 / 3))))
+    depth = min(_DEEPEST, max(1, round((parameters / _PARAMETERS_OF_ONE) ** (1 / 3))))
     vocabulary = next((size for limit, size in _VOCABULARIES if text_bytes < limit), _LARGEST_VOCABULARY)
-    tokens = arithmetic / (12 * 64**2 * depth**3)
+    tokens = arithmetic / (_PARAMETERS_OF_ONE * depth**3)
     epochs = tokens * _BYTES_A_TOKEN / max(1, text_bytes)
     largest = 1 << max(9, math.floor(math.log2(max(1.0, tokens / _FEWEST_STEPS))))
     dropout = 0.0 if epochs < 3 else 0.1 if epochs < 8 else 0.2

@@ -15,15 +15,19 @@ class Reading:
 
     Attributes:
         step: after so many steps.
+        epoch: passes over the training split until then.
         seconds: of training until then, evaluations aside.
         loss: nats a token.
         bits_per_byte: the same loss, in units that do not depend on the tokenizer.
+        bleu: of translations of the validation split.
     """
 
     step: int
+    epoch: float
     seconds: float
     loss: float
     bits_per_byte: float
+    bleu: float | None
 
 
 def lm(*arguments: str) -> None:
@@ -33,18 +37,18 @@ def lm(*arguments: str) -> None:
 
 def readings(run: Path) -> list[Reading]:
     """The evaluations of a run, in order."""
-    seconds: dict[int, float] = {}
+    seconds: dict[float, float] = {}
     total = 0.0
     for timing in _lines(run / "timings.jsonl"):
         total += timing.get("seconds", 0.0)
-        seconds[int(timing["step"])] = total
-    return [
-        Reading(
-            int(line["step"]), seconds[int(line["step"])], line["validation_loss"], line["validation_bits_per_byte"]
-        )
-        for line in _lines(run / "metrics.jsonl")
-        if "validation_loss" in line
-    ]
+        seconds[timing["step"]] = total
+    found, epoch = [], 0.0
+    for line in _lines(run / "metrics.jsonl"):
+        epoch = line.get("epoch", epoch)
+        if "validation_loss" in line:
+            step, loss, bits = line["step"], line["validation_loss"], line["validation_bits_per_byte"]
+            found.append(Reading(int(step), epoch, seconds[step], loss, bits, line.get("validation_bleu")))
+    return found
 
 
 def _lines(path: Path) -> list[dict[str, float]]:

@@ -9,14 +9,13 @@ test_2016_flickr.lc.norm.tok files. The whitespace figure needs `pip install sac
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from sacrebleu.metrics.bleu import BLEU
 
-from tests.benchmarks.runs import lm
+from tests.benchmarks.runs import lm, readings
 
 TEST = "test_2016_flickr"
 
@@ -35,20 +34,8 @@ def train(data: Path, sides: Sequence[str], seed: int, out: Path, flags: Sequenc
 
 def report(run: Path) -> None:
     """Validation BLEU of greedy translations against minutes and epochs."""
-    epochs: dict[int, float] = {}
-    seconds: dict[int, float] = {}
-    total = 0.0
-    for line in (run / "timings.jsonl").read_text().splitlines():
-        timing = json.loads(line)
-        total += timing.get("seconds", 0.0)
-        seconds[timing["step"]] = total
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        metrics = json.loads(line)
-        if "epoch" in metrics:
-            epochs[metrics["step"]] = metrics["epoch"]
-        if "validation_bleu" in metrics:
-            step, score = metrics["step"], metrics["validation_bleu"]
-            print(f"  {seconds[step] / 60:6.1f} min  {epochs[step]:6.1f} epochs  validation BLEU {score:.2f}")
+    for reading in readings(run):
+        print(f"  {reading.seconds / 60:6.1f} min  {reading.epoch:6.1f} epochs  validation BLEU {reading.bleu:.2f}")
 
 
 def moses(lines: Sequence[str], language: str) -> list[str]:

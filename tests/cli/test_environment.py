@@ -101,6 +101,18 @@ def test_a_run_goes_on_as_it_was_planned_whatever_the_environment_says(train, tm
     assert (tmp_path / "run" / "last").read_text() == "step-4\n"
 
 
+def test_a_depth_and_a_preset_replace_each_other_as_flags_replace_variables(train, tmp_path):
+    assert train("--steps", "1", "--preset", "nanogpt-cpu", name="a", LM_DEPTH="2")["preset"] == "nanogpt-cpu"
+    assert train("--steps", "1", "--depth", "2", name="b", LM_PRESET="nanogpt-cpu")["preset"] == "depth-2"
+    assert train("--steps", "1", name="c", LM_DEPTH="1")["preset"] == "depth-1"
+
+
+def test_a_run_goes_on_whatever_depth_the_environment_names(train, tmp_path, monkeypatch):
+    train("--steps", "1")
+    monkeypatch.setenv("LM_DEPTH", "3")
+    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "2"]) == 0
+
+
 def test_variables_for_training_a_tokenizer_are_ignored_where_there_is_one(train, text, tmp_path, monkeypatch, capsys):
     train("--steps", "1")
     monkeypatch.setenv("LM_KIND", "char")
