@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lm.config import IGNORED
 
-_LOGITS_ON_CPU = 1 << 20  # at a time: float32 and their gradient stay in the processor's cache
-_LOGITS_ON_GPU = 1 << 27
+_LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27  # at a time, in the type of the products
 _FEWEST_ROWS = 64
+_PROBABILITIES_ON_CPU = 1 << 20  # of those at a time, in float32: they stay in the processor's cache
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -72,29 +72,33 @@ class _LinearCrossEntropy(torch.autograd.Function):
         places = (targets != IGNORED).nonzero()[:, 0]
         inputs, wanted, matrix = hidden[places].to(dtype), targets[places, None], weight.to(dtype)
         wants_gradient = hidden.requires_grad or weight.requires_grad
-        of_inputs, of_weight = torch.empty_like(inputs), torch.zeros_like(weight)
+        on_cpu = hidden.device.type == "cpu"
+        rows = min(len(places), max(_FEWEST_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // len(weight)))
+        rows_of_softmax = max(1, _PROBABILITIES_ON_CPU // len(weight)) if on_cpu else rows
+        products = matrix.new_empty(rows, len(weight))  # fresh memory for each part would cost more than arithmetic
+        probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
+        of_inputs, of_weight = torch.empty_like(inputs), None
         total = torch.zeros((), device=hidden.device)
-        limit = _LOGITS_ON_CPU if hidden.device.type == "cpu" else _LOGITS_ON_GPU
-        rows = max(_FEWEST_ROWS, limit // len(weight))
-        most = min(rows, len(places))  # fresh memory for each part would cost more than the arithmetic
-        products = matrix.new_empty(most, len(weight))
-        probabilities = torch.empty(most, len(weight), device=hidden.device)
-        for start in range(0, len(places), rows):
+        for start in range(0, len(places), max(1, rows)):
             part = slice(start, start + rows)
             logits = torch.mm(inputs[part], matrix.T, out=products[: len(places) - start])
-            gradient = probabilities[: len(logits)]
-            total += _surprisal_and_gradient(logits, wanted[part], smoothing, softcap, gradient)
+            for some, their_targets in zip(*(of.split(rows_of_softmax) for of in (logits, wanted[part])), strict=True):
+                gradient = probabilities[: len(some)]
+                total += _surprisal_and_gradient(some, their_targets, smoothing, softcap, gradient)
+                if wants_gradient:
+                    some.copy_(gradient)
             if wants_gradient:
-                of_logits = logits.copy_(gradient)
-                torch.mm(of_logits, matrix, out=of_inputs[part])
-                of_weight += of_logits.T @ inputs[part]
-        ctx.save_for_backward(torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype)), of_weight)
+                torch.mm(logits, matrix, out=of_inputs[part])
+                of_part = logits.T @ inputs[part]
+                of_weight = of_part.to(weight.dtype) if of_weight is None else of_weight.add_(of_part)
+        of_hidden = torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype))
+        ctx.save_for_backward(of_hidden, torch.zeros_like(weight) if of_weight is None else of_weight)
         return total
 
     @staticmethod
     def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         of_hidden, of_weight = ctx.saved_tensors
-        return of_hidden * of_total, of_weight * of_total, None, None, None, None
+        return of_hidden.mul_(of_total), of_weight.mul_(of_total), None, None, None, None
 
 
 def _surprisal_and_gradient(

@@ -92,7 +92,7 @@ def _step(run: Run) -> Step:
     tokens = batch.predicted
     with failures_in_a_line() if config.compile else nullcontext():
         mean = _accumulate(run, batch) / tokens
-    norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), config.clip or math.inf))
+    norm = _clipped(run.model, config.clip)
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise TrainingError(
             f"{run.folder}: the loss is {mean} and the gradient's norm {norm} at step {state.step + 1}; "
@@ -131,6 +131,15 @@ def _accumulate(run: Run, batch: Batch) -> float:
         (nats / predicted).backward()
         total += nats.detach()
     return float(total)
+
+
+def _clipped(model: nn.Module, most: float) -> float:
+    """The norm of the gradients, which are scaled down to `most` if they are above it; 0 leaves them alone."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if 0 < most < float(norm) < math.inf:  # torch's own way multiplies by 1 too, over all the memory of the gradients
+        nn.utils.clip_grads_with_norm_(model.parameters(), most, norm)
+    return float(norm)
 
 
 def batch_flops(run: Run, batch: Batch) -> float:

@@ -1,41 +1,158 @@
 """Optimizer steps of `lm train` against a plain loop over Hugging Face's GPT-2 of the same shape, alternating.
 
-    python -m tests.benchmarks.training_step [--preset nanogpt-cpu] [--seconds 30] [--dtype float32]
+    python -m tests.benchmarks.training_step [0.8M 12.3M 124M] [--seconds 30] [--threads 2]
 
-Prints the median milliseconds a step of each, and the median ratio of a round. Both sides: same batch, context and
-arithmetic; AdamW, clipping. It is the first figure of `lm bench`, always with the whole batch.
+Both sides: the same batch size and context, bfloat16 autocast, fused AdamW, clipping, no dropout. Each side is a
+process of its own, so that memory and its allocator are those that its users get, and they take turns; a third one is
+Hugging Face with an allocator that keeps freed memory, as ours does. MFU is as in `lm bench`, against products of
+1,024³ in bfloat16 that our process times before each step. Memory is the most that a process ever held.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
+from torch import nn
 
 from lm.benchmark import hugging_face
 from lm.benchmark.timing import alternate
 from lm.benchmark.training import random_run, training_step
-from lm.hardware import training_hardware
+from lm.config import RunConfig
+from lm.hardware import peak_memory
+from lm.model.cost import training_flops
+from lm.model.linear import linear
 from lm.presets import resolve
+
+SHAPES: dict[str, tuple[int, dict[str, int]]] = {
+    "0.8M": (12, {"n_layers": 4, "d_model": 128, "n_heads": 4, "context_length": 64, "vocab_size": 65}),
+    "12.3M": (8, {"n_layers": 6, "d_model": 384, "n_heads": 6, "context_length": 256, "vocab_size": 4096}),
+    "124M": (1, {"n_layers": 12, "d_model": 768, "n_heads": 12, "context_length": 512, "vocab_size": 50257}),
+}
+KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+PRODUCT, PRODUCTS_A_TURN = 1024, 20
+WARM_UP = 5
+
+Work = Callable[[], object]
+
+
+def configuration(shape: str, threads: int) -> RunConfig:
+    """GPT-2's block in a shape, trained by AdamW in bfloat16."""
+    model = {**SHAPES[shape][1], "dropout": 0.0}
+    return resolve("gpt2", {"model": model, "hardware": {"dtype": "bfloat16", "threads": threads}})
+
+
+def ours(connection: Connection, shape: str, threads: int) -> None:
+    """Our side: steps, and the products that say what the machine can do."""
+    matrix = torch.ones(PRODUCT, PRODUCT, dtype=torch.bfloat16)
+    with random_run(configuration(shape, threads), rows=SHAPES[shape][0]) as run:
+        serve(connection, {"step": training_step(run), "product": torch.no_grad()(lambda: linear(matrix, matrix))})
+
+
+def theirs(connection: Connection, shape: str, threads: int) -> None:
+    """Hugging Face's side, with nothing of ours."""
+    torch.set_num_threads(threads)
+    config = configuration(shape, threads)
+    ids = torch.randint(config.model.vocab_size, (SHAPES[shape][0], config.model.context_length))
+    model = hugging_face.gpt2(config.model).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.training.learning_rate, fused=True)
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.training.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    serve(connection, {"step": step})
+
+
+def serve(connection: Connection, works: Mapping[str, Work]) -> None:
+    """Answer each name with the seconds that its work takes, and "peak" with the most bytes held, until "end"."""
+    while (asked := connection.recv()) != "end":
+        if asked == "peak":
+            connection.send(peak_memory())
+            continue
+        tries = PRODUCTS_A_TURN if asked == "product" else 1
+        connection.send(min(_seconds(works[asked]) for _ in range(tries)))
+
+
+def _seconds(work: Work) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+class Side:
+    """A process that works when it is its turn."""
+
+    def __init__(
+        self, target: Callable[..., None], *given: object, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._connection, theirs = multiprocessing.Pipe()
+        before = dict(os.environ)
+        os.environ.update(environment)
+        self._process = multiprocessing.get_context("spawn").Process(target=target, args=(theirs, *given))
+        self._process.start()
+        os.environ.clear()
+        os.environ.update(before)
+
+    def ask(self, what: str) -> Any:
+        """What `serve` answers."""
+        self._connection.send(what)
+        return self._connection.recv()
+
+    def end(self) -> None:
+        """No more turns."""
+        self._connection.send("end")
+        self._process.join()
+
+
+def compare(shape: str, *, seconds: float, threads: int) -> None:
+    """Let the sides take turns at a shape, and print what came of it."""
+    sides = {
+        "lm": Side(ours, shape, threads),
+        "Hugging Face": Side(theirs, shape, threads),
+        "Hugging Face, memory kept": Side(theirs, shape, threads, environment=KEPT_MEMORY),
+    }
+    turns = [partial(sides["lm"].ask, "product"), *(partial(side.ask, "step") for side in sides.values())]
+    for _ in range(WARM_UP):
+        alternate(turns, seconds=0)
+    rounds = alternate(turns, seconds=seconds)
+    config, (rows, _) = configuration(shape, threads), SHAPES[shape]
+    length = config.model.context_length
+    flops = training_flops(config.model, rows=rows, length=length)
+    products = [2 * PRODUCT**3 / each[0] for each in rounds]
+    print(f"{shape}: {rows} x {length} tokens, {threads} threads, torch {torch.__version__}, {len(rounds)} rounds;")
+    print(f"  products of {PRODUCT}³ in bfloat16: {statistics.median(products) / 1e9:.0f} GFLOP/s")
+    for index, (name, side) in enumerate(sides.items(), start=1):
+        milliseconds = 1000 * statistics.median(each[index] for each in rounds)
+        mfu = statistics.median(flops / each[index] / rate for each, rate in zip(rounds, products, strict=True))
+        ratio = statistics.median(each[index] / each[1] for each in rounds)
+        print(
+            f"  {name:25} {milliseconds:7.1f} ms a step, MFU {mfu:5.1%}, x {ratio:.2f}, {side.ask('peak') >> 20:5} MiB"
+        )
+        side.end()
 
 
 def main() -> None:
-    """Time both, print both."""
+    """Time each shape."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default="nanogpt-cpu")
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("shapes", nargs="*", default=list(SHAPES), help=" ".join(SHAPES))
     parser.add_argument("--seconds", type=float, default=30.0, help="for each side")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
-    config = resolve(given.preset, {"hardware": {"dtype": given.dtype}})
-    hardware = training_hardware(config.hardware, d_model=config.model.d_model)
-    with random_run(config, rows=config.training.batch_size) as run:
-        rounds = alternate([training_step(run), hugging_face.training_step(run)], seconds=given.seconds)
-    ours, theirs = (1000 * statistics.median(side) for side in zip(*rounds, strict=True))
-    ratio = statistics.median(other / own for own, other in rounds)
-    shape = f"{config.training.batch_size} x {config.model.context_length}, d_model {config.model.d_model}"
-    print(f"{given.preset}: {shape}, {hardware.dtype}, {hardware.threads} threads, torch {torch.__version__}")
-    print(f"ours {ours:.1f} ms a step, Hugging Face {theirs:.1f} ms: {ratio:.2f} times as fast ({len(rounds)} rounds)")
+    for shape in given.shapes:
+        compare(shape, seconds=given.seconds, threads=given.threads)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from lm.model.loss import linear_cross_entropy
 
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("logits_at_a_time", [1, 1 << 21])
-def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_time, softcap):
+@pytest.mark.parametrize(("logits_at_a_time", "probabilities_at_a_time"), [(1, 1), (1, 1 << 20), (1 << 25, 40)])
+def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_time, probabilities_at_a_time, softcap):
     """Whatever is held at a time, and with positions that have no target."""
     monkeypatch.setattr(loss, "_LOGITS_ON_CPU", logits_at_a_time)
+    monkeypatch.setattr(loss, "_PROBABILITIES_ON_CPU", probabilities_at_a_time)
     monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
     torch.manual_seed(1)
     hidden, weight = torch.randn(3, 11, 8, dtype=torch.float64), torch.randn(17, 8, dtype=torch.float64)
