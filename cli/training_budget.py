@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 1.5
 _EVALUATIONS = 10
-_MEASURED_DEPTH = 3
+_MEASURED_DEPTH, _MEASURED_TOKENS = 4, 4096
 
 
 def sized(
@@ -31,9 +31,10 @@ def sized(
     from lm.training.sizing import fitting
 
     text = _text_bytes(corpus, data)
-    small = dataclasses.replace(resolve(f"depth-{_MEASURED_DEPTH}"), hardware=hardware)
-    rows, length = batch_rows(small), small.model.context_length
-    rate = training_flops(small.model, rows=rows, length=length) / pace(small, seconds=_SECONDS)
+    like = resolve(f"depth-{_MEASURED_DEPTH}", {"training": {"batch_tokens": _MEASURED_TOKENS}})
+    like = dataclasses.replace(like, hardware=hardware)
+    rows, length = batch_rows(like), like.model.context_length
+    rate = training_flops(like.model, rows=rows, length=length) / pace(like, seconds=_SECONDS)
     left = seconds(budget) - clock.elapsed()
     found = fitting(left, rate=rate, text_bytes=text)
     seen = f"{count(found.tokens)} tokens, {found.epochs:.1f} times the {size(text)} of text"

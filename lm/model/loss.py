@@ -90,15 +90,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if wants_gradient:
                 torch.mm(logits, matrix, out=of_inputs[part])
                 of_part = logits.T @ inputs[part]
-                of_weight = of_part.to(weight.dtype) if of_weight is None else of_weight.add_(of_part)
+                of_weight = of_part if of_weight is None else of_weight.to(weight.dtype).add_(of_part)
         of_hidden = torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype))
-        ctx.save_for_backward(of_hidden, torch.zeros_like(weight) if of_weight is None else of_weight)
+        ctx.dtype = weight.dtype
+        ctx.gradients = of_hidden, torch.zeros_like(weight) if of_weight is None else of_weight
         return total
 
     @staticmethod
     def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        of_hidden, of_weight = ctx.saved_tensors
-        return of_hidden.mul_(of_total), of_weight.mul_(of_total), None, None, None, None
+        (of_hidden, of_weight), ctx.gradients = ctx.gradients, None
+        return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), None, None, None, None
 
 
 def _surprisal_and_gradient(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-_TOKENS_A_PARAMETER = 8
-_OVERHEAD = 1.2  # arithmetic of the output layer and of attention, beside that of the blocks
-_FEWEST_STEPS = 400
-_VOCABULARIES = ((100_000, 512), (500_000, 1024), (5_000_000, 2048), (50_000_000, 4096), (500_000_000, 8192))
+_T = TypeVar("_T")
+_TOKENS_A_PARAMETER, _ARITHMETIC, _EXPONENT = 0.25, 2.5e13, 0.28
+_FEWEST_STEPS = 200
+_FEWEST_TOKENS_A_STEP = 512
+_VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192))
 _LARGEST_VOCABULARY = 16_384
-_BYTES_A_TOKEN = 3.0
+_DROPOUTS = ((4, 0.0), (8, 0.1))  # up to so many epochs
+_MOST_DROPOUT = 0.2
+_BYTES_A_TOKEN = 3.5
 _DEEPEST = 24
-_PARAMETERS_OF_ONE = 12 * 64**2  # of the matrices of a model of depth 1; they grow with the cube of the depth
+_ATTENTION = 1.1  # arithmetic of attention and of the optimizer, beside that of the matrices
+_PARAMETERS_OF_ONE = 12 * 64**2  # of the blocks of a model of depth 1; they grow with the cube of the depth
 
 
 @dataclass(frozen=True)
@@ -53,15 +57,29 @@ def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
         rate: FLOP/s of training on this machine, as measured on a small model.
         text_bytes: of the corpus.
 
-    Source: arithmetic of 6 a parameter and token, Kaplan et al. 2020; that tokens and parameters grow alike with it,
-    Hoffmann et al. 2022, who have 20 tokens a parameter; 8 is a guess for small texts, which come several times.
+    The deepest model is taken that sees enough tokens for each parameter of its blocks: a quarter of one in 2.5e13
+    operations, as in runs of minutes on megabytes of text (docs/recipe.md), growing with a power of the operations that
+    leads to the 10 tokens which serve models of hundreds of millions of parameters trained by Muon.
+
+    Source: 6 operations a parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
-    arithmetic = max(1.0, seconds) * rate / (6 * _OVERHEAD)
-    parameters = math.sqrt(arithmetic / _TOKENS_A_PARAMETER)
-    depth = min(_DEEPEST, max(1, round((parameters / _PARAMETERS_OF_ONE) ** (1 / 3))))
-    vocabulary = next((size for limit, size in _VOCABULARIES if text_bytes < limit), _LARGEST_VOCABULARY)
-    tokens = arithmetic / (_PARAMETERS_OF_ONE * depth**3)
-    epochs = tokens * _BYTES_A_TOKEN / max(1, text_bytes)
-    largest = 1 << max(9, math.floor(math.log2(max(1.0, tokens / _FEWEST_STEPS))))
-    dropout = 0.0 if epochs < 3 else 0.1 if epochs < 8 else 0.2
-    return Size(depth, vocabulary, min(2048 * depth, largest), dropout, tokens, epochs)
+    vocabulary = _up_to(text_bytes, _VOCABULARIES, otherwise=_LARGEST_VOCABULARY)
+
+    operations = max(1.0, seconds) * rate
+    enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
+
+    def tokens(depth: int) -> float:
+        parameters = _PARAMETERS_OF_ONE * depth**3 + vocabulary * 64 * depth
+        return operations / (6 * _ATTENTION * parameters)
+
+    depth = 1
+    while depth < _DEEPEST and tokens(depth + 1) >= enough * _PARAMETERS_OF_ONE * (depth + 1) ** 3:
+        depth += 1
+    epochs = tokens(depth) * _BYTES_A_TOKEN / max(1, text_bytes)
+    batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(tokens(depth) / _FEWEST_STEPS)))
+    return Size(depth, vocabulary, batch, _up_to(epochs, _DROPOUTS, otherwise=_MOST_DROPOUT), tokens(depth), epochs)
+
+
+def _up_to(value: float, steps: Sequence[tuple[float, _T]], *, otherwise: _T) -> _T:
+    """What goes with the first limit that a value is below."""
+    return next((found for limit, found in steps if value < limit), otherwise)

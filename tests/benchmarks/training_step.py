@@ -95,9 +95,7 @@ def _seconds(work: Work) -> float:
 class Side:
     """A process that works when it is its turn."""
 
-    def __init__(
-        self, target: Callable[..., None], *given: object, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, target: Callable[..., None], *given: object, environment: Mapping[str, str]) -> None:
         self._connection, theirs = multiprocessing.Pipe()
         before = dict(os.environ)
         os.environ.update(environment)
@@ -120,8 +118,8 @@ class Side:
 def compare(shape: str, *, seconds: float, threads: int) -> None:
     """Let the sides take turns at a shape, and print what came of it."""
     sides = {
-        "lm": Side(ours, shape, threads),
-        "Hugging Face": Side(theirs, shape, threads),
+        "lm": Side(ours, shape, threads, environment={}),
+        "Hugging Face": Side(theirs, shape, threads, environment={}),
         "Hugging Face, memory kept": Side(theirs, shape, threads, environment=KEPT_MEMORY),
     }
     turns = [partial(sides["lm"].ask, "product"), *(partial(side.ask, "step") for side in sides.values())]

@@ -77,6 +77,18 @@ def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, m
     assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 
 
+@pytest.mark.parametrize("length", [32, 40])
+@pytest.mark.parametrize("name", ["everything", "causal", "keys", "causal bias"])
+def test_in_bfloat16_it_stays_near_the_definition(name, length):
+    """Whether rows of scores fill the vectors of a softmax, which is then of bfloat16, or not."""
+    mask = masks(length, length)[name]
+    query, key, value = (tensor.detach().bfloat16().requires_grad_() for tensor in tensors(length, length))
+    attended = attend(query, key, value, mask=mask)
+    torch.testing.assert_close(attended.double(), naive(query, key, value, mask), atol=0.03, rtol=0.03)
+    attended.float().square().sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
+
+
 @pytest.mark.parametrize("kernel", ["fused", "products"])
 def test_a_query_that_sees_nothing_gets_zeros(kernel, monkeypatch):
     monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")

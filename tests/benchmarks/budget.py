@@ -1,0 +1,69 @@
+"""What `lm train --budget` makes of a time, against runs of the same time whose size was set by hand.
+
+    python -m tests.benchmarks.budget CORPUS [--budgets 2m 5m 10m] [--seed 1] [-- flags of lm train]
+
+For each budget: the run that is given nothing else, then a grid of depths, vocabularies and dropouts. Prints a table in
+Markdown: wall time of the whole command as a share of the budget, and bits per byte of the whole validation split, of
+the best checkpoint, and of the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lm.durations import seconds
+from tests.benchmarks.runs import lm, readings
+
+GRID: dict[str, tuple[str, ...]] = {
+    "nothing said": (),
+    **{
+        f"depth {depth}, vocabulary {vocabulary:,}, dropout {dropout}": (
+            "--depth", str(depth), "--vocab-size", str(vocabulary), "--dropout", str(dropout), "--batch-tokens", "4096",
+        )
+        for depth, vocabulary, dropout in (
+            (2, 1024, 0.0), (2, 4096, 0.1), (3, 1024, 0.0), (3, 2048, 0.1), (3, 4096, 0.2), (4, 2048, 0.1),
+            (4, 4096, 0.1), (4, 4096, 0.2), (5, 4096, 0.1), (5, 4096, 0.2),
+        )
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a run: wall time as a share of its budget, and bits per byte at best and in the end."""
+
+    share: float
+    best: float
+    last: float
+
+
+def outcome(corpus: Path, budget: str, flags: Sequence[str]) -> Outcome:
+    """Train in a budget."""
+    with tempfile.TemporaryDirectory() as folder:
+        run, began = Path(folder) / "run", time.perf_counter()
+        lm("train", str(corpus), "--budget", budget, "-o", str(run), *flags)
+        share = (time.perf_counter() - began) / seconds(budget)
+        bits = [reading.bits_per_byte for reading in readings(run)]
+    return Outcome(share, min(bits), bits[-1])
+
+
+def main() -> None:
+    """Run after run, row after row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--budgets", nargs="+", default=["2m", "5m", "10m"])
+    given, flags = parser.parse_known_args()
+    print("| budget | run | wall time | best | last |\n|-|-|-|-|-|")
+    for budget in given.budgets:
+        for name, settings in GRID.items():
+            found = outcome(given.corpus, budget, [*settings, *(flag for flag in flags if flag != "--")])
+            print(f"| {budget} | {name} | {found.share:.1%} | {found.best:.4f} | {found.last:.4f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
