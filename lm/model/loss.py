@@ -98,6 +98,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
         (of_hidden, of_weight), ctx.gradients = ctx.gradients, None
         return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), None, None, None, None
 

@@ -12,8 +12,8 @@ _FEWEST_STEPS = 200
 _FEWEST_TOKENS_A_STEP = 512
 _VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192))
 _LARGEST_VOCABULARY = 16_384
-_DROPOUTS = ((2.5, 0.0), (6, 0.1))  # up to so many epochs
-_MOST_DROPOUT = 0.2
+_REGULARISATION = ((2.5, (0.0, 0.1)), (5, (0.1, 1.0)), (15, (0.1, 2.0)))  # up to so many epochs
+_MOST_REGULARISATION = (0.2, 2.0)
 _BYTES_A_TOKEN = 3.5
 _DEEPEST = 24
 _ATTENTION = 1.1  # arithmetic of attention and of the optimizer, beside that of the matrices
@@ -29,6 +29,7 @@ class Size:
         vocab_size: of the tokenizer, if one is trained.
         batch_tokens: in one optimizer step.
         dropout: against learning the text by heart.
+        weight_decay: to the same end.
         tokens: that there is time for, about.
         epochs: passes over the text that they come to.
     """
@@ -37,6 +38,7 @@ class Size:
     vocab_size: int
     batch_tokens: int
     dropout: float
+    weight_decay: float
     tokens: float
     epochs: float
 
@@ -45,7 +47,7 @@ class Size:
         return {
             "model": {"dropout": self.dropout},
             "tokenizer": {"vocab_size": self.vocab_size},
-            "training": {"batch_tokens": self.batch_tokens},
+            "training": {"batch_tokens": self.batch_tokens, "weight_decay": self.weight_decay},
         }
 
 
@@ -77,7 +79,8 @@ def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
         depth += 1
     epochs = tokens(depth) * _BYTES_A_TOKEN / max(1, text_bytes)
     batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(tokens(depth) / _FEWEST_STEPS)))
-    return Size(depth, vocabulary, batch, _up_to(epochs, _DROPOUTS, otherwise=_MOST_DROPOUT), tokens(depth), epochs)
+    dropout, weight_decay = _up_to(epochs, _REGULARISATION, otherwise=_MOST_REGULARISATION)
+    return Size(depth, vocabulary, batch, dropout, weight_decay, tokens(depth), epochs)
 
 
 def _up_to(value: float, steps: Sequence[tuple[float, _T]], *, otherwise: _T) -> _T:

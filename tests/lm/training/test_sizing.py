@@ -32,7 +32,8 @@ def test_tokens_are_what_the_arithmetic_allows():
     assert 0.5 < 6 * parameters * size.tokens / (600 * RATE) < 1
 
 
-def test_more_text_gets_a_larger_vocabulary_and_less_dropout():
+def test_more_text_gets_a_larger_vocabulary_and_less_that_holds_back():
     sizes = [fitting(600, rate=RATE, text_bytes=number) for number in (50_000, MEGABYTE, 10**9)]
     assert [size.vocab_size for size in sizes] == sorted({size.vocab_size for size in sizes})
     assert sizes[0].dropout > sizes[-1].dropout == 0
+    assert sizes[0].weight_decay > sizes[-1].weight_decay
