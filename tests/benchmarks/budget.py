@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.budget CORPUS [--budgets 2m 5m 10m] [--seed 1] [-- flags of lm train]
 
-For each budget: the run that is given nothing else, then a grid of depths, vocabularies and dropouts. Prints a table in
+For each budget: the run that is given nothing else, then a grid of sizes and of what holds it back. Prints a table in
 Markdown: wall time of the whole command as a share of the budget, and bits per byte of the whole validation split, of
 the best checkpoint, and of the last.
 """
@@ -22,12 +22,13 @@ from tests.benchmarks.runs import lm, readings
 GRID: dict[str, tuple[str, ...]] = {
     "nothing said": (),
     **{
-        f"depth {depth}, vocabulary {vocabulary:,}, dropout {dropout}": (
-            "--depth", str(depth), "--vocab-size", str(vocabulary), "--dropout", str(dropout), "--batch-tokens", "4096",
+        f"depth {depth}, vocabulary {vocabulary:,}, dropout {dropout}, weight decay {decay}": (
+            "--depth", str(depth), "--vocab-size", str(vocabulary), "--dropout", str(dropout),
+            "--weight-decay", str(decay), "--batch-tokens", "4096",
         )
-        for depth, vocabulary, dropout in (
-            (2, 1024, 0.0), (2, 4096, 0.1), (3, 1024, 0.0), (3, 2048, 0.1), (3, 4096, 0.2), (4, 2048, 0.1),
-            (4, 4096, 0.1), (4, 4096, 0.2), (5, 4096, 0.1), (5, 4096, 0.2),
+        for depth, vocabulary, dropout, decay in (
+            (3, 2048, 0.0, 0.1), (3, 4096, 0.0, 0.1), (4, 2048, 0.0, 0.1), (4, 4096, 0.0, 0.1), (4, 4096, 0.1, 0.1),
+            (4, 4096, 0.1, 1.0), (4, 4096, 0.1, 2.0), (4, 8192, 0.1, 1.0), (5, 4096, 0.1, 1.0),
         )
     },
 }  # fmt: skip
