@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lm.benchmark.timing import Timed, now, timed
-from lm.config import ModelConfig
+from lm.config import ModelConfig, RunConfig
+from lm.data.batches import Batch
 from lm.hardware import Hardware
 from lm.training.run import Run
 
@@ -35,19 +37,24 @@ def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no depend
 
 
 def training_step(run: Run) -> Timed:
-    """A step of a plain loop (AdamW, clipping) on a run's first batch, in its arithmetic and micro-batches."""
-    config, hardware = run.config.training, run.hardware
-    model = gpt2(run.config.model).to(hardware.torch_device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, fused=True)
+    """A step of `plain_step` on a run's first batch, in its arithmetic and micro-batches."""
+    return plain_step(run.config, run.hardware, lambda: run.data.batch(0))
+
+
+def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batch]) -> Timed:
+    """A step of a plain loop: AdamW and clipping, on what `batches` gives."""
+    training = config.training
+    model = gpt2(config.model).to(hardware.torch_device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, fused=True)
 
     def step() -> None:
-        batch = run.data.batch(0)
-        for part in batch.split(config.micro_batch_size):
+        batch = batches()
+        for part in batch.split(training.micro_batch_size):
             inputs = torch.from_numpy(part.inputs).to(hardware.torch_device, non_blocking=True)
             with hardware.autocast():
                 loss = model(inputs, labels=inputs, use_cache=False).loss
             (loss * (part.rows / batch.rows)).backward()
-        float(nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf))
+        float(nn.utils.clip_grad_norm_(model.parameters(), training.clip or math.inf))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

@@ -54,19 +54,18 @@ class Size:
 def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
     """The size of a model that has seen enough tokens when the time is up.
 
+    The deepest model is taken that sees enough tokens for each parameter of its blocks: a quarter of one in 2.5e13
+    operations, as in runs of minutes on megabytes of text (docs/recipe.md), growing with a power of the operations that
+    leads to the 10 tokens which serve models of hundreds of millions of parameters trained by Muon.
+
     Args:
         seconds: of training.
         rate: FLOP/s of training on this machine, as measured on a small model.
         text_bytes: of the corpus.
 
-    The deepest model is taken that sees enough tokens for each parameter of its blocks: a quarter of one in 2.5e13
-    operations, as in runs of minutes on megabytes of text (docs/recipe.md), growing with a power of the operations that
-    leads to the 10 tokens which serve models of hundreds of millions of parameters trained by Muon.
-
     Source: 6 operations a parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
     vocabulary = _up_to(text_bytes, _VOCABULARIES, otherwise=_LARGEST_VOCABULARY)
-
     operations = max(1.0, seconds) * rate
     enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
 

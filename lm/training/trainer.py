@@ -135,11 +135,11 @@ def _accumulate(run: Run, batch: Batch) -> float:
 
 def _clipped(model: nn.Module, most: float) -> float:
     """The norm of the gradients, which are scaled down to `most` if they are above it; 0 leaves them alone."""
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
-    if 0 < most < float(norm) < math.inf:  # torch's own way multiplies by 1 too, over all the memory of the gradients
-        nn.utils.clip_grads_with_norm_(model.parameters(), most, norm)
-    return float(norm)
+    total = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    norm = float(total)
+    if 0 < most < norm < math.inf:  # torch's own way multiplies by 1 too, over all the memory of the gradients
+        nn.utils.clip_grads_with_norm_(model.parameters(), most, total)
+    return norm
 
 
 def batch_flops(run: Run, batch: Batch) -> float:

@@ -14,20 +14,20 @@ import argparse
 import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
 
 from lm.benchmark import hugging_face
-from lm.benchmark.timing import alternate
+from lm.benchmark.timing import Timed, alternate, timed
 from lm.benchmark.training import random_run, training_step
 from lm.config import RunConfig
-from lm.hardware import peak_memory
+from lm.data.batches import Batch
+from lm.hardware import Hardware, peak_memory
 from lm.model.cost import training_flops
 from lm.model.linear import linear
 from lm.presets import resolve
@@ -41,8 +41,6 @@ KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 PRODUCT, PRODUCTS_A_TURN = 1024, 20
 WARM_UP = 5
 
-Work = Callable[[], object]
-
 
 def configuration(shape: str, threads: int) -> RunConfig:
     """GPT-2's block in a shape, trained by AdamW in bfloat16."""
@@ -53,43 +51,28 @@ def configuration(shape: str, threads: int) -> RunConfig:
 def ours(connection: Connection, shape: str, threads: int) -> None:
     """Our side: steps, and the products that say what the machine can do."""
     matrix = torch.ones(PRODUCT, PRODUCT, dtype=torch.bfloat16)
+
+    @torch.no_grad()
+    def product() -> float:
+        return min(timed(lambda: linear(matrix, matrix), run.hardware) for _ in range(PRODUCTS_A_TURN))
+
     with random_run(configuration(shape, threads), rows=SHAPES[shape][0]) as run:
-        serve(connection, {"step": training_step(run), "product": torch.no_grad()(lambda: linear(matrix, matrix))})
+        serve(connection, {"step": training_step(run), "product": product})
 
 
 def theirs(connection: Connection, shape: str, threads: int) -> None:
-    """Hugging Face's side, with nothing of ours."""
+    """Hugging Face's side, with nothing of ours but the loop."""
     torch.set_num_threads(threads)
-    config = configuration(shape, threads)
-    ids = torch.randint(config.model.vocab_size, (SHAPES[shape][0], config.model.context_length))
-    model = hugging_face.gpt2(config.model).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.training.learning_rate, fused=True)
-
-    def step() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.training.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    serve(connection, {"step": step})
+    config, hardware = configuration(shape, threads), Hardware("cpu", "bfloat16", threads)
+    size = (SHAPES[shape][0], config.model.context_length)
+    ids = np.random.default_rng(0).integers(config.model.vocab_size, size=size)
+    serve(connection, {"step": hugging_face.plain_step(config, hardware, lambda: Batch(ids, ids))})
 
 
-def serve(connection: Connection, works: Mapping[str, Work]) -> None:
+def serve(connection: Connection, works: Mapping[str, Timed]) -> None:
     """Answer each name with the seconds that its work takes, and "peak" with the most bytes held, until "end"."""
     while (asked := connection.recv()) != "end":
-        if asked == "peak":
-            connection.send(peak_memory())
-            continue
-        tries = PRODUCTS_A_TURN if asked == "product" else 1
-        connection.send(min(_seconds(works[asked]) for _ in range(tries)))
-
-
-def _seconds(work: Work) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+        connection.send(peak_memory() if asked == "peak" else works[asked]())
 
 
 class Side:

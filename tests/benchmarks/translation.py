@@ -34,7 +34,7 @@ def train(data: Path, sides: Sequence[str], seed: int, out: Path, flags: Sequenc
 
 def report(run: Path) -> None:
     """Validation BLEU of greedy translations against minutes and epochs."""
-    for reading in readings(run):
+    for reading in (each for each in readings(run) if each.bleu is not None):
         print(f"  {reading.seconds / 60:6.1f} min  {reading.epoch:6.1f} epochs  validation BLEU {reading.bleu:.2f}")
 
 
