@@ -217,6 +217,9 @@ class TrainingConfig(Checked):
     )
     batch_size: int = option(32, "Sequences in one optimizer step.", minimum=1)
     batch_tokens: int | None = option(None, "Tokens in one optimizer step, instead of sequences.", minimum=1)
+    batch_warmup: int = option(
+        0, "Steps over which the batch grows from a quarter of its sequences to all of them.", minimum=0
+    )
     micro_batch_size: int | None = option(
         None, "Sequences in one pass through the model; smaller ones accumulate [default: all at once].", minimum=1
     )

@@ -67,8 +67,8 @@ class TrainingData(Protocol):
     steps_per_epoch: float
     validation_bytes: int
 
-    def batch(self, consumed: int) -> Batch:
-        """The batch that follows `consumed` samples."""
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        """The batch that follows `consumed` samples, or such a share of its rows, rounded up."""
         ...
 
     def validation(self) -> Iterator[Batch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -37,9 +38,9 @@ class ExampleData:
         self.validation_bytes = int(validation.index["bytes"].sum())
         self.shortened = int((train.lengths() > context + 1).sum())
 
-    def batch(self, consumed: int) -> Batch:
-        """The examples that follow `consumed` ones; a batch may go over the end of an epoch."""
-        samples = np.arange(consumed, consumed + self._rows, dtype=np.uint64)
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        """The examples that follow `consumed` ones, `share` of a batch; it may go over the end of an epoch."""
+        samples = np.arange(consumed, consumed + math.ceil(share * self._rows), dtype=np.uint64)
         epochs, places = np.divmod(samples, np.uint64(self.samples))
         numbers = permute(places, self.samples, mix(self._key ^ epochs))
         return self._rows_of(self._train, numbers.tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -59,9 +60,17 @@ class _Plan:
     targets: Ragged
     ends: Integers
 
-    def batch(self, first: int, start: int) -> Batch:
-        """The rest, from pair `first` on, of the batch that it is in; `start` is the id that decoding starts from."""
-        rows = np.arange(first, int(self.ends[np.searchsorted(self.ends, first, side="right")]))
+    def batch(self, first: int, start: int, *, share: float = 1.0) -> Batch:
+        """The rest, from pair `first` on, of the batch that it is in, or of such a share of this batch if that is less.
+
+        Args:
+            first: number of the pair in the order in which they are trained on.
+            start: the id that decoding starts from.
+            share: of the pairs of the whole batch.
+        """
+        number = int(np.searchsorted(self.ends, first, side="right"))
+        begin, end = (int(self.ends[number - 1]) if number else 0), int(self.ends[number])
+        rows = np.arange(first, min(end, first + math.ceil(share * (end - begin))))
         sources, targets = self.sources.take(rows), self.targets.take(rows)
         predicted = targets.padded(IGNORED)
         inputs = np.concatenate([np.full((len(rows), 1), start), predicted[:, :-1]], axis=1)
@@ -147,15 +156,15 @@ class PairData:
         if steps is not None and config.bpe_dropout_until < 1.0:
             self._dropout_samples = round(config.bpe_dropout_until * steps / self.steps_per_epoch * self.samples)
 
-    def batch(self, consumed: int) -> Batch:
-        """The pairs that follow `consumed` ones; what is left of a batch, if these end within it."""
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        """The pairs that follow `consumed` ones, `share` of a batch; what is left of one if these end within it."""
         epoch, place = divmod(consumed, self.samples)
         pool = int(np.searchsorted(self._pools, place, side="right")) - 1
         first = int(self._pools[pool])
         until = self._dropout_samples
         dropout = self._dropout > 0 and (until is None or epoch * self.samples + first < until)
         plan = self._plan(epoch, pool, dropout=dropout)
-        return plan.batch(place - first, self._start)
+        return plan.batch(place - first, self._start, share=share)
 
     def validation(self) -> Iterator[Batch]:
         """The validation split, pairs of similar length together; with both directions, one after the other."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -92,9 +93,9 @@ class WindowData:
         self.steps_per_epoch = self.samples / rows
         self.validation_bytes = validation.bytes
 
-    def batch(self, consumed: int) -> Batch:
-        """The windows that follow `consumed` ones."""
-        return _predicting(self._order.batch(self._train, consumed, self._rows))
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        """The windows that follow `consumed` ones; `share` of a batch."""
+        return _predicting(self._order.batch(self._train, consumed, math.ceil(share * self._rows)))
 
     def validation(self) -> Iterator[Batch]:
         """Disjoint windows over the validation split, in order."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from lm.training.journal import Journal
 from lm.training.moving_average import MovingAverage
 from lm.training.objective import States, final_states
 from lm.training.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
+from lm.training.schedules import steps_for
 
 _TRAINED = "trained."
 """In the optimizer's file, before the names of the weights that are trained while their average is the model."""
@@ -258,10 +258,9 @@ def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
 
 def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float) -> int:
     """How many optimizer steps the steps, epochs or tokens asked for come to, or a budget at so many seconds a step."""
-    if config.epochs is not None:
-        return max(1, math.ceil(config.epochs * data.steps_per_epoch))
-    if config.tokens is not None:
-        return math.ceil(config.tokens / data.tokens * data.steps_per_epoch)
+    epochs = config.epochs if config.tokens is None else config.tokens / data.tokens
+    if epochs is not None:
+        return max(1, steps_for(epochs * data.steps_per_epoch, config=config))
     if config.budget is not None:
         return max(1, round(durations.seconds(config.budget) / pace))
     if config.steps is None:

@@ -1,10 +1,12 @@
-"""The learning rate as a pure function of the step."""
+"""The learning rate and the size of a batch as pure functions of the step."""
 
 from __future__ import annotations
 
 import math
 
 from lm.config import TrainingConfig
+
+_FIRST_BATCH = 0.25
 
 
 def learning_rate(step: int, *, config: TrainingConfig, steps: int | None) -> float:
@@ -21,6 +23,24 @@ def learning_rate(step: int, *, config: TrainingConfig, steps: int | None) -> fl
         return config.learning_rate
     after, remaining = step - config.warmup_steps, max(1, steps - config.warmup_steps)
     return config.learning_rate * _share(config, after, remaining)
+
+
+def share_of_batch(step: int, *, config: TrainingConfig) -> float:
+    """What share of a whole batch is learned from in a step, counted from 0: small batches serve at first.
+
+    Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training.
+    """
+    if step >= config.batch_warmup:
+        return 1.0
+    return _FIRST_BATCH + (1 - _FIRST_BATCH) * step / config.batch_warmup
+
+
+def steps_for(batches: float, *, config: TrainingConfig) -> int:
+    """How many steps it takes to learn from so many whole batches, the first steps being smaller."""
+    growing, growth = config.batch_warmup, 1 - _FIRST_BATCH
+    if batches >= growing * (1 - growth / 2):
+        return math.ceil(batches + growing * growth / 2)
+    return math.ceil(growing / growth * (math.sqrt(_FIRST_BATCH**2 + 2 * growth * batches / growing) - _FIRST_BATCH))
 
 
 def steps_in_all(step: int, *, config: TrainingConfig) -> int:

@@ -20,7 +20,7 @@ from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, St
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
 from lm.training.run import Run, save
-from lm.training.schedules import learning_rate
+from lm.training.schedules import learning_rate, share_of_batch
 
 
 def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
@@ -88,7 +88,7 @@ def _step(run: Run) -> Step:
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
     torch.manual_seed(_fold(config.seed, state.step))
-    batch = run.data.batch(state.samples)
+    batch = run.data.batch(state.samples, share=share_of_batch(state.step, config=config))
     tokens = batch.predicted
     with failures_in_a_line() if config.compile else nullcontext():
         mean = _accumulate(run, batch) / tokens

@@ -2,6 +2,8 @@
 
     python -m tests.benchmarks.recipe CORPUS... [--seeds 1 2] [--only NAME...] [-- flags of lm train]
 
+With --tokens among the flags, batches that start smaller take more steps.
+
 Prints a table in Markdown: bits per byte of the whole validation split at the end (the mean of the seeds, and its
 difference to the recipe), and the seconds of a step relative to the recipe's.
 """
@@ -35,6 +37,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "no value residual": ("--no-value-residual",),
     "embedding shortcut": ("--embedding-shortcut",),
     "no weight decay": ("--weight-decay", "0"),
+    "a batch that grows over 100 steps": ("--batch-warmup", "100"),
 }
 
 

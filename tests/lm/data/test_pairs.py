@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,17 @@ def test_within_a_batch_the_rest_of_it_follows(stored: StoredPairs) -> None:
     given = data(stored, DROPPING)
     whole, rest = given.batch(0), given.batch(2)
     assert list(rows(rest)) == list(rows(whole))[2:]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 1.0])
+def test_shares_of_a_batch_make_up_the_batch(stored: StoredPairs, share: float) -> None:
+    given = data(stored, DROPPING)
+    whole, parts, consumed = given.batch(0), [], 0
+    while consumed < whole.rows:
+        part = given.batch(consumed, share=share)
+        assert part.rows == min(math.ceil(share * whole.rows), whole.rows - consumed)
+        parts, consumed = [*parts, *rows(part)], consumed + part.rows
+    assert parts == list(rows(whole))
 
 
 @pytest.mark.parametrize("config", ALL)

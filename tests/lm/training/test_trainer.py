@@ -71,8 +71,8 @@ def test_equals_a_plain_loop(make_run, fields):
 
 @pytest.mark.parametrize(("stop", "optimizer"), [(1, "adamw"), (4, "adamw"), (5, "muon"), (7, "adamw")])
 def test_resuming_equals_never_having_stopped(make_run, stop, optimizer):
-    """Weights, optimizer and journal, byte for byte, with dropout, accumulation and a decaying schedule."""
-    settings = {"micro_batch_size": 4, "optimizer": optimizer}
+    """Weights, optimizer and journal, byte for byte: with dropout, accumulation, growing batches, a falling rate."""
+    settings = {"micro_batch_size": 4, "optimizer": optimizer, "batch_warmup": 6}
     whole, parts = make_run("whole", **settings), make_run("parts", **settings)
     list(train(whole))
     stopped = list(train(parts, stop=stop_after(stop)))
