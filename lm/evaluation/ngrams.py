@@ -1,0 +1,113 @@
+"""What counting predicts: n-gram models with interpolated Kneser–Ney smoothing, which a neural one has to beat.
+
+Source: Kneser & Ney 1995; the discount n1 / (n1 + 2 n2), Ney, Essen & Kneser 1994.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lm.data.shards import Tokens
+
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+_USUAL_DISCOUNT = 0.5  # where no n-gram occurs once, or none twice
+_ORDER = 5
+_MOST_TOKENS = 1 << 20  # seconds of counting
+_MOST_HELD_OUT = 1 << 17
+
+
+@dataclass(frozen=True)
+class _Grams:
+    """The distinct sequences of n tokens of a training text, numbered.
+
+    Attributes:
+        contexts: of each, the number of the sequence of n - 1 tokens that it continues.
+        times: how often each occurs.
+        first: where in the training text each ends first.
+        train: the number of the one that ends at each training token, -1 near the start.
+        held_out: the same of each held-out token, -1 too if the training text doesn't have it.
+        held_out_contexts: what each held-out token continues, -1 likewise.
+    """
+
+    contexts: Ids
+    times: Floats
+    first: Ids
+    train: Ids
+    held_out: Ids
+    held_out_contexts: Ids
+
+
+def bits_per_byte(train: Tokens, held_out: Tokens, *, vocab_size: int) -> list[float]:
+    """What models of order 1, 2, … 5 need for the beginning of a held-out split, counting that of a training split."""
+    ids = train.read(0, min(len(train), _MOST_TOKENS))
+    scored = held_out.read(0, min(len(held_out), _MOST_HELD_OUT))
+    likely_bytes = held_out.bytes * len(scored) / len(held_out)
+    found = surprisals(ids, scored, vocab_size=vocab_size, order=_ORDER)
+    return [float(nats.sum()) / math.log(2) / likely_bytes for nats in found]
+
+
+def surprisals(train: Ids, held_out: Ids, *, vocab_size: int, order: int) -> list[Floats]:
+    """The surprisal of each held-out token after up to `order` - 1 tokens before it, by counts of a training text.
+
+    Args:
+        train: (n,) ids, n >= 1.
+        held_out: (m,) ids.
+        vocab_size: above every id.
+        order: of the largest model; each takes some ten times the memory of the ids.
+
+    Returns:
+        one array for each order from 1, as far as the training text is long enough for: (m,) nats.
+    """
+    lower = np.full(len(held_out), 1 / vocab_size)
+    found, every = [], list(_counted(train, held_out, vocab_size, order))
+    for grams, longer in zip(every, [*every[1:], None], strict=True):
+        found.append(-np.log(_interpolated(grams, grams.times, lower)))
+        if longer is not None:  # a shorter model is asked where the longer fails: it counts what a sequence follows
+            followed = np.bincount(grams.train[longer.first], minlength=len(grams.times))
+            lower = _interpolated(grams, followed.astype(np.float64), lower)
+    return found
+
+
+def _counted(train: Ids, held_out: Ids, vocab_size: int, order: int) -> Iterator[_Grams]:
+    contexts, held_out_contexts = np.zeros_like(train), np.zeros_like(held_out)
+    for _ in range(min(order, len(train))):
+        has = np.flatnonzero(contexts >= 0)
+        keys, first, numbers, times = np.unique(
+            contexts[has] * vocab_size + train[has], return_index=True, return_inverse=True, return_counts=True
+        )
+        numbered = np.full_like(train, -1)
+        numbered[has] = numbers
+        wanted = np.where(held_out_contexts >= 0, held_out_contexts * vocab_size + held_out, -1)
+        places = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+        seen = np.where(keys[places] == wanted, places, -1)
+        yield _Grams(keys // vocab_size, times.astype(np.float64), has[first], numbered, seen, held_out_contexts)
+        contexts, held_out_contexts = _moved_on(numbered), _moved_on(seen)
+
+
+def _moved_on(ids: Ids) -> Ids:
+    """What ends before each token."""
+    return np.concatenate([np.full(min(1, len(ids)), -1), ids[:-1]])
+
+
+def _interpolated(grams: _Grams, counts: Floats, lower: Floats) -> Floats:
+    """The probability of each held-out token: discounted counts after its context, the rest shared as `lower` says."""
+    once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
+    discount = once / (once + 2 * twice) if once and twice else _USUAL_DISCOUNT
+    n_contexts = int(grams.contexts.max()) + 1
+    totals = np.bincount(grams.contexts, weights=counts)
+    kinds = np.bincount(grams.contexts, weights=counts > 0)
+    contexts = grams.held_out_contexts
+    known = (contexts >= 0) & (contexts < n_contexts)
+    known[known] = totals[contexts[known]] > 0
+    total = totals[contexts[known]]
+    count = np.where(grams.held_out[known] >= 0, counts[grams.held_out[known]], 0)
+    probabilities = lower.copy()
+    shared = discount * kinds[contexts[known]] * lower[known]
+    probabilities[known] = (np.maximum(count - discount, 0) + shared) / total
+    return probabilities

@@ -1,0 +1,71 @@
+"""Models that count, against the textbook's recursion over dictionaries."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lm.evaluation.ngrams import surprisals
+
+VOCABULARY, ORDER = 5, 4
+
+
+@pytest.fixture
+def text():
+    generator = np.random.default_rng(0)
+    return generator.choice(VOCABULARY - 1, p=[0.5, 0.25, 0.15, 0.1], size=300)  # the last token never occurs
+
+
+def kneser_ney(train, order):
+    """Interpolated Kneser–Ney: a function of (context, token)."""
+    grams = [Counter(tuple(train[i - n + 1 : i + 1]) for i in range(n - 1, len(train))) for n in range(1, order + 1)]
+    followed = [Counter(gram[1:] for gram in longer) for longer in grams[1:]]
+
+    def probability(context, token, counts, lower):
+        if counts is None:
+            return 1 / VOCABULARY
+        once, twice = (sum(count == times for count in counts[-1].values()) for times in (1, 2))
+        discount = once / (once + 2 * twice) if once and twice else 0.5
+        after = {gram: count for gram, count in counts[-1].items() if gram[:-1] == tuple(context)}
+        rest = probability(context[1:], token, lower[-1], lower[:-1])
+        if not after:
+            return rest
+        shared = discount * len(after) / sum(after.values())
+        return max(after.get((*context, token), 0) - discount, 0) / sum(after.values()) + shared * rest
+
+    chain = [None, *([counts] for counts in followed[: order - 1])]
+    return lambda context, token: probability(context, token, [grams[order - 1]], chain)
+
+
+@pytest.mark.parametrize("order", range(1, ORDER + 1))
+def test_each_order_is_interpolated_kneser_ney(text, order):
+    train, held_out = text[:250], np.append(text[250:], VOCABULARY - 1)
+    model = kneser_ney(train.tolist(), order)
+    found = surprisals(train, held_out, vocab_size=VOCABULARY, order=ORDER)[order - 1]
+    for place in range(order - 1, len(held_out)):
+        context = held_out[place - order + 1 : place].tolist()
+        assert np.exp(-found[place]) == pytest.approx(model(context, held_out[place]), rel=1e-9)
+
+
+@pytest.mark.parametrize("context", [[0, 1, 0], [3, 3, 3], [4, 0, 0], []])
+def test_probabilities_after_a_context_sum_to_one(text, context):
+    after = [np.array([*context, token]) for token in range(VOCABULARY)]
+    last = [
+        [found[-1] for found in surprisals(text, held_out, vocab_size=VOCABULARY, order=ORDER)] for held_out in after
+    ]
+    assert np.exp(-np.array(last)).sum(axis=0) == pytest.approx(np.ones(ORDER))
+
+
+def test_longer_models_know_a_text_that_repeats_itself():
+    train = np.tile(np.arange(20), 30)
+    shortest, *_, longest = surprisals(train, train[:40], vocab_size=20, order=3)
+    assert shortest.mean() == pytest.approx(np.log(20), rel=1e-6)
+    assert longest[2:].mean() < 0.05
+
+
+def test_a_text_too_short_for_the_order_counts_what_there_is():
+    found = surprisals(np.array([1, 0]), np.array([1, 0, 1]), vocab_size=2, order=3)
+    assert len(found) == 2
+    assert all(np.isfinite(nats).all() and (nats > 0).all() for nats in found)
