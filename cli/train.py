@@ -16,10 +16,11 @@ from cli import training_flags as flags
 from cli.options import Given, takes
 from cli.parallel_corpus import ParallelFiles
 from cli.stop_signals import StopSignals
+from cli.training_settings import Settings, settle
 from lm.config import LENGTHS, SECTIONS, RunConfig, TrainingConfig
 from lm.errors import UsageError
 from lm.options import options
-from lm.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, overlaid, read_toml, resolve
+from lm.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolve
 
 if TYPE_CHECKING:
     from lm.data.tokenizer import Tokenizer
@@ -110,13 +111,11 @@ def train(
         if depth and not (preset and "depth" in given.environment):
             preset = f"depth-{depth}"
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
-        settings = _settings(preset, config, weights, given, default=default, corpus=corpus or [])
+        settings = settle(preset, config, weights, given, default=default, corpus=corpus or [])
         if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):
             flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
             raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
-        run = _started(
-            corpus or [], files, settings, given=given, out=out, tokenizer=tokenizer or weights, weights=weights
-        )
+        run = _started(corpus or [], files, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
     signal_number = _train(run, tensorboard=tensorboard)
     if as_json:
         print(json.dumps(_summary(run)))
@@ -124,43 +123,11 @@ def train(
         raise typer.Exit(128 + signal_number)
 
 
-def _settings(
-    preset: str | None,
-    file: Path | None,
-    weights: Path | None,
-    given: Given,
-    *,
-    default: str,
-    corpus: Sequence[str],
-) -> RunConfig:
-    """What the preset, the model to start from, the file, the environment and the flags say, the last one winning.
-
-    Where nothing says what to start from, a budget does.
-    """
-    named, values = read_toml(file) if file else (None, {})
-    ambient, typed = given.ambient, given.typed
-    merged = {name: overlaid(overlaid(values.get(name, {}), ambient[name]), typed[name]) for name in SECTIONS}
-    if weights:
-        from lm.checkpoint import find_checkpoint, load_config
-
-        base = vars(load_config(find_checkpoint(weights)).model)
-        merged["model"] = {**base, **merged["model"]}
-    budget = merged["training"].get("budget")
-    if budget is not None and not (preset or named or weights):
-        from cli.training_budget import sized
-
-        checked = resolve(default, merged)
-        named, chosen = sized(corpus, budget, data=checked.data, hardware=checked.hardware)
-        merged = {name: overlaid(chosen.get(name, {}), merged[name]) for name in SECTIONS}
-    return resolve(preset or named or default, merged)
-
-
 def _started(
     corpus: list[str],
     files: ParallelFiles,
-    config: RunConfig,
+    settings: Settings,
     *,
-    given: Given,
     out: Path | None,
     tokenizer: Path | None,
     weights: Path | None,
@@ -173,6 +140,7 @@ def _started(
     from lm.training.data import check_model, is_supervised
     from lm.training.run import check_weights, start
 
+    config = settings.config
     folder = out or _free_folder(files.first if files else corpus[0], str(config.preset))
     refuse_existing(folder)
     check_model(config.model, pairs=bool(files))
@@ -186,7 +154,7 @@ def _started(
     initial = load_weights(weights) if weights else None
     pace = 1.0
     if config.training.budget is not None:
-        config, pace = paced(config, made, evaluate_every=given["training"].get("evaluate_every"))
+        config, pace = paced(config, settings, made, data)
     run = start(
         folder, config, made, data, source_tokenizer=of_source, weights=initial, spent=clock.elapsed(), pace=pace
     )

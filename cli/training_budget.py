@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli import clock
-from lm.config import DataConfig, HardwareConfig, RunConfig
+from lm.config import DataConfig, HardwareConfig, RunConfig, TokenizerConfig
 
 if TYPE_CHECKING:
+    from cli.training_settings import Settings
     from lm.data.tokenizer import Tokenizer
 
 _SECONDS = 1.5
 _EVALUATIONS = 10
+_MUCH_LESS = 0.8
 _MEASURED_DEPTH, _MEASURED_TOKENS = 4, 4096
 
 
 def sized(
-    corpus: Sequence[str], budget: str, *, data: DataConfig, hardware: HardwareConfig
+    corpus: Sequence[str], budget: str, *, tokenizer: TokenizerConfig, data: DataConfig, hardware: HardwareConfig
 ) -> tuple[str, dict[str, dict[str, Any]]]:
     """The preset for a text and a time on this machine, and what of it is different; said with its reasons."""
     from cli.display import count, duration, fact, quantity, size
@@ -36,9 +38,9 @@ def sized(
     rows, length = batch_rows(like), like.model.context_length
     rate = training_flops(like.model, rows=rows, length=length) / pace(like, seconds=_SECONDS)
     left = seconds(budget) - clock.elapsed()
-    found = fitting(left, rate=rate, text_bytes=text)
-    seen = f"{count(found.tokens)} tokens, {found.epochs:.1f} times the {size(text)} of text"
-    fact("budget", f"{duration(left)} at {quantity(rate, 'FLOP/s')}: enough for {found.depth} layers, which see {seen}")
+    found = fitting(left, rate=rate, text_bytes=text, kind=tokenizer.kind)
+    enough = f"enough for {found.depth} layers, which see about {count(found.tokens)} tokens of {size(text)} of text"
+    fact("budget", f"{duration(left)} at {quantity(rate, 'FLOP/s')}: {enough}")
     return f"depth-{found.depth}", found.settings()
 
 
@@ -54,14 +56,52 @@ def _text_bytes(corpus: Sequence[str], data: DataConfig) -> int:
     return corpora.survey(sources, data).bytes if size is None else size
 
 
-def paced(config: RunConfig, tokenizer: Tokenizer, *, evaluate_every: int | None) -> tuple[RunConfig, float]:
-    """A config with some evaluations within its budget, unless it is said how often, and the seconds of a step."""
+def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Path) -> tuple[RunConfig, float]:
+    """What only the tokens and a look at the clock tell, said with its reasons, and the seconds of a step.
+
+    Evaluations are a tenth of the time apart; where the budget chose the model, it is held back from learning the text
+    by heart too. What the user said stays as it is.
+    """
     from lm.benchmark.training import pace
     from lm.durations import seconds
 
     model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
-    measured = pace(dataclasses.replace(config, model=model), seconds=_SECONDS)
-    if evaluate_every is None:
-        evaluate_every = max(1, round(seconds(str(config.training.budget)) / measured / _EVALUATIONS))
-    training = dataclasses.replace(config.training, evaluate_every=evaluate_every)
-    return dataclasses.replace(config, training=training), measured
+    a_step = pace(dataclasses.replace(config, model=model), seconds=_SECONDS)
+    steps = max(1.0, (seconds(str(config.training.budget)) - clock.elapsed()) / a_step)
+    chosen: dict[str, dict[str, Any]] = {"training": {"evaluate_every": max(1, round(steps / _EVALUATIONS))}}
+    if settings.is_sized and not config.data.supervised:
+        for section, fields in _held_back(config, tokenizer, data, steps=steps).items():
+            chosen[section] = {**chosen.get(section, {}), **fields}
+    left_open = {
+        section: {name: value for name, value in fields.items() if name not in settings.said[section]}
+        for section, fields in chosen.items()
+    }
+    changed = {
+        section: dataclasses.replace(getattr(config, section), **fields) for section, fields in left_open.items()
+    }
+    return dataclasses.replace(config, **changed), a_step
+
+
+def _held_back(config: RunConfig, tokenizer: Tokenizer, data: Path, *, steps: float) -> dict[str, dict[str, Any]]:
+    """Dropout and weight decay for a text that is seen as often as there is time for."""
+    from cli.display import fact
+    from lm.data.shards import open_split
+    from lm.evaluation.ngrams import bits_per_byte
+    from lm.training.data import batch_rows
+    from lm.training.sizing import expected_bits, holding_back, novelty
+
+    train, held_out = open_split(data, "train"), open_split(data, "validation")
+    is_told = tokenizer.kind == "bpe" and len(held_out)  # a few characters are too short to tell anything
+    counted = bits_per_byte(train, held_out, vocab_size=tokenizer.vocab_size) if is_told else []
+    epochs = steps * batch_rows(config) * config.model.context_length / max(1, len(train))
+    said, learned_from = f"{epochs:.1f} epochs", epochs
+    if len(counted) > 1:
+        learned_from = epochs * novelty(counted)
+        if learned_from < _MUCH_LESS * epochs:
+            said += f", like {learned_from:.1f} since the text repeats its patterns"
+    found = holding_back(learned_from, steps=steps, learning_rate=config.training.learning_rate)
+    fact("", f"{said}: dropout {found.dropout}, weight decay {found.weight_decay:.2g}")
+    if len(counted) > 1:
+        expected = f"about {expected_bits(counted):.2g} bits a byte of validation"
+        fact("", f"expect {expected} (counting sequences of tokens gets {min(counted):.2f})")
+    return found.settings()

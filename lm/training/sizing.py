@@ -1,4 +1,4 @@
-"""How large a model a time is enough for, on this machine and for this text."""
+"""How large a model a time is enough for on this machine, and how it is kept from learning a text by heart."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lm.config import TokenizerKind
+
 _T = TypeVar("_T")
 _TOKENS_A_PARAMETER, _ARITHMETIC, _EXPONENT = 0.25, 2.5e13, 0.28
 _FEWEST_STEPS = 200
 _FEWEST_TOKENS_A_STEP = 512
-_VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192))
+_VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (3_000_000, 4096), (20_000_000, 8192))
 _LARGEST_VOCABULARY = 16_384
-_REGULARISATION = ((2.5, (0.0, 0.1)), (5, (0.1, 1.0)), (15, (0.1, 2.0)))  # up to so many epochs
-_MOST_REGULARISATION = (0.2, 2.0)
-_BYTES_A_TOKEN = 3.5
+_HOLDING_BACK = ((2.5, (0.0, 0.0)), (5, (0.1, 7.0)), (15, (0.1, 14.0)))  # up to so many epochs: dropout, forgettings
+_MOST_HOLDING_BACK = (0.2, 14.0)
+_LEAST_WEIGHT_DECAY, _MOST_WEIGHT_DECAY = 0.1, 2.0
+_BYTES = 256  # about the vocabulary where no BPE is trained
 _DEEPEST = 24
 _ATTENTION = 1.1  # arithmetic of attention and of the optimizer, beside that of the matrices
 _PARAMETERS_OF_ONE = 12 * 64**2  # of the blocks of a model of depth 1; they grow with the cube of the depth
@@ -28,30 +31,32 @@ class Size:
         depth: of `lm.presets.of_depth`.
         vocab_size: of the tokenizer, if one is trained.
         batch_tokens: in one optimizer step.
-        dropout: against learning the text by heart.
-        weight_decay: to the same end.
         tokens: that there is time for, about.
-        epochs: passes over the text that they come to.
     """
 
     depth: int
     vocab_size: int
     batch_tokens: int
-    dropout: float
-    weight_decay: float
     tokens: float
-    epochs: float
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """What of it differs from the preset of its depth, by section of a RunConfig."""
-        return {
-            "model": {"dropout": self.dropout},
-            "tokenizer": {"vocab_size": self.vocab_size},
-            "training": {"batch_tokens": self.batch_tokens, "weight_decay": self.weight_decay},
-        }
+        return {"tokenizer": {"vocab_size": self.vocab_size}, "training": {"batch_tokens": self.batch_tokens}}
 
 
-def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
+@dataclass(frozen=True)
+class HeldBack:
+    """What keeps a model from learning a text by heart."""
+
+    dropout: float
+    weight_decay: float
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The fields of a RunConfig, by section."""
+        return {"model": {"dropout": self.dropout}, "training": {"weight_decay": self.weight_decay}}
+
+
+def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe") -> Size:
     """The size of a model that has seen enough tokens when the time is up.
 
     The deepest model is taken that sees enough tokens for each parameter of its blocks: a quarter of one in 2.5e13
@@ -62,10 +67,12 @@ def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
         seconds: of training.
         rate: FLOP/s of training on this machine, as measured on a small model.
         text_bytes: of the corpus.
+        kind: of the tokenizer; only a BPE vocabulary can be chosen.
 
     Source: 6 operations a parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
-    vocabulary = _up_to(text_bytes, _VOCABULARIES, otherwise=_LARGEST_VOCABULARY)
+    is_bpe = kind == "bpe"
+    vocabulary = _up_to(text_bytes, _VOCABULARIES, otherwise=_LARGEST_VOCABULARY) if is_bpe else _BYTES
     operations = max(1.0, seconds) * rate
     enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
 
@@ -76,10 +83,43 @@ def fitting(seconds: float, *, rate: float, text_bytes: int) -> Size:
     depth = 1
     while depth < _DEEPEST and tokens(depth + 1) >= enough * _PARAMETERS_OF_ONE * (depth + 1) ** 3:
         depth += 1
-    epochs = tokens(depth) * _BYTES_A_TOKEN / max(1, text_bytes)
-    batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(tokens(depth) / _FEWEST_STEPS)))
-    dropout, weight_decay = _up_to(epochs, _REGULARISATION, otherwise=_MOST_REGULARISATION)
-    return Size(depth, vocabulary, batch, dropout, weight_decay, tokens(depth), epochs)
+    seen = tokens(depth)
+    batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
+    return Size(depth, vocabulary, batch, seen)
+
+
+def holding_back(epochs: float, *, steps: float, learning_rate: float) -> HeldBack:
+    """How much a model is held back by dropout and weight decay when it sees a text so many times.
+
+    What a weight learned fades by weight_decay · learning_rate a step, so that over all steps it is the product of the
+    three that says how often it is forgotten; a text that is seen often wants that several times.
+
+    Args:
+        epochs: passes over the text; over one that repeats its patterns they count less, by its `novelty`.
+        steps: of the optimizer.
+        learning_rate: at its highest.
+
+    Source: weight decay as forgetting, Wang & Aitchison 2024; how much, docs/recipe.md.
+    """
+    dropout, forgettings = _up_to(epochs, _HOLDING_BACK, otherwise=_MOST_HOLDING_BACK)
+    weight_decay = round(forgettings / (learning_rate * max(1.0, steps)), 2)
+    return HeldBack(dropout, min(max(_LEAST_WEIGHT_DECAY, weight_decay), _MOST_WEIGHT_DECAY))
+
+
+def novelty(counted: Sequence[float]) -> float:
+    """The share of what one token leaves open about the next that several leave open too: nearly 1 in prose.
+
+    In text made of patterns it is a third or so; such a text can be seen that much oftener before it is known by heart.
+
+    Args:
+        counted: bits that models of order 1, 2, … need (`lm.evaluation.ngrams`), of order 2 at least.
+    """
+    return min(counted[1:]) / counted[1]
+
+
+def expected_bits(counted: Sequence[float]) -> float:
+    """Bits a byte that minutes of training lead to, about, where models that count need so many (docs/recipe.md)."""
+    return 0.95 * min(counted) * novelty(counted) ** 0.5
 
 
 def _up_to(value: float, steps: Sequence[tuple[float, _T]], *, otherwise: _T) -> _T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm.presets import resolve
-from lm.training.sizing import fitting
+from lm.training.sizing import expected_bits, fitting, holding_back, novelty
 
 RATE, MEGABYTE = 3e11, 1_000_000
 
@@ -16,7 +16,6 @@ def test_every_time_and_text_gives_settings_that_can_be_trained(seconds, text_by
     size = fitting(seconds, rate=RATE, text_bytes=text_bytes)
     config = resolve(f"depth-{size.depth}", size.settings())
     assert config.training.batch_tokens >= config.model.context_length
-    assert 0 <= config.model.dropout < 0.5
 
 
 def test_more_time_or_a_faster_machine_makes_larger_models():
@@ -32,8 +31,34 @@ def test_tokens_are_what_the_arithmetic_allows():
     assert 0.5 < 6 * parameters * size.tokens / (600 * RATE) < 1
 
 
-def test_more_text_gets_a_larger_vocabulary_and_less_that_holds_back():
+def test_more_text_gets_a_larger_vocabulary():
     sizes = [fitting(600, rate=RATE, text_bytes=number) for number in (50_000, MEGABYTE, 10**9)]
     assert [size.vocab_size for size in sizes] == sorted({size.vocab_size for size in sizes})
-    assert sizes[0].dropout > sizes[-1].dropout == 0
-    assert sizes[0].weight_decay > sizes[-1].weight_decay
+
+
+def test_a_text_seen_often_is_held_back():
+    found = [holding_back(epochs, steps=500, learning_rate=0.01) for epochs in (1, 4, 10, 100)]
+    assert [each.dropout for each in found] == sorted(each.dropout for each in found)
+    assert [each.weight_decay for each in found] == sorted(each.weight_decay for each in found)
+    assert found[0].dropout == 0 < found[-1].dropout
+
+
+@pytest.mark.parametrize("learning_rate", [0.001, 0.02])
+@pytest.mark.parametrize("steps", [300, 3000, 30_000])
+def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate):
+    found = holding_back(10, steps=steps, learning_rate=learning_rate)
+    forgettings = found.weight_decay * learning_rate * steps
+    assert found.weight_decay in (0.1, 2.0) or forgettings == pytest.approx(14, rel=0.05)
+
+
+@pytest.mark.parametrize("steps", [1, 10, 1e6])
+def test_weight_decay_never_undoes_a_step(steps):
+    assert 0 < holding_back(100, steps=steps, learning_rate=0.02).weight_decay <= 2
+
+
+def test_a_text_of_patterns_is_less_new_and_easier():
+    prose, patterned = [4.0, 2.0, 1.95, 1.96, 2.0], [4.0, 2.0, 1.0, 0.7, 0.5]
+    assert novelty(prose) == pytest.approx(0.975)
+    assert novelty(patterned) == pytest.approx(0.25)
+    assert novelty([4.0, 5.0, 6.0]) == 1
+    assert expected_bits(prose) / min(prose) > expected_bits(patterned) / min(patterned)
