@@ -27,12 +27,24 @@ def dropout(x: Tensor, share: float) -> Tensor:
     """
     if share == 0.0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if x.device.type != "cpu":
         return F.dropout(x, share)
-    dropped = max(1, round(256 * share))
-    words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
-    bytes_ = words.view(torch.uint8)[: x.numel()].view(x.shape)
-    keep = torch.ge(
-        bytes_, dropped, out=torch.empty_like(x, requires_grad=False, memory_format=torch.contiguous_format)
-    )
-    return x * keep.mul_(256 / (256 - dropped))
+    draw = torch.ops.lm.kept if torch.compiler.is_compiling() else _kept
+    return x * draw(x.detach(), max(1, round(256 * share)))
+
+
+def _kept(like: Tensor, dropped: int) -> Tensor:
+    """Zeros for `dropped` of 256 values, and for the others what keeps the mean; shape and type of `like`."""
+    words = torch.empty(-(-like.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
+    bytes_ = words.view(torch.uint8)[: like.numel()].view(like.shape)
+    keep = torch.ge(bytes_, dropped, out=torch.empty_like(like, memory_format=torch.contiguous_format))
+    return keep.mul_(256 / (256 - dropped))
+
+
+# A compiled model draws its masks so too: what torch.compile makes of F.dropout on a CPU costs more than it saves
+_compilable = torch.library.custom_op("lm::kept", _kept, mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+
+
+@_compilable.register_fake
+def _(like: Tensor, dropped: int) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
