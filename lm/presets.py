@@ -105,16 +105,16 @@ PRESETS: dict[str, Preset] = {
     ),
     "small": Preset(
         "12 M parameters: tens of megabytes of text, hours on a laptop or minutes on a GPU",
-        {"vocab_size": 4096, "context_length": 256, "d_model": 384, "n_layers": 6, "n_heads": 6, "qk_norm": True},
+        {**_RECIPE, "vocab_size": 4096, "context_length": 256, "d_model": 384, "n_layers": 6, "n_heads": 6},
         {"vocab_size": 4096},
-        training={"batch_size": 64, "steps": 5000, "learning_rate": 1e-3, "warmup_steps": 200},
+        training={**_recipe_training(384), "batch_size": 64, "steps": 5000},
     ),
     "base": Preset(
         "98 M parameters: gigabytes of text, a GPU",
-        {"vocab_size": 16384, "context_length": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12, "qk_norm": True},
+        {**_RECIPE, "vocab_size": 16384, "context_length": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12},
         {"vocab_size": 16384},
         training={
-            "batch_size": 256, "micro_batch_size": 16, "steps": 20_000, "learning_rate": 6e-4, "warmup_steps": 1000,
+            **_recipe_training(768), "batch_size": 256, "micro_batch_size": 16, "steps": 20_000,
             "evaluate_every": 1000,
         },
     ),
