@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,9 +16,9 @@ from cli.main import run
 from cli.training_plan import compiling_warnings
 from lm.config import RunConfig, TrainingConfig
 from lm.hardware import Hardware
+from tests.compiler import needs_compiler
 from tests.system.conftest import SMALL
 
-COMPILER = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 FLAGS = [*SMALL, "--d-model", "16", "--dtype", "float32"]
 
 
@@ -43,7 +41,7 @@ def lm(*arguments: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"torch.compile needs {COMPILER}")
+@needs_compiler
 def test_a_compiled_run_learns_the_same_and_goes_on_uncompiled(place):
     """Half a minute of compiling: losses agree to rounding, names of weights are the same, and so is what follows."""
     plain, compiled = place / "plain", place / "compiled"
@@ -69,9 +67,8 @@ def test_without_a_compiler_one_line_says_so_before_anything_is_made(place, tmp_
     assert not (tmp_path / "run").exists()
 
 
+@needs_compiler
 def test_without_the_headers_of_python_it_says_which(place, tmp_path, monkeypatch, capsys):
-    if shutil.which(COMPILER) is None:
-        pytest.skip(f"no {COMPILER} here")
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     assert run(["train", str(place / "text.txt"), *FLAGS, "--device", "cpu", "--compile"]) == 2
     assert f"{tmp_path} has no Python.h" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lm.model.dropout import Dropout, dropout
+from tests.compiler import needs_compiler
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
@@ -44,3 +45,22 @@ def test_does_nothing_when_evaluating_or_at_a_share_of_zero():
     x = torch.randn(4, 4)
     assert dropout(x, 0.0) is x
     assert Dropout(0.5).eval()(x) is x
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@needs_compiler
+def test_compiled_it_drops_as_much_with_other_masks_in_other_places():
+    """Half a minute of compiling. The gradient is that of what was kept, so the masks are not drawn again for it."""
+
+    def two(x):
+        return dropout(x, 0.4), dropout(2 * x, 0.4)
+
+    x = torch.randn(40, 50, requires_grad=True)
+    for function in (two, torch.compile(two)):
+        torch.manual_seed(1)
+        first, second = function(x)
+        assert not torch.equal(first == 0, second == 0)
+        (gradient,) = torch.autograd.grad(first.sum(), x)
+        torch.testing.assert_close(gradient * x, first)
+        assert (first == 0).float().mean().item() == pytest.approx(0.4, abs=0.05)
