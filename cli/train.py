@@ -88,16 +88,7 @@ def train(
     if corpus and files:
         raise UsageError("a run learns from a text or from pairs: give either a corpus, or --source and --target")
     if resume:
-        planned = {
-            "out": out,
-            "preset": preset,
-            "depth": depth,
-            "config": config,
-            "weights": weights,
-            "tokenizer": tokenizer,
-        }
-        if any(value and name not in given.environment for name, value in planned.items()):
-            raise UsageError("--resume goes on with a run as it was planned: it takes no folder, preset or tokenizer")
+        _refuse_plan(given, out=out, preset=preset, depth=depth, config=config, weights=weights, tokenizer=tokenizer)
         run = _resumed(resume, corpus or [], files, given)
     else:
         if files and given["training"].get("budget"):
@@ -106,10 +97,7 @@ def train(
             )
         if not corpus and not files:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
-        if preset and depth and not {"preset", "depth"} & given.environment.keys():
-            raise UsageError(f"--depth {depth} is the preset depth-{depth}: leave out --preset")
-        if depth and not (preset and "depth" in given.environment):
-            preset = f"depth-{depth}"
+        preset = _named(preset, depth, given)
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
         settings = settle(preset, config, weights, given, default=default, corpus=corpus or [])
         if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):
@@ -121,6 +109,21 @@ def train(
         print(json.dumps(_summary(run)))
     if signal_number and not run.state.finished:
         raise typer.Exit(128 + signal_number)
+
+
+def _refuse_plan(given: Given, **plan: object) -> None:
+    """UsageError if a run that goes on is given on the command line what it was planned with."""
+    if any(value and name not in given.environment for name, value in plan.items()):
+        raise UsageError("--resume goes on with a run as it was planned: it takes no folder, preset or tokenizer")
+
+
+def _named(preset: str | None, depth: int | None, given: Given) -> str | None:
+    """The preset that --preset or --depth names; what is typed wins over the environment."""
+    if depth is None:
+        return preset
+    if preset and not {"preset", "depth"} & given.environment.keys():
+        raise UsageError(f"--depth {depth} is the preset depth-{depth}: leave out --preset")
+    return preset if preset and "depth" in given.environment else f"depth-{depth}"
 
 
 def _started(

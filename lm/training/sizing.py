@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
+
+import numpy as np
 
 from lm.config import TokenizerKind
 
-_T = TypeVar("_T")
 _TOKENS_A_PARAMETER, _ARITHMETIC, _EXPONENT = 0.25, 2.5e13, 0.28
 _FEWEST_STEPS = 200
 _FEWEST_TOKENS_A_STEP = 512
 _VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (3_000_000, 4096), (20_000_000, 8192))
 _LARGEST_VOCABULARY = 16_384
-_HOLDING_BACK = ((2.5, (0.0, 0.0)), (5, (0.1, 7.0)), (15, (0.1, 14.0)))  # up to so many epochs: dropout, forgettings
-_MOST_HOLDING_BACK = (0.2, 14.0)
+_DROPOUT = (2.5, 5, 15, 30), (0.0, 0.1, 0.1, 0.2)  # at so many epochs, and on a line in between
+_FORGETTINGS = (2.5, 5), (0.0, 14.0)
 _LEAST_WEIGHT_DECAY, _MOST_WEIGHT_DECAY = 0.1, 2.0
 _BYTES = 256  # about the vocabulary where no BPE is trained
 _DEEPEST = 24
@@ -71,8 +72,9 @@ def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind
 
     Source: 6 operations a parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
-    is_bpe = kind == "bpe"
-    vocabulary = _up_to(text_bytes, _VOCABULARIES, otherwise=_LARGEST_VOCABULARY) if is_bpe else _BYTES
+    vocabulary = next((size for limit, size in _VOCABULARIES if text_bytes < limit), _LARGEST_VOCABULARY)
+    if kind != "bpe":
+        vocabulary = _BYTES
     operations = max(1.0, seconds) * rate
     enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
 
@@ -101,9 +103,9 @@ def holding_back(epochs: float, *, steps: float, learning_rate: float) -> HeldBa
 
     Source: weight decay as forgetting, Wang & Aitchison 2024; how much, docs/recipe.md.
     """
-    dropout, forgettings = _up_to(epochs, _HOLDING_BACK, otherwise=_MOST_HOLDING_BACK)
-    weight_decay = round(forgettings / (learning_rate * max(1.0, steps)), 2)
-    return HeldBack(dropout, min(max(_LEAST_WEIGHT_DECAY, weight_decay), _MOST_WEIGHT_DECAY))
+    dropout = float(np.interp(epochs, *_DROPOUT))
+    weight_decay = float(np.interp(epochs, *_FORGETTINGS)) / (learning_rate * max(1.0, steps))
+    return HeldBack(round(dropout, 2), round(min(max(_LEAST_WEIGHT_DECAY, weight_decay), _MOST_WEIGHT_DECAY), 2))
 
 
 def novelty(counted: Sequence[float]) -> float:
@@ -120,8 +122,3 @@ def novelty(counted: Sequence[float]) -> float:
 def expected_bits(counted: Sequence[float]) -> float:
     """Bits a byte that minutes of training lead to, about, where models that count need so many (docs/recipe.md)."""
     return 0.95 * min(counted) * novelty(counted) ** 0.5
-
-
-def _up_to(value: float, steps: Sequence[tuple[float, _T]], *, otherwise: _T) -> _T:
-    """What goes with the first limit that a value is below."""
-    return next((found for limit, found in steps if value < limit), otherwise)

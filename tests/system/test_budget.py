@@ -20,6 +20,8 @@ def test_a_time_is_all_that_has_to_be_said(place, tmp_path, capsys):
     assert run(["train", str(place / "text.txt"), "--budget", "8s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert "enough for" in said
+    assert "weight decay" in said
+    assert "expect about" in said
     assert "the learning rate falls from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")
@@ -51,6 +53,15 @@ def test_what_is_given_wins_over_what_a_budget_chooses(place, tmp_path):
     assert (made["model"]["n_layers"], made["model"]["dropout"]) == (1, 0.3)
     assert (made["tokenizer"]["vocab_size"], made["training"]["batch_size"]) == (300, 4)
     assert made["training"]["batch_tokens"] is None
+
+
+def test_so_does_what_a_file_says(place, tmp_path):
+    (tmp_path / "settings.toml").write_text("[training]\nevaluate_every = 3\nweight_decay = 0.05\n")
+    command = ["train", str(place / "text.txt"), "--budget", "6s", "--config", str(tmp_path / "settings.toml")]
+    assert run([*command, "-o", str(tmp_path / "run")]) == 0
+    made = config(tmp_path / "run")
+    assert made["preset"].startswith("depth-")
+    assert (made["training"]["evaluate_every"], made["training"]["weight_decay"]) == (3, 0.05)
 
 
 def test_a_depth_is_a_preset(place, tmp_path):
