@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,22 +68,15 @@ def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Pat
     model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
     a_step = pace(dataclasses.replace(config, model=model), seconds=_SECONDS)
     steps = max(1.0, (seconds(str(config.training.budget)) - clock.elapsed()) / a_step)
-    chosen: dict[str, dict[str, Any]] = {"training": {"evaluate_every": max(1, round(steps / _EVALUATIONS))}}
+    evaluations = {"training": {"evaluate_every": max(1, round(steps / _EVALUATIONS))}}
+    config = _where_nothing_is_said(config, settings, evaluations)
     if settings.is_sized and not config.data.supervised:
-        for section, fields in _held_back(config, tokenizer, data, steps=steps).items():
-            chosen[section] = {**chosen.get(section, {}), **fields}
-    left_open = {
-        section: {name: value for name, value in fields.items() if name not in settings.said[section]}
-        for section, fields in chosen.items()
-    }
-    changed = {
-        section: dataclasses.replace(getattr(config, section), **fields) for section, fields in left_open.items()
-    }
-    return dataclasses.replace(config, **changed), a_step
+        config = _held_back(config, settings, tokenizer, data, steps=steps)
+    return config, a_step
 
 
-def _held_back(config: RunConfig, tokenizer: Tokenizer, data: Path, *, steps: float) -> dict[str, dict[str, Any]]:
-    """Dropout and weight decay for a text that is seen as often as there is time for."""
+def _held_back(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Path, *, steps: float) -> RunConfig:
+    """With dropout and weight decay for a text that is seen as often as there is time for."""
     from cli.display import fact
     from lm.data.shards import open_split
     from lm.evaluation.ngrams import bits_per_byte
@@ -100,8 +93,18 @@ def _held_back(config: RunConfig, tokenizer: Tokenizer, data: Path, *, steps: fl
         if learned_from < _MUCH_LESS * epochs:
             said += f", like {learned_from:.1f} since the text repeats its patterns"
     found = holding_back(learned_from, steps=steps, learning_rate=config.training.learning_rate)
-    fact("", f"{said}: dropout {found.dropout}, weight decay {found.weight_decay:.2g}")
+    config = _where_nothing_is_said(config, settings, found.settings())
+    fact("", f"{said}: dropout {config.model.dropout}, weight decay {config.training.weight_decay}")
     if len(counted) > 1:
         expected = f"about {expected_bits(counted):.2g} bits a byte of validation"
         fact("", f"expect {expected} (counting sequences of tokens gets {min(counted):.2f})")
-    return found.settings()
+    return config
+
+
+def _where_nothing_is_said(config: RunConfig, settings: Settings, chosen: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+    """With fields chosen, by section, save those that the user set."""
+    changed = {}
+    for section, fields in chosen.items():
+        left_open = {name: value for name, value in fields.items() if name not in settings.said[section]}
+        changed[section] = dataclasses.replace(getattr(config, section), **left_open)
+    return dataclasses.replace(config, **changed)

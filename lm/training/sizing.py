@@ -120,5 +120,5 @@ def novelty(counted: Sequence[float]) -> float:
 
 
 def expected_bits(counted: Sequence[float]) -> float:
-    """Bits a byte that minutes of training lead to, about, where models that count need so many (docs/recipe.md)."""
-    return 0.95 * min(counted) * novelty(counted) ** 0.5
+    """Bits a byte that a few minutes of training lead to, where models that count need so many (docs/recipe.md)."""
+    return min(counted) * novelty(counted) ** 0.5
