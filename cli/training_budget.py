@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _SECONDS = 1.5
 _EVALUATIONS = 10
 _MUCH_LESS = 0.8
+_TOKENS_TO_LEARN_FROM = 1_000_000  # before it has seen so many, a model does not do what can be expected
 _MEASURED_DEPTH, _MEASURED_TOKENS = 4, 4096
 
 
@@ -86,7 +87,8 @@ def _held_back(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data
     train, held_out = open_split(data, "train"), open_split(data, "validation")
     is_told = tokenizer.kind == "bpe" and len(held_out)  # a few characters are too short to tell anything
     counted = bits_per_byte(train, held_out, vocab_size=tokenizer.vocab_size) if is_told else []
-    epochs = steps * batch_rows(config) * config.model.context_length / max(1, len(train))
+    seen = steps * batch_rows(config) * config.model.context_length
+    epochs = seen / max(1, len(train))
     said, learned_from = f"{epochs:.1f} epochs", epochs
     if len(counted) > 1:
         learned_from = epochs * novelty(counted)
@@ -96,7 +98,8 @@ def _held_back(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data
     config = _where_nothing_is_said(config, settings, found.settings())
     fact("", f"{said}: dropout {config.model.dropout}, weight decay {config.training.weight_decay}")
     if len(counted) > 1:
-        expected = f"about {expected_bits(counted):.2g} bits a byte of validation"
+        measure = "about" if seen >= _TOKENS_TO_LEARN_FROM else "more than"
+        expected = f"{measure} {expected_bits(counted):.2g} bits a byte of validation"
         fact("", f"expect {expected} (counting sequences of tokens gets {min(counted):.2f})")
     return config
 

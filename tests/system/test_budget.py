@@ -21,7 +21,7 @@ def test_a_time_is_all_that_has_to_be_said(place, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "enough for" in said
     assert "weight decay" in said
-    assert "expect about" in said
+    assert "expect more than" in said
     assert "the learning rate falls from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")
