@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli import clock
 from lm.config import DataConfig, HardwareConfig, RunConfig, TokenizerConfig
+from lm.errors import UsageError
 
 if TYPE_CHECKING:
     from cli.training_settings import Settings
@@ -27,7 +28,6 @@ def sized(
     """The preset for a text and a time on this machine, and what of it is different; said with its reasons."""
     from cli.display import count, duration, fact, quantity, size
     from lm.benchmark.training import pace
-    from lm.durations import seconds
     from lm.model.cost import training_flops
     from lm.presets import resolve
     from lm.training.data import batch_rows
@@ -38,11 +38,23 @@ def sized(
     like = dataclasses.replace(like, hardware=hardware)
     rows, length = batch_rows(like), like.model.context_length
     rate = training_flops(like.model, rows=rows, length=length) / pace(like, seconds=_SECONDS)
-    left = seconds(budget) - clock.elapsed()
+    left = _left(budget)
     found = fitting(left, rate=rate, text_bytes=text, kind=tokenizer.kind)
-    enough = f"enough for {found.depth} layers, which see about {count(found.tokens)} tokens of {size(text)} of text"
+    layers = "1 layer" if found.depth == 1 else f"{found.depth} layers"
+    enough = f"enough for {layers} and about {count(found.tokens)} tokens of {size(text)} of text"
     fact("budget", f"{duration(left)} at {quantity(rate, 'FLOP/s')}: {enough}")
     return f"depth-{found.depth}", found.settings()
+
+
+def _left(budget: str) -> float:
+    """Seconds of a budget from now; UsageError if there are none."""
+    from cli.display import duration
+    from lm.durations import seconds
+
+    left = seconds(budget) - clock.elapsed()
+    if left <= 0:
+        raise UsageError(f"{budget} is too short: {duration(clock.elapsed())} went into getting ready (--budget)")
+    return left
 
 
 def _text_bytes(corpus: Sequence[str], data: DataConfig) -> int:
@@ -64,11 +76,12 @@ def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Pat
     by heart too. What the user said stays as it is.
     """
     from lm.benchmark.training import pace
-    from lm.durations import seconds
+    from lm.training.data import open_data
 
+    open_data(data, config)
     model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
     a_step = pace(dataclasses.replace(config, model=model), seconds=_SECONDS)
-    steps = max(1.0, (seconds(str(config.training.budget)) - clock.elapsed()) / a_step)
+    steps = max(1.0, _left(str(config.training.budget)) / a_step)
     evaluations = {"training": {"evaluate_every": max(1, round(steps / _EVALUATIONS))}}
     config = _where_nothing_is_said(config, settings, evaluations)
     if settings.is_sized and not config.data.supervised:
@@ -93,14 +106,14 @@ def _held_back(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data
     if len(counted) > 1:
         learned_from = epochs * novelty(counted)
         if learned_from < _MUCH_LESS * epochs:
-            said += f", like {learned_from:.1f} since the text repeats its patterns"
+            said += f" (as good as {learned_from:.1f}: the text repeats its patterns)"
     found = holding_back(learned_from, steps=steps, learning_rate=config.training.learning_rate)
     config = _where_nothing_is_said(config, settings, found.settings())
-    fact("", f"{said}: dropout {config.model.dropout}, weight decay {config.training.weight_decay}")
+    fact("", f"{said}, so dropout {config.model.dropout}, weight decay {config.training.weight_decay}")
     if len(counted) > 1:
         measure = "about" if seen >= _TOKENS_TO_LEARN_FROM else "more than"
-        expected = f"{measure} {expected_bits(counted):.2g} bits a byte of validation"
-        fact("", f"expect {expected} (counting sequences of tokens gets {min(counted):.2f})")
+        expected = f"{measure} {expected_bits(counted):.2g} bits a byte of held-out text"
+        fact("", f"expect {expected}, where counting n-grams gets {min(counted):.2g}")
     return config
 
 

@@ -78,10 +78,17 @@ def compiling_warnings(run: Run, flops: float) -> list[str]:
 
 
 def _schedule(run: Run) -> list[str]:
-    warmup, steps = run.config.training.warmup_steps, run.plan.steps
-    if 2 * warmup <= steps:
-        return []
-    return [f"the learning rate rises over {warmup} of {steps:,} steps (--warmup-steps)"]
+    """Whether what rises at first has the steps to do so."""
+    training, steps = run.config.training, run.plan.steps
+    rises = (
+        ("learning rate", training.warmup_steps, "--warmup-steps"),
+        ("batch", training.batch_warmup, "--batch-warmup"),
+    )
+    return [
+        f"the {what} rises over the first {warmup} steps, and there are only {steps:,}: give fewer ({flag})"
+        for what, warmup, flag in rises
+        if 2 * warmup > steps
+    ]
 
 
 def _fit(run: Run, parameters: int, epochs: float) -> list[str]:

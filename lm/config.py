@@ -283,7 +283,10 @@ class TrainingConfig(Checked):
         if self.epochs == 0:
             raise UsageError("epochs must be more than 0 (--epochs)")
         if self.budget is not None:
-            durations.seconds(self.budget)
+            try:
+                durations.seconds(self.budget)
+            except UsageError as error:
+                raise UsageError(f"{error} (--budget)") from None
             if self.schedule != "wsd" or self.decay_fraction == 1:
                 raise UsageError(
                     "with a budget the decay of the learning rate begins when the clock says so, which takes the "

@@ -117,7 +117,7 @@ def start(
         device=hardware.device,
         dtype=hardware.dtype,
         threads=hardware.threads,
-        steps=planned_steps(config.training, open_data(data, config), pace=pace),
+        steps=planned_steps(config.training, open_data(data, config), pace=pace, spent=spent),
         data=str(data.resolve()),
         data_key=data_key(data),
         deadline=None if config.training.budget is None else durations.seconds(config.training.budget),
@@ -256,13 +256,16 @@ def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
     raise InputError(f"{other}: not the corpus that this run was started on; {again}")
 
 
-def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float) -> int:
-    """How many optimizer steps the steps, epochs or tokens asked for come to, or a budget at so many seconds a step."""
+def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, spent: float = 0.0) -> int:
+    """How many optimizer steps the steps, epochs or tokens asked for come to.
+
+    A budget comes to what is left of it, at so many seconds a step.
+    """
     epochs = config.epochs if config.tokens is None else config.tokens / data.tokens
     if epochs is not None:
         return max(1, steps_for(epochs * data.steps_per_epoch, config=config))
     if config.budget is not None:
-        return max(1, round(durations.seconds(config.budget) / pace))
+        return max(1, round((durations.seconds(config.budget) - spent) / pace))
     if config.steps is None:
         raise UsageError("say how long to train: --steps, --epochs, --tokens or --budget")
     return config.steps

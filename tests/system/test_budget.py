@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from cli import clock
 from cli.main import run
 from tests.system.conftest import SMALL
 
@@ -91,3 +92,10 @@ def test_a_budget_is_not_for_pairs(place, tmp_path, capsys):
     command = ["train", "--source", text, "--target", text, "--budget", "10m", "-o", str(tmp_path / "run")]
     assert run(command) == 2
     assert "--epochs" in capsys.readouterr().err
+
+
+def test_a_budget_that_is_over_before_training_begins_says_so(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(clock, "elapsed", lambda: 12.0)
+    assert run(["train", str(place / "text.txt"), "--budget", "10s", "-o", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == "lm: 10s is too short: 12.0 s went into getting ready (--budget)\n"
+    assert not (tmp_path / "run").exists()
