@@ -78,7 +78,7 @@ def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Pat
     from lm.benchmark.training import pace
     from lm.training.data import open_data
 
-    open_data(data, config)
+    open_data(data, config)  # refuses a text that is too short before a step is timed
     model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
     a_step = pace(dataclasses.replace(config, model=model), seconds=_SECONDS)
     steps = max(1.0, _left(str(config.training.budget)) / a_step)
@@ -102,13 +102,12 @@ def _held_back(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data
     counted = bits_per_byte(train, held_out, vocab_size=tokenizer.vocab_size) if is_told else []
     seen = steps * batch_rows(config) * config.model.context_length
     epochs = seen / max(1, len(train))
-    said, learned_from = f"{epochs:.1f} epochs", epochs
-    if len(counted) > 1:
-        learned_from = epochs * novelty(counted)
-        if learned_from < _MUCH_LESS * epochs:
-            said += f" (as good as {learned_from:.1f}: the text repeats its patterns)"
-    found = holding_back(learned_from, steps=steps, learning_rate=config.training.learning_rate)
+    share = novelty(counted) if len(counted) > 1 else 1.0
+    found = holding_back(share * epochs, steps=steps, learning_rate=config.training.learning_rate)
     config = _where_nothing_is_said(config, settings, found.settings())
+    said = f"{epochs:.1f} epochs"
+    if share < _MUCH_LESS:
+        said += f" (as good as {share * epochs:.1f}: the text repeats its patterns)"
     fact("", f"{said}, so dropout {config.model.dropout}, weight decay {config.training.weight_decay}")
     if len(counted) > 1:
         measure = "about" if seen >= _TOKENS_TO_LEARN_FROM else "more than"

@@ -18,7 +18,7 @@ def config(folder):
 
 
 def test_a_time_is_all_that_has_to_be_said(place, tmp_path, capsys):
-    assert run(["train", str(place / "text.txt"), "--budget", "8s", "-o", str(tmp_path / "run")]) == 0
+    assert run(["train", str(place / "text.txt"), "--budget", "12s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert "enough for" in said
     assert "weight decay" in said
@@ -26,7 +26,7 @@ def test_a_time_is_all_that_has_to_be_said(place, tmp_path, capsys):
     assert "the learning rate falls from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")
-    assert made["training"]["budget"] == "8s"
+    assert made["training"]["budget"] == "12s"
     assert made["plan"]["deadline"] is None
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in line for line in lines) == made["plan"]["steps"]
@@ -34,7 +34,7 @@ def test_a_time_is_all_that_has_to_be_said(place, tmp_path, capsys):
 
 
 def test_with_a_preset_only_the_length_follows_the_clock(place, tmp_path):
-    command = ["train", str(place / "text.txt"), "--preset", "nanogpt-cpu", *SMALL, "--budget", "6s"]
+    command = ["train", str(place / "text.txt"), "--preset", "nanogpt-cpu", *SMALL, "--budget", "10s"]
     assert run([*command, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert (made["preset"], made["model"]["d_model"], made["training"]["schedule"]) == ("nanogpt-cpu", 32, "wsd")
@@ -44,12 +44,12 @@ def test_the_text_for_a_budget_may_come_from_a_pipe(place, tmp_path, monkeypatch
     """It is looked at for the size of the model, and read again."""
     text = (place / "text.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert run(["train", "-", "--budget", "6s", "-o", str(tmp_path / "run")]) == 0
+    assert run(["train", "-", "--budget", "10s", "-o", str(tmp_path / "run")]) == 0
 
 
 def test_what_is_given_wins_over_what_a_budget_chooses(place, tmp_path):
     flags = ["--n-layers", "1", "--vocab-size", "300", "--batch-size", "4", "--dropout", "0.3"]
-    assert run(["train", str(place / "text.txt"), "--budget", "6s", *flags, "-o", str(tmp_path / "run")]) == 0
+    assert run(["train", str(place / "text.txt"), "--budget", "10s", *flags, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert (made["model"]["n_layers"], made["model"]["dropout"]) == (1, 0.3)
     assert (made["tokenizer"]["vocab_size"], made["training"]["batch_size"]) == (300, 4)
@@ -58,7 +58,7 @@ def test_what_is_given_wins_over_what_a_budget_chooses(place, tmp_path):
 
 def test_so_does_what_a_file_says(place, tmp_path):
     (tmp_path / "settings.toml").write_text("[training]\nevaluate_every = 3\nweight_decay = 0.05\n")
-    command = ["train", str(place / "text.txt"), "--budget", "6s", "--config", str(tmp_path / "settings.toml")]
+    command = ["train", str(place / "text.txt"), "--budget", "10s", "--config", str(tmp_path / "settings.toml")]
     assert run([*command, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")
