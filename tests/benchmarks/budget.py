@@ -10,14 +10,12 @@ the best checkpoint, and of the last.
 from __future__ import annotations
 
 import argparse
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lm.durations import seconds
-from tests.benchmarks.runs import lm, readings
+from tests.benchmarks.runs import trained
 
 GRID: dict[str, tuple[str, ...]] = {
     "nothing said": (),
@@ -45,12 +43,9 @@ class Outcome:
 
 def outcome(corpus: Path, budget: str, flags: Sequence[str]) -> Outcome:
     """Train in a budget."""
-    with tempfile.TemporaryDirectory() as folder:
-        run, began = Path(folder) / "run", time.perf_counter()
-        lm("train", str(corpus), "--budget", budget, "-o", str(run), *flags)
-        share = (time.perf_counter() - began) / seconds(budget)
-        bits = [reading.bits_per_byte for reading in readings(run)]
-    return Outcome(share, min(bits), bits[-1])
+    wall_time, found = trained(corpus, "--budget", budget, *flags)
+    bits = [reading.bits_per_byte for reading in found]
+    return Outcome(wall_time / seconds(budget), min(bits), bits[-1])
 
 
 def main() -> None:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks.runs import lm, readings
+from tests.benchmarks.runs import trained
 
 RECIPE = "the recipe"
 CHANGES: dict[str, tuple[str, ...]] = {
@@ -44,13 +43,10 @@ CHANGES: dict[str, tuple[str, ...]] = {
 def measured(corpus: Path, flags: Sequence[str], seeds: Sequence[int]) -> tuple[float, float]:
     """Mean bits per byte at the end, and median seconds of a step."""
     bits, seconds = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in seeds:
-            run = Path(folder) / str(seed)
-            lm("train", str(corpus), "--seed", str(seed), "--evaluate-every", "0", "-o", str(run), *flags)
-            last = readings(run)[-1]
-            bits.append(last.bits_per_byte)
-            seconds.append(last.seconds / last.step)
+    for seed in seeds:
+        _, [*_, last] = trained(corpus, "--seed", str(seed), "--evaluate-every", "0", *flags)
+        bits.append(last.bits_per_byte)
+        seconds.append(last.seconds / last.step)
     return statistics.mean(bits), statistics.median(seconds)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +35,14 @@ class Reading:
 def lm(*arguments: str) -> None:
     """Run a command; its notes go to the terminal."""
     subprocess.run([sys.executable, "-m", "cli.main", *arguments], check=True)
+
+
+def trained(corpus: Path, *flags: str) -> tuple[float, list[Reading]]:
+    """Wall time of `lm train` in seconds, from start to end of the command, and the evaluations of its run."""
+    with tempfile.TemporaryDirectory() as folder:
+        run, began = Path(folder) / "run", time.perf_counter()
+        lm("train", str(corpus), *flags, "-o", str(run))
+        return time.perf_counter() - began, readings(run)
 
 
 def readings(run: Path) -> list[Reading]:

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from lm.benchmark import hugging_face
 from lm.benchmark.training import random_run
 from lm.presets import resolve
-from tests.benchmarks.runs import lm, readings
+from tests.benchmarks.runs import trained
 
 NANOGPT_LOSS, NANOGPT_STEPS = 1.886, 2000
 TIMED_STEPS = 100
@@ -43,11 +41,9 @@ def nanogpt_seconds() -> float:
         return statistics.median(step() for _ in range(TIMED_STEPS))
 
 
-def crossing(corpus: Path, seed: int, folder: Path, flags: Sequence[str]) -> tuple[float, float]:
+def crossing(corpus: Path, seed: int, flags: Sequence[str]) -> tuple[float, float]:
     """Seconds of training until the loss is nanoGPT's (infinite if it never is), and the loss at the end."""
-    run = folder / f"seed-{seed}"
-    lm("train", str(corpus), *FLAGS, "--seed", str(seed), "-o", str(run), *flags)
-    found = readings(run)
+    _, found = trained(corpus, *FLAGS, "--seed", str(seed), *flags)
     crossed = [reading.seconds for reading in found if reading.loss <= NANOGPT_LOSS]
     return min(crossed, default=float("inf")), found[-1].loss
 
@@ -56,12 +52,9 @@ def large(corpus: Path, seeds: Sequence[int], flags: Sequence[str]) -> None:
     """Train with each seed for 38 minutes."""
     losses = []
     for seed in seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            run, began = Path(folder) / "run", time.perf_counter()
-            lm("train", str(corpus), *LARGE_FLAGS, "--seed", str(seed), "-o", str(run), *flags)
-            minutes = (time.perf_counter() - began) / 60
-            losses.append(min(reading.loss for reading in readings(run)))
-        print(f"seed {seed}: {losses[-1]:.4f} in {minutes:.1f} minutes of wall time")
+        seconds, found = trained(corpus, *LARGE_FLAGS, "--seed", str(seed), *flags)
+        losses.append(min(reading.loss for reading in found))
+        print(f"seed {seed}: {losses[-1]:.4f} in {seconds / 60:.1f} minutes of wall time")
     print(f"mean: {statistics.mean(losses):.4f}")
 
 
@@ -78,8 +71,7 @@ def main() -> None:
         return
     seeds = given.seeds or [1, 2, 3]
     a_step = [nanogpt_seconds()]
-    with tempfile.TemporaryDirectory() as folder:
-        found = [crossing(given.corpus, seed, Path(folder), given.flags) for seed in seeds]
+    found = [crossing(given.corpus, seed, given.flags) for seed in seeds]
     a_step.append(nanogpt_seconds())
     theirs = NANOGPT_STEPS * statistics.mean(a_step)
     steps = ", ".join(f"{1000 * each:.1f}" for each in a_step)
