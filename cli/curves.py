@@ -27,18 +27,22 @@ def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, c
     """
     xs = [x for points in curves.values() for x in points[0]]
     ys = [y for points in curves.values() for y in points[1]]
-    box = (min(xs), max(xs), min(ys), max(ys))
-    labels = [f"{box[3]:.4g}", *[""] * (height - 2), f"{box[2]:.4g}"]
+    box = left, right, low, high = min(xs), max(xs), min(ys), max(ys)
+    labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
+    if low == high:
+        labels = [f"{low:.4g}" if row == (height - 1) // 2 else "" for row in range(height)]
     margin = max(map(len, labels))
-    canvases = [_canvas(points, box, width - margin - 2, height) for points in curves.values()]
+    columns = width - margin - 2
+    canvases = [_canvas(points, box, columns, height) for points in curves.values()]
     colour = colour and "NO_COLOR" not in os.environ
     marked = len(curves) > 1 and not colour
     lines, cell = [title], _marked_cell if marked else partial(_cell, colour=colour)
     for row, label in enumerate(labels):
-        cells = [cell([canvas[row][column] for canvas in canvases]) for column in range(width - margin - 2)]
+        cells = [cell([canvas[row][column] for canvas in canvases]) for column in range(columns)]
         lines.append(f"{label:>{margin}} ▏{''.join(cells)}".rstrip())
-    first, last = f"{box[0]:.6g}", f"{box[1]:.6g}"
-    lines.append(" " * (margin + 2) + first + last.rjust(width - margin - 2 - len(first)))
+    first, last = f"{left:.6g}", f"{right:.6g}"
+    between = first.center(columns).rstrip() if left == right else first + last.rjust(columns - len(first))
+    lines.append(" " * (margin + 2) + between)
     for index, name in enumerate(curves):
         lines.append((f"{_mark(index)}  " if marked else _painted("⠤⠤ ", index, colour)) + name)
     return "\n".join(lines)

@@ -34,6 +34,16 @@ def test_any_curve_fits(points):
     assert len(drawing.splitlines()) == 1 + 5 + 1 + 2
 
 
+@pytest.mark.parametrize("height", [4, 5, 12])
+def test_a_single_point_has_one_label_on_each_axis_and_stands_at_both(height):
+    drawing = draw({"a": ([300], [2.5])}, title="loss", width=40, height=height, colour=False)
+    assert drawing.count("2.5") == drawing.count("300") == 1
+    [line] = [line for line in drawing.splitlines() if "2.5" in line]
+    assert line.split("▏", 1)[1].strip()
+    axis = drawing.splitlines()[1 + height]
+    assert abs(axis.index("300") + 1 - (len(line) - 1)) <= 1
+
+
 def test_colours_are_only_added_when_asked_for(monkeypatch):
     monkeypatch.delenv("NO_COLOR")
     curves = {"a": ([0, 1], [0.0, 1.0]), "b": ([0, 1], [1.0, 0.0])}
