@@ -104,10 +104,15 @@ class PositionTable:
         """Values of positions start … start + length - 1."""
         values = self._values  # another thread may change it at any time
         if values is None or values.device != device or start + length > len(values):
-            self._length = longest = max(self._length, start + length)
-            with torch.inference_mode(False):  # the values outlive an evaluation, and training differentiates past them
-                values = self._values = self._compute(longest).to(device)
+            values = self.fill(device, at_least=start + length)
         return values[start : start + length]
+
+    def fill(self, device: torch.device, *, at_least: int = 0) -> Tensor:
+        """Compute the values of all positions of the context, or of more."""
+        self._length = longest = max(self._length, at_least)
+        with torch.inference_mode(False):  # the values outlive an evaluation, and training differentiates past them
+            values = self._values = self._compute(longest).to(device)
+        return values
 
 
 class SinusoidalPositions(nn.Module):

@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from lm.errors import TrainingError, UsageError
+from lm.model.positions import RotaryPositions, SinusoidalPositions
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.training.objective import States, final_states
 
 COMPILATION_SECONDS = 60.0
 """About what it takes before the first step; 90 s were measured for the preset tiny on two cores."""
@@ -35,6 +40,19 @@ def check_compiler(device: str) -> None:
         raise UsageError(
             f"--compile needs Python's headers, and {headers} has no Python.h: install them, or leave it out"
         )
+
+
+def compiled(model: DecoderOnly | EncoderDecoder, device: torch.device) -> States:
+    """`final_states` of a model, compiled when they are first asked for.
+
+    Its tables of positions are there by then: one that came into being at the first step would make the second compile
+    all of it again.
+    """
+    for module in model.modules():
+        if isinstance(module, SinusoidalPositions | RotaryPositions):
+            module.table.fill(device)
+    states: States = torch.compile(final_states(model))
+    return states
 
 
 @contextmanager

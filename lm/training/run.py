@@ -21,10 +21,11 @@ from lm.hardware import Hardware, training_hardware
 from lm.model.transformer import build_model
 from lm.options import options
 from lm.training.budget import Clock
+from lm.training.compiling import compiled
 from lm.training.data import data_files, data_key, open_data
 from lm.training.journal import Journal
 from lm.training.moving_average import MovingAverage
-from lm.training.objective import States, final_states
+from lm.training.objective import final_states
 from lm.training.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
 from lm.training.schedules import steps_for
 
@@ -50,9 +51,9 @@ class Run:
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
         torch.set_num_threads(plan.threads)
-        self.model = build_model(config.model, seed=config.training.seed).to(self.hardware.torch_device)
-        states = final_states(self.model)
-        self.states: States = torch.compile(states) if config.training.compile else states
+        device = self.hardware.torch_device
+        self.model = build_model(config.model, seed=config.training.seed).to(device)
+        self.states = compiled(self.model, device) if config.training.compile else final_states(self.model)
         self.optimizers = make_optimizers(self.model, config.training)
         decay = config.training.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
