@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from lm.config import IGNORED
 _LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27  # at a time, in the type of the products
 _FEWEST_ROWS = 64
 _PROBABILITIES_ON_CPU = 1 << 20  # of those at a time, in float32: they stay in the processor's cache
+_LOGITS_IN_PARTS = 1 << 22  # of each pass at a time, where a loss is left to autograd
+
+PartLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(passes, some, d_model) final states, (vocabulary, d_model) and (some,) ids -> a sum over those positions."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -54,6 +59,45 @@ def linear_cross_entropy(
     return _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, -2), weight, targets.flatten(), label_smoothing, softcap, dtype
     )
+
+
+def in_parts(loss: PartLoss, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """The sum of a loss over all positions that have a target, of some positions at a time, its gradient on the way.
+
+    Memory does not grow with positions × vocabulary, as in `linear_cross_entropy`, and autograd does the rest.
+
+    Args:
+        loss: that makes logits of final states and the output layer.
+        hidden: (passes, positions, d_model).
+        weight: (vocabulary, d_model).
+        targets: (positions,) ids, IGNORED where none.
+    """
+    total: Tensor = _InParts.apply(loss, hidden, weight, targets)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _InParts(torch.autograd.Function):
+    """As `_LinearCrossEntropy`, but each part is differentiated by autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: PartLoss, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:  # noqa: ANN401
+        places = (targets != IGNORED).nonzero()[:, 0]
+        of_hidden, of_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
+        total = torch.zeros((), device=hidden.device)
+        with torch.enable_grad():
+            for some in places.split(max(_FEWEST_ROWS, _LOGITS_IN_PARTS // len(weight))):
+                inputs = hidden[:, some].detach().requires_grad_(), weight.detach().requires_grad_()
+                nats = loss(*inputs, targets[some])
+                of_hidden[:, some], of_part = torch.autograd.grad(nats, inputs)
+                of_weight += of_part
+                total += nats.detach()
+        ctx.gradients = of_hidden, of_weight
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        (of_hidden, of_weight), ctx.gradients = ctx.gradients, None
+        return None, of_hidden.mul_(of_total), of_weight.mul_(of_total), None
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -62,18 +62,22 @@ class Transformer(nn.Module):
         return self.embedding.tokens.weight if self.head is None else self.head.weight
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, d_model) -> (…, vocabulary); with a soft cap c, c·tanh(logits / c), in float32 at least.
-
-        Source: Gemma Team 2024 (Gemma 2), section 2.
-        """
-        logits, cap = linear(hidden, self.output_weight), self.config.softcap
-        if not cap:
-            return logits
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(cap).tanh_() * cap
+        """(…, d_model) -> (…, vocabulary), `capped` as the config says."""
+        return capped(linear(hidden, self.output_weight), self.config.softcap)
 
     def rotation(self, tokens: Tensor, *, start: int = 0) -> Rotation | None:
         """The rotary positions of (batch, length) ids at start …, if this model has them."""
         return None if self.rotary is None else self.rotary(start, tokens.shape[1], tokens.device)
+
+
+def capped(logits: Tensor, cap: float) -> Tensor:
+    """cap·tanh(logits / cap), in float32 at least; a cap of 0 leaves them alone.
+
+    Source: Gemma Team 2024 (Gemma 2), section 2.
+    """
+    if not cap:
+        return logits
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).div(cap).tanh_() * cap
 
 
 class DecoderOnly(Transformer):

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm.config import IGNORED
 from lm.data.batches import Batch
 from lm.hardware import Hardware
-from lm.model.loss import cross_entropy, linear_cross_entropy
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.linear import linear
+from lm.model.loss import cross_entropy, in_parts, linear_cross_entropy
+from lm.model.transformer import DecoderOnly, EncoderDecoder, capped
 
 States = Callable[..., Tensor]
 """Token ids -> final states, as `DecoderOnly.hidden` and `EncoderDecoder.read` give them."""
@@ -57,23 +57,26 @@ def summed_loss(
                 label_smoothing=label_smoothing,
                 softcap=model.config.softcap,
             )
-        logits = model.logits(hidden)
-    surprisal = cross_entropy(logits, targets, label_smoothing=label_smoothing) / 2
-    return surprisal + r_drop / 4 * disagreement(*logits.chunk(2), targets=targets.chunk(2)[0])
+
+        def loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+            logits = capped(linear(hidden, weight), model.config.softcap)
+            surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
+            return surprisal + r_drop / 4 * disagreement(*logits)
+
+        once = targets[: len(targets) // 2].flatten()
+        return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_weight, once)
 
 
-def disagreement(first: Tensor, second: Tensor, *, targets: Tensor) -> Tensor:
-    """Kullback-Leibler divergences between two predictions, one way and the other, summed over the targets.
+def disagreement(first: Tensor, second: Tensor) -> Tensor:
+    """Kullback-Leibler divergences between two predictions, one way and the other, summed over the positions.
 
     Args:
-        first: (rows, length, vocabulary) logits.
+        first: (positions, vocabulary) logits.
         second: like `first`.
-        targets: (rows, length); where they are IGNORED, nothing counts.
 
     Source: Liang et al. 2021 (R-Drop), equation 2; their loss is twice ours.
     """
-    counts = targets != IGNORED
-    one, other = (logits[counts].float().log_softmax(-1) for logits in (first, second))
+    one, other = (logits.float().log_softmax(-1) for logits in (first, second))
     return ((one.exp() - other.exp()) * (one - other)).sum()
 
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from lm.config import IGNORED
 from lm.model import loss
-from lm.model.loss import linear_cross_entropy
+from lm.model.loss import in_parts, linear_cross_entropy
 
 
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
@@ -67,6 +67,43 @@ def test_the_logits_of_all_positions_are_never_held(monkeypatch, softcap):
     hidden, weight = torch.randn(4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:
         linear_cross_entropy(hidden, weight, torch.randint(0, 50, (4 * 64,)), softcap=softcap).backward()
+    assert made.most == 64 * 50
+
+
+def disagreeing(hidden, weight, targets):
+    """A loss of two passes and their targets, in which a position counts for itself."""
+    one, other = (F.linear(states, weight).log_softmax(-1) for states in hidden)
+    return F.nll_loss(one, targets, reduction="sum") + ((one - other) ** 2).sum()
+
+
+@pytest.mark.parametrize("at_a_time", [1, 1 << 22])
+def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_a_time):
+    monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", at_a_time)
+    monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
+    torch.manual_seed(1)
+    targets = torch.randint(0, 17, (33,))
+    targets[20:29] = IGNORED
+    hidden, weight = torch.randn(2, 33, 8, dtype=torch.float64), torch.randn(17, 8, dtype=torch.float64)
+    found = []
+    for ours in (True, False):
+        inputs = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
+        counts = targets != IGNORED
+        total = (
+            in_parts(disagreeing, *inputs, targets)
+            if ours
+            else disagreeing(inputs[0][:, counts], inputs[1], targets[counts])
+        )
+        (total * 0.7).backward()
+        found.append([total.detach(), *(part.grad for part in inputs)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, check_dtype=False, rtol=1e-6, atol=1e-6)
+
+
+def test_of_a_loss_in_parts_the_logits_of_all_positions_are_never_held(monkeypatch):
+    monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", 1)
+    hidden, weight = torch.randn(2, 4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
+    with MostNumbers() as made:
+        in_parts(disagreeing, hidden, weight, torch.randint(0, 50, (4 * 64,))).backward()
     assert made.most == 64 * 50
 
 
