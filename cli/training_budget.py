@@ -79,21 +79,24 @@ def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Pat
     from lm.training.data import open_data
 
     open_data(data, config)  # refuses a text that is too short before a step is timed
-    model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
-    a_step = pace(dataclasses.replace(config, model=model), seconds=_SECONDS)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+    a_step = pace(config, seconds=_SECONDS)
     steps = max(1.0, _left(str(config.training.budget)) / a_step)
-    evaluations = {"training": {"evaluate_every": max(1, round(steps / _EVALUATIONS))}}
-    config = _where_nothing_is_said(config, settings, evaluations)
     if settings.is_sized and not config.data.supervised:
-        config = _held_back(config, settings, tokenizer, data, steps=steps)
-    return config, a_step
+        config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
+        steps, a_step = steps / passes, a_step * passes
+    evaluations = {"training": {"evaluate_every": max(1, round(steps / _EVALUATIONS))}}
+    return _where_nothing_is_said(config, settings, evaluations), a_step
 
 
-def _held_back(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Path, *, steps: float) -> RunConfig:
-    """With dropout and weight decay for a text that is seen as often as there is time for."""
+def _held_back(
+    config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Path, *, steps: float
+) -> tuple[RunConfig, int]:
+    """With what suits a text that is seen as often as there is time for, and how often a batch goes through then."""
     from cli.display import fact
     from lm.data.shards import open_split
     from lm.evaluation.ngrams import bits_per_byte
+    from lm.model.cost import parameters_by_part
     from lm.training.data import batch_rows
     from lm.training.sizing import expected_bits, holding_back, novelty
 
@@ -103,17 +106,25 @@ def _held_back(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data
     seen = steps * batch_rows(config) * config.model.context_length
     epochs = seen / max(1, len(train))
     share = novelty(counted) if len(counted) > 1 else 1.0
-    found = holding_back(share * epochs, steps=steps, learning_rate=config.training.learning_rate)
+    found = holding_back(
+        share * epochs,
+        parameters_a_token=sum(parameters_by_part(config.model).values()) / max(1, len(train)),
+        steps=steps,
+        learning_rate=config.training.learning_rate,
+        may_repeat="r_drop" not in settings.said["training"],
+    )
     config = _where_nothing_is_said(config, settings, found.settings())
     said = f"{epochs:.1f} epochs"
     if share < _MUCH_LESS:
         said += f" (as good as {share * epochs:.1f}: the text repeats its patterns)"
+    if found.r_drop:
+        said += f", which would be too many: each batch goes through twice (R-Drop {found.r_drop})"
     fact("", f"{said}, so dropout {config.model.dropout}, weight decay {config.training.weight_decay}")
     if len(counted) > 1:
         measure = "about" if seen >= _TOKENS_TO_LEARN_FROM else "more than"
         expected = f"{measure} {expected_bits(counted):.2g} bits a byte of held-out text"
         fact("", f"expect {expected}, where counting n-grams gets {min(counted):.2g}")
-    return config
+    return config, found.passes
 
 
 def _where_nothing_is_said(config: RunConfig, settings: Settings, chosen: Mapping[str, Mapping[str, Any]]) -> RunConfig:

@@ -13,10 +13,14 @@ from lm.config import TokenizerKind
 _TOKENS_A_PARAMETER, _ARITHMETIC, _EXPONENT = 0.25, 2.5e13, 0.28
 _FEWEST_STEPS = 200
 _FEWEST_TOKENS_A_STEP = 512
-_VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (3_000_000, 4096), (20_000_000, 8192))
+_VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192))  # by bytes
 _LARGEST_VOCABULARY = 16_384
-_DROPOUT = (2.5, 5, 15, 30), (0.0, 0.1, 0.1, 0.2)  # at so many epochs, and on a line in between
+_SEEN_OFTEN, _FEW_BYTES, _BYTES_A_TOKEN = 6, 3_000_000, 3.3  # epochs over a short text that want fewer rare words
+_VOCABULARY_SEEN_OFTEN = 4096
+_DROPOUT = (2.5, 5), (0.0, 0.1)  # at so many epochs, and on a line in between
 _FORGETTINGS = (2.5, 5, 7.5), (0.0, 7.0, 14.0)
+_BY_HEART = 200  # epochs, times parameters for each token of the text: from there on two passes of a batch are better
+_R_DROP, _DROPOUT_OF_R_DROP = 0.5, 0.2
 _LEAST_WEIGHT_DECAY, _MOST_WEIGHT_DECAY = 0.1, 2.0
 _BYTES = 256  # about the vocabulary where no BPE is trained
 _DEEPEST = 24
@@ -51,10 +55,17 @@ class HeldBack:
 
     dropout: float
     weight_decay: float
+    r_drop: float
+
+    @property
+    def passes(self) -> int:
+        """Through the model, of each batch."""
+        return 2 if self.r_drop else 1
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """The fields of a RunConfig, by section."""
-        return {"model": {"dropout": self.dropout}, "training": {"weight_decay": self.weight_decay}}
+        training = {"weight_decay": self.weight_decay, "r_drop": self.r_drop}
+        return {"model": {"dropout": self.dropout}, "training": training}
 
 
 def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe") -> Size:
@@ -75,11 +86,18 @@ def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind
     vocabulary = next((size for limit, size in _VOCABULARIES if text_bytes < limit), _LARGEST_VOCABULARY)
     if kind != "bpe":
         vocabulary = _BYTES
-    operations = max(1.0, seconds) * rate
+    found = _with_vocabulary(vocabulary, operations=max(1.0, seconds) * rate)
+    is_seen_often = found.tokens * _BYTES_A_TOKEN > _SEEN_OFTEN * text_bytes
+    if is_seen_often and text_bytes < _FEW_BYTES and vocabulary > _VOCABULARY_SEEN_OFTEN:
+        return _with_vocabulary(_VOCABULARY_SEEN_OFTEN, operations=max(1.0, seconds) * rate)
+    return found
+
+
+def _with_vocabulary(size: int, *, operations: float) -> Size:
     enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
 
     def tokens(depth: int) -> float:
-        parameters = _PARAMETERS_OF_ONE * depth**3 + vocabulary * 64 * depth
+        parameters = _PARAMETERS_OF_ONE * depth**3 + size * 64 * depth
         return operations / (6 * _ATTENTION * parameters)
 
     depth = 1
@@ -87,25 +105,34 @@ def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind
         depth += 1
     seen = tokens(depth)
     batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
-    return Size(depth, vocabulary, batch, seen)
+    return Size(depth, size, batch, seen)
 
 
-def holding_back(epochs: float, *, steps: float, learning_rate: float) -> HeldBack:
-    """How much a model is held back by dropout and weight decay when it sees a text so many times.
+def holding_back(
+    epochs: float, *, parameters_a_token: float, steps: float, learning_rate: float, may_repeat: bool = True
+) -> HeldBack:
+    """How much a model is held back by dropout and weight decay when there is time to see a text so many times.
 
     What a weight learned fades by weight_decay · learning_rate a step, so that over all steps it is the product of the
-    three that says how often it is forgotten; a text that is seen often wants that several times.
+    three that says how often it is forgotten; a text that is seen often wants that several times. Where a large model
+    would see it so often that it knows it by heart all the same, each batch goes through twice instead (R-Drop), and
+    half of the steps are left.
 
     Args:
         epochs: passes over the text; over one that repeats its patterns they count less, by its `novelty`.
-        steps: of the optimizer.
+        parameters_a_token: of the model, for each token of the text.
+        steps: of the optimizer, each with one pass.
         learning_rate: at its highest.
+        may_repeat: whether batches may go through twice.
 
-    Source: weight decay as forgetting, Wang & Aitchison 2024; how much, docs/recipe.md.
+    Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; how much, docs/recipe.md.
     """
-    dropout = float(np.interp(epochs, *_DROPOUT))
+    dropout, r_drop = float(np.interp(epochs, *_DROPOUT)), 0.0
+    if may_repeat and epochs * parameters_a_token >= _BY_HEART:
+        dropout, r_drop, steps = _DROPOUT_OF_R_DROP, _R_DROP, steps / 2
     weight_decay = float(np.interp(epochs, *_FORGETTINGS)) / (learning_rate * max(1.0, steps))
-    return HeldBack(round(dropout, 2), round(min(max(_LEAST_WEIGHT_DECAY, weight_decay), _MOST_WEIGHT_DECAY), 2))
+    weight_decay = min(max(_LEAST_WEIGHT_DECAY, weight_decay), _MOST_WEIGHT_DECAY)
+    return HeldBack(round(dropout, 2), round(weight_decay, 2), r_drop)
 
 
 def novelty(counted: Sequence[float]) -> float:

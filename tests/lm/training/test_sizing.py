@@ -10,6 +10,10 @@ from lm.training.sizing import expected_bits, fitting, holding_back, novelty
 RATE, MEGABYTE = 3e11, 1_000_000
 
 
+def held_back(epochs, parameters=20, steps=500, learning_rate=0.01, **settings):
+    return holding_back(epochs, parameters_a_token=parameters, steps=steps, learning_rate=learning_rate, **settings)
+
+
 @pytest.mark.parametrize("text_bytes", [0, 10_000, MEGABYTE, 10**9])
 @pytest.mark.parametrize("seconds", [-5.0, 1.0, 60.0, 3600.0, 1e6])
 def test_every_time_and_text_gives_settings_that_can_be_trained(seconds, text_bytes):
@@ -36,24 +40,39 @@ def test_more_text_gets_a_larger_vocabulary():
     assert [size.vocab_size for size in sizes] == sorted({size.vocab_size for size in sizes})
 
 
+def test_a_short_text_that_is_seen_often_gets_a_smaller_vocabulary():
+    for text_bytes, is_short in ((MEGABYTE, True), (10**8, False)):
+        seldom, often = (fitting(seconds, rate=RATE, text_bytes=text_bytes) for seconds in (60, 3600))
+        assert (often.vocab_size < seldom.vocab_size) is is_short
+
+
 def test_a_text_seen_often_is_held_back():
-    found = [holding_back(epochs, steps=500, learning_rate=0.01) for epochs in (1, 4, 10, 100)]
+    found = [held_back(epochs) for epochs in (1, 4, 10, 100)]
     assert [each.dropout for each in found] == sorted(each.dropout for each in found)
     assert [each.weight_decay for each in found] == sorted(each.weight_decay for each in found)
     assert found[0].dropout == 0 < found[-1].dropout < 0.5
 
 
+def test_batches_go_through_twice_where_a_text_would_be_known_by_heart_unless_they_may_not():
+    small, seldom, known = held_back(10, parameters=3), held_back(2, parameters=30), held_back(10, parameters=30)
+    assert (small.passes, seldom.passes, known.passes) == (1, 1, 2)
+    assert known.settings()["training"]["r_drop"] > 0
+    assert known.dropout > small.dropout  # without dropout the two passes are the same
+    assert held_back(10, parameters=30, may_repeat=False) == small
+
+
 @pytest.mark.parametrize("learning_rate", [0.001, 0.02])
 @pytest.mark.parametrize("steps", [300, 3000, 30_000])
-def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate):
-    found = holding_back(10, steps=steps, learning_rate=learning_rate)
-    forgettings = found.weight_decay * learning_rate * steps
+@pytest.mark.parametrize("epochs", [8, 20])
+def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate, epochs):
+    found = held_back(epochs, steps=steps, learning_rate=learning_rate)
+    forgettings = found.weight_decay * learning_rate * steps / found.passes
     assert found.weight_decay in (0.1, 2.0) or forgettings == pytest.approx(14, rel=0.05)
 
 
 @pytest.mark.parametrize("steps", [1, 10, 1e6])
 def test_weight_decay_never_undoes_a_step(steps):
-    assert 0 < holding_back(100, steps=steps, learning_rate=0.02).weight_decay <= 2
+    assert 0 < held_back(100, steps=steps, learning_rate=0.02).weight_decay <= 2
 
 
 def test_a_text_of_patterns_is_less_new_and_easier():
