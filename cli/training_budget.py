@@ -106,16 +106,17 @@ def _held_back(
     seen = steps * batch_rows(config) * config.model.context_length
     epochs = seen / max(1, len(train))
     share = novelty(counted) if len(counted) > 1 else 1.0
+    repeats_patterns = share < _MUCH_LESS
     found = holding_back(
         share * epochs,
         parameters_a_token=sum(parameters_by_part(config.model).values()) / max(1, len(train)),
         steps=steps,
         learning_rate=config.training.learning_rate,
-        may_repeat="r_drop" not in settings.said["training"],
+        may_repeat=not repeats_patterns and "r_drop" not in settings.said["training"],
     )
     config = _where_nothing_is_said(config, settings, found.settings())
     said = f"{epochs:.1f} epochs"
-    if share < _MUCH_LESS:
+    if repeats_patterns:
         said += f" (as good as {share * epochs:.1f}: the text repeats its patterns)"
     if found.r_drop:
         said += f", which would be too many: each batch goes through twice (R-Drop {found.r_drop})"
