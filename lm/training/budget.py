@@ -9,7 +9,7 @@ from collections import deque
 from lm.config import TrainingConfig
 from lm.training.schedules import steps_in_all
 
-_STEPS_LOOKED_BACK_ON = 50
+_STEPS_LOOKED_BACK_ON = 100
 _TO_FINISH = 1.0  # seconds for the last checkpoint and the end of the process
 
 
@@ -24,7 +24,7 @@ class Clock:
         self._last = time.monotonic()
         self._deadline = self._last + left
         self._steps: deque[float] = deque(maxlen=_STEPS_LOOKED_BACK_ON)
-        self._pause = 0.0
+        self._pauses: list[float] = []
 
     @property
     def left(self) -> float:
@@ -38,7 +38,7 @@ class Clock:
         if is_plain:
             self._steps.append(seconds)
         elif self._steps:
-            self._pause = max(self._pause, seconds - statistics.median(self._steps))
+            self._pauses.append(seconds - statistics.median(self._steps))
 
     def steps_in_all(self, step: int, *, config: TrainingConfig) -> int | None:
         """How many steps there will be in all if the decay has to begin now, after `step`; None if there is time.
@@ -49,7 +49,8 @@ class Clock:
         if config.evaluate_every:
             pauses += steps // config.evaluate_every - (step - 1) // config.evaluate_every
         a_step = statistics.fmean(self._steps) if self._steps else 0.0
-        for_steps = self.left - pauses * self._pause - _TO_FINISH
+        a_pause = statistics.fmean(self._pauses) if self._pauses else 0.0
+        for_steps = self.left - pauses * a_pause - _TO_FINISH
         if for_steps > (steps - step) * a_step:
             return None
         fitting = max(1, int(for_steps / a_step)) if a_step else 1
