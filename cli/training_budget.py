@@ -106,21 +106,21 @@ def _held_back(
     seen = steps * batch_rows(config) * config.model.context_length
     epochs = seen / max(1, len(train))
     share = novelty(counted) if len(counted) > 1 else 1.0
-    repeats_patterns = share < _MUCH_LESS
+    repeats_patterns, user = share < _MUCH_LESS, settings.said
+    passes_would_differ = user["model"].get("dropout") != 0
     found = holding_back(
         share * epochs,
         parameters_a_token=sum(parameters_by_part(config.model).values()) / max(1, len(train)),
         steps=steps,
         learning_rate=config.training.learning_rate,
-        may_repeat=not repeats_patterns and "r_drop" not in settings.said["training"],
+        may_repeat=not repeats_patterns and passes_would_differ and "r_drop" not in user["training"],
     )
     config = _where_nothing_is_said(config, settings, found.settings())
     said = f"{epochs:.1f} epochs"
     if repeats_patterns:
         said += f" (as good as {share * epochs:.1f}: the text repeats its patterns)"
-    if found.r_drop:
-        said += f", which would be too many: each batch goes through twice (R-Drop {found.r_drop})"
-    fact("", f"{said}, so dropout {config.model.dropout}, weight decay {config.training.weight_decay}")
+    r_drop = f"R-Drop {found.r_drop} (each batch goes through twice), " if found.r_drop else ""
+    fact("", f"{said}, so {r_drop}dropout {config.model.dropout}, weight decay {config.training.weight_decay}")
     if len(counted) > 1:
         measure = "about" if seen >= _TOKENS_TO_LEARN_FROM else "more than"
         expected = f"{measure} {expected_bits(counted):.2g} bits a byte of held-out text"

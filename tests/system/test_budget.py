@@ -28,6 +28,8 @@ def test_a_time_is_all_that_has_to_be_said(place, tmp_path, capsys):
     assert made["preset"].startswith("depth-")
     assert made["training"]["budget"] == "12s"
     assert made["plan"]["deadline"] is None
+    assert made["training"]["r_drop"] > 0  # the text is short, and seen very often
+    assert "each batch goes through twice" in said
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in line for line in lines) == made["plan"]["steps"]
     assert any("validation_loss" in line for line in lines)
@@ -48,10 +50,11 @@ def test_the_text_for_a_budget_may_come_from_a_pipe(place, tmp_path, monkeypatch
 
 
 def test_what_is_given_wins_over_what_a_budget_chooses(place, tmp_path):
-    flags = ["--n-layers", "1", "--vocab-size", "300", "--batch-size", "4", "--dropout", "0.3"]
+    flags = ["--n-layers", "1", "--vocab-size", "300", "--batch-size", "4", "--dropout", "0.0"]
     assert run(["train", str(place / "text.txt"), "--budget", "10s", *flags, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
-    assert (made["model"]["n_layers"], made["model"]["dropout"]) == (1, 0.3)
+    assert (made["model"]["n_layers"], made["model"]["dropout"]) == (1, 0.0)
+    assert made["training"]["r_drop"] == 0  # without dropout two passes are the same
     assert (made["tokenizer"]["vocab_size"], made["training"]["batch_size"]) == (300, 4)
     assert made["training"]["batch_tokens"] is None
 
