@@ -106,14 +106,14 @@ def _held_back(
     seen = steps * batch_rows(config) * config.model.context_length
     epochs = seen / max(1, len(train))
     share = novelty(counted) if len(counted) > 1 else 1.0
-    repeats_patterns, user = share < _MUCH_LESS, settings.said
-    passes_would_differ = user["model"].get("dropout") != 0
+    repeats_patterns = share < _MUCH_LESS
+    passes_differ, is_open = settings.said["model"].get("dropout") != 0, "r_drop" not in settings.said["training"]
     found = holding_back(
         share * epochs,
         parameters_a_token=sum(parameters_by_part(config.model).values()) / max(1, len(train)),
         steps=steps,
         learning_rate=config.training.learning_rate,
-        may_repeat=not repeats_patterns and passes_would_differ and "r_drop" not in user["training"],
+        may_repeat=is_open and passes_differ and not repeats_patterns,
     )
     config = _where_nothing_is_said(config, settings, found.settings())
     said = f"{epochs:.1f} epochs"

@@ -13,10 +13,10 @@ from lm.config import TokenizerKind
 _TOKENS_A_PARAMETER, _ARITHMETIC, _EXPONENT = 0.25, 2.5e13, 0.28
 _FEWEST_STEPS = 200
 _FEWEST_TOKENS_A_STEP = 512
-_VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192))  # by bytes
+_VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192))
 _LARGEST_VOCABULARY = 16_384
-_SEEN_OFTEN, _FEW_BYTES, _BYTES_A_TOKEN = 6, 3_000_000, 3.3  # epochs over a short text that want fewer rare words
-_VOCABULARY_SEEN_OFTEN = 4096
+_SHORT_TEXT, _SEEN_OFTEN, _VOCABULARY_SEEN_OFTEN = 3_000_000, 6, 4096  # bytes, epochs: rare words are learned by heart
+_BYTES_A_TOKEN = 3.3
 _DROPOUT = (2.5, 5), (0.0, 0.1)  # at so many epochs, and on a line in between
 _FORGETTINGS = (2.5, 5, 7.5), (0.0, 7.0, 14.0)
 _BY_HEART = 200  # epochs, times parameters for each token of the text: from there on two passes of a batch are better
@@ -73,7 +73,8 @@ def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind
 
     The deepest model is taken that sees enough tokens for each parameter of its blocks: a quarter of one in 2.5e13
     operations, as in runs of minutes on megabytes of text (docs/recipe.md), growing with a power of the operations that
-    leads to the 10 tokens which serve models of hundreds of millions of parameters trained by Muon.
+    leads to the 10 tokens which serve models of hundreds of millions of parameters trained by Muon. The vocabulary
+    follows the bytes of the text; of a short one that is seen often it is smaller.
 
     Args:
         seconds: of training.
@@ -86,18 +87,20 @@ def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind
     vocabulary = next((size for limit, size in _VOCABULARIES if text_bytes < limit), _LARGEST_VOCABULARY)
     if kind != "bpe":
         vocabulary = _BYTES
-    found = _with_vocabulary(vocabulary, operations=max(1.0, seconds) * rate)
+    operations = max(1.0, seconds) * rate
+    found = _deepest(vocabulary, operations)
     is_seen_often = found.tokens * _BYTES_A_TOKEN > _SEEN_OFTEN * text_bytes
-    if is_seen_often and text_bytes < _FEW_BYTES and vocabulary > _VOCABULARY_SEEN_OFTEN:
-        return _with_vocabulary(_VOCABULARY_SEEN_OFTEN, operations=max(1.0, seconds) * rate)
+    if text_bytes < _SHORT_TEXT and is_seen_often and vocabulary > _VOCABULARY_SEEN_OFTEN:
+        return _deepest(_VOCABULARY_SEEN_OFTEN, operations)
     return found
 
 
-def _with_vocabulary(size: int, *, operations: float) -> Size:
+def _deepest(vocabulary: int, operations: float) -> Size:
+    """The deepest model with a vocabulary that sees enough tokens in so many operations."""
     enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
 
     def tokens(depth: int) -> float:
-        parameters = _PARAMETERS_OF_ONE * depth**3 + size * 64 * depth
+        parameters = _PARAMETERS_OF_ONE * depth**3 + vocabulary * 64 * depth
         return operations / (6 * _ATTENTION * parameters)
 
     depth = 1
@@ -105,7 +108,7 @@ def _with_vocabulary(size: int, *, operations: float) -> Size:
         depth += 1
     seen = tokens(depth)
     batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
-    return Size(depth, size, batch, seen)
+    return Size(depth, vocabulary, batch, seen)
 
 
 def holding_back(
