@@ -138,7 +138,7 @@ def _started(
     from cli.training_budget import paced
     from cli.training_plan import describe
     from lm.checkpoint import load_weights, refuse_existing
-    from lm.hardware import training_hardware
+    from lm.hardware import found_device
     from lm.training.compiling import check_compiler
     from lm.training.data import check_model, is_supervised
     from lm.training.run import check_weights, start
@@ -150,7 +150,7 @@ def _started(
     if weights:
         check_weights(config.model, weights)
     if config.training.compile:
-        check_compiler(training_hardware(config.hardware, d_model=config.model.d_model).device)
+        check_compiler(found_device(config.hardware))
     made, of_source, data = _prepared(corpus, files, config, tokenizer)
     supervised = is_supervised(data)  # those of `lm prepare` say it themselves
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, supervised=supervised))

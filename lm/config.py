@@ -469,11 +469,14 @@ class Plan:
         device: where the run trains.
         dtype: arithmetic of the matrix products.
         threads: CPU threads.
+        optimizer_dtype: arithmetic of Muon's products.
         steps: optimizer steps in all; with a deadline, about so many.
         data: folder of the token shards.
         data_key: hash of what the tokens were made from.
         deadline: seconds that a run under a budget has, until the decay of its learning rate has begun: from then on
             the steps are exact, and there is none.
+        decay_step: of a run under a budget, the step after which its learning rate falls.
+        decay_share: the share of the peak that it falls from.
     """
 
     device: str
@@ -483,6 +486,14 @@ class Plan:
     data: str
     data_key: str
     deadline: float | None = None
+    decay_step: int | None = None
+    decay_share: float = 1.0
+    optimizer_dtype: str = "bfloat16"
+
+    @property
+    def falls_from(self) -> tuple[int, float] | None:
+        """The step after which the learning rate falls, and from what share of its peak, where a clock decided that."""
+        return None if self.decay_step is None else (self.decay_step, self.decay_share)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from lm import files
-from lm.benchmark.timing import Timed, alternate, timed
+from lm.benchmark.timing import Timed, alternate
 from lm.config import RunConfig, TokenizerConfig
 from lm.data import tokenizer_training
 from lm.data.array_writer import token_dtype
 from lm.data.shards import MANIFEST, SPLITS, Manifest, ShardWriter, SplitRecord
 from lm.data.tokenizer import Tokenizer
-from lm.hardware import Hardware
+from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.training.data import batch_rows
 from lm.training.run import Run, start

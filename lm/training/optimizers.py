@@ -13,10 +13,12 @@ from lm.model.block import Block, FeedForward
 from lm.training.muon import Muon
 
 
-def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
+def make_optimizers(
+    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16
+) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices of the blocks, and AdamW for embeddings, output and vectors.
 
-    Matrices and embeddings are decayed, vectors (norms, biases) are not.
+    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`.
 
     Source: Loshchilov and Hutter 2019; what decays: Radford et al. 2018, section 4.1.
     """
@@ -35,7 +37,7 @@ def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opti
     )
     if not matrices:
         return [adamw]
-    return [adamw, Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay)]
+    return [adamw, Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype)]
 
 
 def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:

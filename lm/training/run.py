@@ -17,9 +17,11 @@ from lm.config import LENGTHS, ModelConfig, Plan, RunConfig, TrainingConfig
 from lm.data.batches import TrainingData
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
-from lm.hardware import Hardware, training_hardware
+from lm.hardware import Hardware
 from lm.model.transformer import build_model
 from lm.options import options
+from lm.training.ahead import Ahead
+from lm.training.arithmetic import training_hardware
 from lm.training.budget import Clock
 from lm.training.compiling import compiled
 from lm.training.data import data_files, data_key, open_data
@@ -27,7 +29,7 @@ from lm.training.journal import Journal
 from lm.training.moving_average import MovingAverage
 from lm.training.objective import final_states
 from lm.training.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
-from lm.training.schedules import steps_for
+from lm.training.schedules import learning_rate, steps_for
 
 _TRAINED = "trained."
 """In the optimizer's file, before the names of the weights that are trained while their average is the model."""
@@ -49,33 +51,52 @@ class Run:
     ) -> None:
         self.folder, self.config, self.plan, self.state = folder, config, plan, state
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
-        self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
+        self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
         device = self.hardware.torch_device
         self.model = build_model(config.model, seed=config.training.seed).to(device)
         self.states = compiled(self.model, device) if config.training.compile else final_states(self.model)
-        self.optimizers = make_optimizers(self.model, config.training)
+        self.optimizers = make_optimizers(self.model, config.training, dtype=self.hardware.torch_optimizer_dtype)
         decay = config.training.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
         self.data = open_data(Path(plan.data), config, steps=plan.steps)
-        self.clock = None if plan.deadline is None else Clock(plan.deadline - state.elapsed - spent)
+        self.ahead = Ahead(self.data) if plan.device == "cuda" else None
+        self.clock = None if plan.deadline is None else Clock(plan.deadline - state.elapsed - spent, spent=spent)
 
     @property
     def is_complete(self) -> bool:
         """Whether the last step has been taken."""
-        return self.clock is None and self.state.step >= self.plan.steps
+        return self.plan.deadline is None and self.state.step >= self.plan.steps
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        steps = self.plan.steps if self.plan.deadline is None else None
+        return learning_rate(self.state.step, config=self.config.training, steps=steps, falls_from=self.plan.falls_from)
 
     def settle_length(self) -> bool:
-        """Under a budget, make the number of steps final if the decay has to begin now; returns whether it does."""
+        """Under a budget, make the number of steps final if the decay has to begin now; returns whether it does.
+
+        In a decay that would end far too soon or too late, since the machine is busier than it was or less so, the end
+        is moved, and the learning rate falls from where it is.
+        """
         if self.clock is None:
             return False
-        steps = self.clock.steps_in_all(self.state.step, config=self.config.training)
+        step, training = self.state.step, self.config.training
+        if begins := self.plan.deadline is not None:
+            steps, share = self.clock.steps_in_all(step, config=training), 1.0
+        else:
+            steps = self.clock.moved_end(step, self.plan.steps, config=training)
+            share = self.rate / training.learning_rate if training.learning_rate else 1.0
         if steps is None:
             return False
-        self.plan, self.clock = dataclasses.replace(self.plan, steps=steps, deadline=None), None
-        self.config = dataclasses.replace(self.config, plan=self.plan)
+        self._settle(dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share))
+        return begins
+
+    def _settle(self, plan: Plan) -> None:
+        self.plan = plan
+        self.config = dataclasses.replace(self.config, plan=plan)
         files.write_json(self.folder / checkpoint.CONFIG, self.config.to_dict())
-        return True
 
     @property
     def epoch(self) -> float:
@@ -93,6 +114,7 @@ def start(
     weights: Mapping[str, Tensor] | None = None,
     spent: float = 0.0,
     pace: float = 1.0,
+    hardware: Hardware | None = None,
 ) -> Run:
     """A new run in a folder of its own, its plan written down.
 
@@ -105,6 +127,7 @@ def start(
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
         spent: seconds of a budget that are gone already.
         pace: seconds that a step takes, about; for a budget.
+        hardware: what to train on, where that was measured already.
     """
     checkpoint.refuse_existing(folder)
     model = dataclasses.replace(
@@ -113,12 +136,12 @@ def start(
         source_vocab_size=None if source_tokenizer is None else source_tokenizer.vocab_size,
     )
     config = dataclasses.replace(config, model=model)
-    hardware = training_hardware(config.hardware, d_model=config.model.d_model)
+    opened = open_data(data, config)
+    if hardware is None:
+        hardware = training_hardware(config, next(opened.batch(0).split(config.training.micro_batch_size)))
     plan = Plan(
-        device=hardware.device,
-        dtype=hardware.dtype,
-        threads=hardware.threads,
-        steps=planned_steps(config.training, open_data(data, config), pace=pace, spent=spent),
+        **vars(hardware),
+        steps=planned_steps(config.training, opened, pace=pace, spent=spent),
         data=str(data.resolve()),
         data_key=data_key(data),
         deadline=None if config.training.budget is None else durations.seconds(config.training.budget),
@@ -205,11 +228,11 @@ def resume(
         lengths = {name: getattr(longer, name) for name in LENGTHS}
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
         pace = state.seconds / max(1, state.step)
-        steps = planned_steps(config.training, open_data(Path(plan.data), config), pace=pace)
+        steps = planned_steps(config.training, open_data(Path(plan.data), config), pace=pace, spent=spent)
         deadline = None
         if longer.budget is not None:
             steps, deadline = state.step + steps, state.elapsed + durations.seconds(longer.budget)
-        plan = dataclasses.replace(plan, steps=steps, deadline=deadline)
+        plan = dataclasses.replace(plan, steps=steps, deadline=deadline, decay_step=None, decay_share=1.0)
     if compiled is not None:
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
     if plan.deadline is None and state.step >= plan.steps:

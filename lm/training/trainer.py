@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lm.data.batches import Batch
 from lm.errors import TrainingError
@@ -20,7 +20,7 @@ from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, St
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
 from lm.training.run import Run, save
-from lm.training.schedules import learning_rate, share_of_batch
+from lm.training.schedules import share_of_batch
 
 
 def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
@@ -45,7 +45,7 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
         if decay_begins := run.settle_length():
             yield Decay(run.state.step, run.plan.steps)
         is_best = out_of_patience = False
-        if is_last or (_due(run.config.training.evaluate_every, run.state.step) and not stopping):
+        if is_last or (_evaluation_due(run) and not stopping):
             for event in _evaluation(run):
                 journal.note(event)
                 yield event
@@ -54,7 +54,7 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
             evaluated = True
         ends = is_last or stopping or out_of_patience
         run.state = dataclasses.replace(run.state, finished=is_last or out_of_patience)
-        saved = ends or is_best or decay_begins or _checkpoint_due(run)
+        saved = ends or is_best or decay_begins or _checkpoint_due(run, evaluated=evaluated)
         if saved:
             yield Saved(run.state.step, save(run, is_best=is_best))
         if ends and not is_last:
@@ -68,10 +68,15 @@ def _due(every: int, step: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _checkpoint_due(run: Run) -> bool:
-    training = run.config.training
-    every = training.evaluate_every if training.checkpoint_every is None else training.checkpoint_every
-    return _due(every, run.state.step)
+def _evaluation_due(run: Run) -> bool:
+    """Whether it is time to evaluate, and under a budget, whether there is time to."""
+    is_due = _due(run.config.training.evaluate_every, run.state.step)
+    return is_due and (run.clock is None or run.clock.has_time_to_pause())
+
+
+def _checkpoint_due(run: Run, *, evaluated: bool) -> bool:
+    every = run.config.training.checkpoint_every
+    return evaluated if every is None else _due(every, run.state.step)
 
 
 def _out_of_patience(run: Run) -> bool:
@@ -84,15 +89,16 @@ def _out_of_patience(run: Run) -> bool:
 def _step(run: Run) -> Step:
     began = time.perf_counter()
     config, state = run.config.training, run.state
-    rate = learning_rate(state.step, config=config, steps=run.plan.steps if run.clock is None else None)
+    rate = run.rate
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
     torch.manual_seed(_fold(config.seed, state.step))
-    batch = run.data.batch(state.samples, share=share_of_batch(state.step, config=config))
+    batch = _batch(run)
     tokens = batch.predicted
     with failures_in_a_line() if config.compile else nullcontext():
-        mean = _accumulate(run, batch) / tokens
-    norm = _clipped(run.model, config.clip)
+        total = _accumulate(run, batch)
+    total_nats, norm = torch.stack((total, _clipped(run.model, config.clip))).tolist()  # the one wait for a GPU
+    mean = total_nats / tokens
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise TrainingError(
             f"{run.folder}: the loss is {mean} and the gradient's norm {norm} at step {state.step + 1}; "
@@ -115,7 +121,16 @@ def _step(run: Run) -> Step:
     return Step(run.state.step, mean, rate, norm, tokens, flops, seconds)
 
 
-def _accumulate(run: Run, batch: Batch) -> float:
+def _batch(run: Run) -> Batch:
+    """What the next step learns from."""
+    config, state = run.config.training, run.state
+    share, next_share = (share_of_batch(step, config=config) for step in (state.step, state.step + 1))
+    if run.ahead is None:
+        return run.data.batch(state.samples, share=share)
+    return run.ahead.batch(state.samples, share=share, next_share=next_share)
+
+
+def _accumulate(run: Run, batch: Batch) -> Tensor:
     """Gradients of the mean loss over all targets of a batch, in micro-batches; returns the summed nats."""
     total, predicted = torch.zeros((), device=run.hardware.torch_device), batch.predicted
     config = run.config.training
@@ -130,16 +145,16 @@ def _accumulate(run: Run, batch: Batch) -> float:
         )
         (nats / predicted).backward()
         total += nats.detach()
-    return float(total)
+    return total
 
 
-def _clipped(model: nn.Module, most: float) -> float:
+def _clipped(model: nn.Module, most: float) -> Tensor:
     """The norm of the gradients, which are scaled down to `most` if they are above it; 0 leaves them alone."""
     total = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    norm = float(total)
-    if 0 < most < norm < math.inf:  # torch's own way multiplies by 1 too, over all the memory of the gradients
+    # torch's own way multiplies by 1 too, over all the memory of the gradients; to ask a GPU would be to wait for it
+    if most > 0 and (total.is_cuda or most < float(total) < math.inf):
         nn.utils.clip_grads_with_norm_(model.parameters(), most, total)
-    return norm
+    return total
 
 
 def batch_flops(run: Run, batch: Batch) -> float:
