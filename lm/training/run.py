@@ -74,6 +74,7 @@ class Run:
             return False
         self.plan, self.clock = dataclasses.replace(self.plan, steps=steps, deadline=None), None
         self.config = dataclasses.replace(self.config, plan=self.plan)
+        self.data = open_data(Path(self.plan.data), self.config, steps=steps)  # BPE dropout ends after a share of them
         files.write_json(self.folder / checkpoint.CONFIG, self.config.to_dict())
         return True
 
