@@ -28,8 +28,8 @@ _ATTENTION = 1.1  # arithmetic of attention and of the optimizer, beside that of
 _PARAMETERS_OF_ONE = 12 * 64**2  # of the blocks of a model of depth 1; they grow with the cube of the depth
 _PARAMETERS_OF_ONE_FOR_PAIRS = 28 * 64**2  # 12 in the encoder, and 16 in the decoder, which reads from it
 _VOCABULARIES_OF_PAIRS = ((100_000, 1000), (1_000_000, 2000), (10_000_000, 4000), (50_000_000, 8000))
-_DROPOUT_OF_PAIRS = (6, 12), (0.1, 0.2)
-_BPE_DROPOUT = (6, 12), (0.0, 0.1)
+_DROPOUT_OF_PAIRS = (8, 12), (0.1, 0.2)  # at so many epochs, and on a line in between
+_BPE_DROPOUT = (8, 12), (0.0, 0.1)
 _SHORTEST_WARMUP, _LONGEST_WARMUP = 10, 200
 
 
