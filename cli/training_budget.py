@@ -20,6 +20,7 @@ _SECONDS = 1.5
 _EVALUATIONS = 10
 _MUCH_LESS = 0.8
 _TOKENS_TO_LEARN_FROM = 1_000_000  # before it has seen so many, a model does not do what can be expected
+_TARGETS_TO_LEARN_FROM = 200_000  # before it has seen so many tokens of them, a model does not translate
 _MEASURED = {False: (4, 4096), True: (3, 2048)}  # depth and tokens of a step; of pairs or not
 
 
@@ -89,8 +90,11 @@ def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Pat
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
     a_step = _pace_of_pairs(config, data) if is_pairs(data) else pace(config, seconds=_SECONDS)
     steps = max(1.0, _left(str(config.training.budget)) / a_step)
-    if settings.is_sized and is_pairs(data):
-        config = _held_back_pairs(config, settings, tokenizer, epochs=steps / opened.steps_per_epoch, steps=steps)
+    if is_pairs(data):
+        epochs = steps / opened.steps_per_epoch
+        if settings.is_sized:
+            config = _held_back_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)
+        _warn_of_few(epochs * opened.tokens, seconds=steps * a_step)
     elif settings.is_sized and not config.data.supervised:
         config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
         steps, a_step = steps / passes, a_step * passes
@@ -120,6 +124,16 @@ def _held_back_pairs(
     dropped = f"dropout {config.model.dropout}, BPE dropout {config.parallel.bpe_dropout}"
     fact("", f"{epochs:.1f} epochs in {steps:,.0f} steps, so {dropped}")
     return config
+
+
+def _warn_of_few(targets: float, *, seconds: float) -> None:
+    """Say so if the tokens of targets that there are so many seconds of training for are too few to learn from."""
+    from cli.display import count, duration, fact
+
+    if targets < _TARGETS_TO_LEARN_FROM:
+        enough = clock.elapsed() + seconds * _TARGETS_TO_LEARN_FROM / targets
+        too_few = f"{count(targets)} tokens of targets teach hardly any translation"
+        fact("warning", f"{too_few}: {duration(enough)} or more would be enough to begin with (--budget)")
 
 
 def _held_back(

@@ -106,11 +106,13 @@ def pairs(tmp_path, monkeypatch):
     return ["--source", str(tmp_path / "text.en"), "--target", str(tmp_path / "text.de")]
 
 
-def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys):
+def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training_budget, "_pace_of_pairs", lambda config, data: 1e-4)
     assert run(["train", *pairs, "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert "on each side and about" in said
     assert "BPE dropout 0.1" in said  # the pairs are few, and seen often
+    assert "teach hardly any" not in said
     assert "the learning rate falls from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("translation-depth-")
@@ -118,6 +120,14 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys
     assert (made["parallel"]["bpe_dropout"], made["training"]["budget"]) == (0.1, "2s")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in line for line in lines) == made["plan"]["steps"]
+
+
+def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training_budget, "_pace_of_pairs", lambda config, data: 10.0)
+    assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().err
+    assert said.index("teach hardly any translation") < said.index("the learning rate falls")
+    assert "or more would be enough" in said
 
 
 def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_path, capsys):
