@@ -89,7 +89,7 @@ _RECIPE = {
 }  # fmt: skip
 _SMALL_TRANSLATOR_TRAINING = {
     "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
-    "ema": 0.998, "best_by": "bleu",
+    "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,
 }  # fmt: skip
 _TRANSFORMER_TRAINING = {
     "batch_tokens": 25_000, "steps": 100_000, "schedule": "inverse-sqrt", "warmup_steps": 4000,
@@ -242,7 +242,7 @@ def translation_of_depth(depth: int) -> Preset:
         {"vocab_size": 4000},
         training={
             **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 3072, "epochs": 10.0, "label_smoothing": 0.1,
-            "learning_rate": round(6e-3 * (192 / width) ** 0.5, 5), "decay_fraction": 0.5, "evaluate_every": 500,
+            "learning_rate": round(6e-3 * (192 / width) ** 0.5, 5), "evaluate_every": 500,
             "bleu_sentences": 500,
         },
     )  # fmt: skip

@@ -141,13 +141,15 @@ def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_pa
 
 def test_what_is_given_wins_over_what_a_budget_chooses_for_pairs(pairs, tmp_path):
     flags = ["--n-layers", "1", "--n-encoder-layers", "1", "--d-model", "32", "--vocab-size", "300",
-             "--batch-size", "20", "--dropout", "0.03", "--bpe-dropout", "0.2", "--warmup-steps", "7"]  # fmt: skip
+             "--batch-size", "20", "--dropout", "0.03", "--bpe-dropout", "0.2", "--warmup-steps", "7",
+             "--separate-vocabularies"]  # fmt: skip
     assert run(["train", *pairs, "--budget", "1s", *flags, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert made["preset"].startswith("translation-depth-")
     assert (made["model"]["d_model"], made["model"]["dropout"], made["tokenizer"]["vocab_size"]) == (32, 0.03, 300)
     assert (made["training"]["batch_size"], made["training"]["batch_tokens"]) == (20, None)
     assert (made["parallel"]["bpe_dropout"], made["training"]["warmup_steps"]) == (0.2, 7)
+    assert made["model"]["source_vocab_size"] is not None
 
 
 def test_bytes_have_no_merges_to_leave_out(pairs, tmp_path):
