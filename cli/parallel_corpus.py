@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lm.config import RunConfig
+from lm.config import DataConfig, ParallelConfig, RunConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +70,14 @@ class ParallelFiles:
     def first(self) -> str:
         """A name for all of them."""
         return [*self.source, *self.pairs][0]
+
+    def text_bytes(self, config: ParallelConfig) -> int:
+        """UTF-8 bytes of both sides, validation's own files aside: told by the files' sizes, if these tell it."""
+        from lm.data import documents, parallel
+
+        found = parallel.resolve(config, source=self.source, target=self.target, pairs=self.pairs)
+        size = documents.text_size(file for aligned in found for file in aligned.files)
+        return parallel.survey(found, DataConfig(), config).bytes if size is None else size
 
 
 def prepare(

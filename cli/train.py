@@ -20,7 +20,7 @@ from cli.training_settings import Settings, settle
 from lm.config import LENGTHS, SECTIONS, RunConfig, TrainingConfig
 from lm.errors import UsageError
 from lm.options import options
-from lm.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolve
+from lm.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, named_by_depth, resolve
 
 if TYPE_CHECKING:
     from lm.data.tokenizer import Tokenizer
@@ -77,7 +77,7 @@ def train(
       lm train texts/ --preset small --epochs 3 -o runs/novel
       lm train letters.txt --from runs/novel --steps 200 --learning-rate 3e-4 -o runs/letters
       lm train questions.jsonl --supervised --from runs/novel --epochs 3 -o runs/answers
-      lm train --source train.en --target train.de -o runs/german
+      lm train --source train.en --target train.de --budget 10m -o runs/german
       lm train --resume runs/novel
     """
     if tensorboard:
@@ -91,15 +91,11 @@ def train(
         _refuse_plan(given, out=out, preset=preset, depth=depth, config=config, weights=weights, tokenizer=tokenizer)
         run = _resumed(resume, corpus or [], files, given)
     else:
-        if files and given["training"].get("budget"):
-            raise UsageError(
-                "a budget is for texts; say how long to learn from pairs by --epochs or --steps (--budget)"
-            )
         if not corpus and not files:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
-        preset = _named(preset, depth, given)
+        preset = _named(preset, depth, given, pairs=bool(files))
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
-        settings = settle(preset, config, weights, given, default=default, corpus=corpus or [])
+        settings = settle(preset, config, weights, given, default=default, corpus=files or corpus or [])
         if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):
             flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
             raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
@@ -117,13 +113,14 @@ def _refuse_plan(given: Given, **plan: object) -> None:
         raise UsageError("--resume goes on with a run as it was planned: it takes no folder, preset or tokenizer")
 
 
-def _named(preset: str | None, depth: int | None, given: Given) -> str | None:
+def _named(preset: str | None, depth: int | None, given: Given, *, pairs: bool) -> str | None:
     """The preset that --preset or --depth names; what is typed wins over the environment."""
     if depth is None:
         return preset
+    named = named_by_depth(depth, pairs=pairs)
     if preset and not {"preset", "depth"} & given.environment.keys():
-        raise UsageError(f"--depth {depth} is the preset depth-{depth}: leave out --preset")
-    return preset if preset and "depth" in given.environment else f"depth-{depth}"
+        raise UsageError(f"--depth {depth} is the preset {named}: leave out --preset")
+    return preset if preset and "depth" in given.environment else named
 
 
 def _started(

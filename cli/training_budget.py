@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli import clock
-from lm.config import DataConfig, HardwareConfig, RunConfig, TokenizerConfig
+from cli.parallel_corpus import ParallelFiles
+from lm.config import DataConfig, RunConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,31 +20,37 @@ _SECONDS = 1.5
 _EVALUATIONS = 10
 _MUCH_LESS = 0.8
 _TOKENS_TO_LEARN_FROM = 1_000_000  # before it has seen so many, a model does not do what can be expected
-_MEASURED_DEPTH, _MEASURED_TOKENS = 4, 4096
+_TARGETS_TO_LEARN_FROM = 200_000  # before it has seen so many tokens of them, a model does not translate
+_MEASURED = {False: (4, 4096), True: (3, 2048)}  # depth and tokens of a step; of pairs or not
 
 
 def sized(
-    corpus: Sequence[str], budget: str, *, tokenizer: TokenizerConfig, data: DataConfig, hardware: HardwareConfig
+    corpus: Sequence[str] | ParallelFiles, budget: str, config: RunConfig
 ) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The preset for a text and a time on this machine, and what of it is different; said with its reasons."""
-    from cli.display import count, duration, fact, quantity, size
-    from lm.benchmark.training import pace
-    from lm.model.cost import training_flops
-    from lm.presets import resolve
-    from lm.training.data import batch_rows
-    from lm.training.sizing import fitting
+    """The preset for a text, or for pairs, and a time on this machine, and what of it is different; said with reasons.
 
-    text = _text_bytes(corpus, data)
-    like = resolve(f"depth-{_MEASURED_DEPTH}", {"training": {"batch_tokens": _MEASURED_TOKENS}})
-    like = dataclasses.replace(like, hardware=hardware)
-    rows, length = batch_rows(like), like.model.context_length
-    rate = training_flops(like.model, rows=rows, length=length) / pace(like, seconds=_SECONDS)
-    left = _left(budget)
-    found = fitting(left, rate=rate, text_bytes=text, kind=tokenizer.kind)
+    Args:
+        corpus: to learn from.
+        budget: as the user put it.
+        config: what is said about corpus, tokenizer and hardware.
+    """
+    from cli.display import count, duration, fact, quantity, size
+    from lm.benchmark.training import rate
+    from lm.presets import named_by_depth, resolve
+    from lm.training import sizing
+
+    pairs = isinstance(corpus, ParallelFiles)
+    text = corpus.text_bytes(config.parallel) if isinstance(corpus, ParallelFiles) else _text_bytes(corpus, config.data)
+    depth, tokens = _MEASURED[pairs]
+    like = resolve(named_by_depth(depth, pairs=pairs), {"training": {"batch_tokens": tokens}})
+    speed = rate(dataclasses.replace(like, hardware=config.hardware), seconds=_SECONDS)
+    left, fitting = _left(budget), sizing.fitting_pairs if pairs else sizing.fitting
+    found = fitting(left, rate=speed, text_bytes=text, kind=config.tokenizer.kind)
     layers = "1 layer" if found.depth == 1 else f"{found.depth} layers"
-    enough = f"enough for {layers} and about {count(found.tokens)} tokens of {size(text)} of text"
-    fact("budget", f"{duration(left)} at {quantity(rate, 'FLOP/s')}: {enough}")
-    return f"depth-{found.depth}", found.settings()
+    enough, of_text = f"{layers} on each side" if pairs else layers, f"{size(text)} of {'pairs' if pairs else 'text'}"
+    enough += f" and about {count(found.tokens)} tokens of {of_text}"
+    fact("budget", f"{duration(left)} at {quantity(speed, 'FLOP/s')}: enough for {enough}")
+    return named_by_depth(found.depth, pairs=pairs), found.settings()
 
 
 def _left(budget: str) -> float:
@@ -76,17 +83,57 @@ def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Pat
     by heart too. What the user said stays as it is.
     """
     from lm.benchmark.training import pace
+    from lm.data.pair_store import is_pairs
     from lm.training.data import open_data
 
-    open_data(data, config)  # refuses a text that is too short before a step is timed
+    opened = open_data(data, config)  # refuses a text that is too short before a step is timed
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
-    a_step = pace(config, seconds=_SECONDS)
+    a_step = _pace_of_pairs(config, data) if is_pairs(data) else pace(config, seconds=_SECONDS)
     steps = max(1.0, _left(str(config.training.budget)) / a_step)
-    if settings.is_sized and not config.data.supervised:
+    if is_pairs(data):
+        epochs = steps / opened.steps_per_epoch
+        if settings.is_sized:
+            config = _held_back_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)
+        _warn_of_few(epochs * opened.tokens, seconds=steps * a_step)
+    elif settings.is_sized and not config.data.supervised:
         config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
         steps, a_step = steps / passes, a_step * passes
     evaluations = {"training": {"evaluate_every": max(1, round(steps / _EVALUATIONS))}}
     return _where_nothing_is_said(config, settings, evaluations), a_step
+
+
+def _pace_of_pairs(config: RunConfig, data: Path) -> float:
+    """Seconds of a step on the pairs themselves: how full batches are depends on their lengths."""
+    from lm.benchmark.training import step_seconds, trial
+    from lm.data.pair_store import open_pairs
+
+    stored = open_pairs(data)
+    with trial(config, stored.tokenizer, data, source_tokenizer=stored.source_tokenizer) as run:
+        return step_seconds(run, seconds=_SECONDS)
+
+
+def _held_back_pairs(
+    config: RunConfig, settings: Settings, tokenizer: Tokenizer, *, epochs: float, steps: float
+) -> RunConfig:
+    """With what suits pairs that are seen as often, and steps that are as many, as there is time for."""
+    from cli.display import fact
+    from lm.training.sizing import holding_back_pairs
+
+    found = holding_back_pairs(epochs, steps=steps, may_drop_merges=tokenizer.merges is not None)
+    config = _where_nothing_is_said(config, settings, found)
+    dropped = f"dropout {config.model.dropout}, BPE dropout {config.parallel.bpe_dropout}"
+    fact("", f"{epochs:.1f} epochs in {steps:,.0f} steps, so {dropped}")
+    return config
+
+
+def _warn_of_few(targets: float, *, seconds: float) -> None:
+    """Say so if the tokens of targets that there are so many seconds of training for are too few to learn from."""
+    from cli.display import count, duration, fact
+
+    if targets < _TARGETS_TO_LEARN_FROM:
+        enough = clock.elapsed() + seconds * _TARGETS_TO_LEARN_FROM / targets
+        too_few = f"{count(targets)} tokens of targets teach hardly any translation"
+        fact("warning", f"{too_few}: {duration(enough)} or more would be enough to begin with (--budget)")
 
 
 def _held_back(

@@ -39,7 +39,8 @@ Depth = Annotated[
         min=1,
         max=99,
         help="Size a model by one number, its layers: each brings 64 of width and a head, and vocabulary, context, "
-        "batch, learning rate and length follow. The preset depth-N is the same.",
+        "batch, learning rate and length follow. The preset depth-N is the same; for pairs, with as many layers on "
+        "each side, translation-depth-N.",
     ),
 ]
 Config = Annotated[

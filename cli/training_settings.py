@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.options import Given
+from cli.parallel_corpus import ParallelFiles
 from lm.config import SECTIONS, RunConfig
 from lm.presets import overlaid, read_toml, resolve
 
@@ -34,11 +35,11 @@ def settle(
     given: Given,
     *,
     default: str,
-    corpus: Sequence[str],
+    corpus: Sequence[str] | ParallelFiles,
 ) -> Settings:
     """What the preset, the model to start from, the file, the environment and the flags say, the last one winning.
 
-    Where nothing says what to start from, a budget does.
+    Where nothing says what to start from, a budget does, for the text or the pairs at hand.
     """
     named, values = read_toml(file) if file else (None, {})
     ambient, typed = given.ambient, given.typed
@@ -54,8 +55,6 @@ def settle(
     from cli.training_budget import sized
 
     checked = resolve(default, said)
-    chosen_preset, chosen = sized(
-        corpus, budget, tokenizer=checked.tokenizer, data=checked.data, hardware=checked.hardware
-    )
+    chosen_preset, chosen = sized(corpus, budget, checked)
     everything = {name: overlaid(chosen.get(name, {}), said[name]) for name in SECTIONS}
     return Settings(resolve(chosen_preset, everything), said, is_sized=True)

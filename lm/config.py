@@ -213,7 +213,7 @@ class TrainingConfig(Checked):
     budget: str | None = option(
         None,
         "Take this long from start to end (90s, 10m, 1h30m). Without a preset, vocabulary, size and batch are chosen "
-        "for the time, the text and the machine.",
+        "for the time, the text (or the pairs) and the machine.",
     )
     batch_size: int = option(32, "Sequences in one optimizer step.", minimum=1)
     batch_tokens: int | None = option(None, "Tokens in one optimizer step, instead of sequences.", minimum=1)

@@ -89,7 +89,7 @@ _RECIPE = {
 }  # fmt: skip
 _SMALL_TRANSLATOR_TRAINING = {
     "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
-    "ema": 0.998, "best_by": "bleu",
+    "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,
 }  # fmt: skip
 _TRANSFORMER_TRAINING = {
     "batch_tokens": 25_000, "steps": 100_000, "schedule": "inverse-sqrt", "warmup_steps": 4000,
@@ -187,7 +187,7 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET = "tiny", "translation"
-_OF_DEPTH = re.compile(r"depth-([1-9][0-9]?)")
+_OF_DEPTH = re.compile(r"(translation-)?depth-([1-9][0-9]?)")
 
 
 def is_preset(name: str) -> bool:
@@ -195,10 +195,15 @@ def is_preset(name: str) -> bool:
     return name in PRESETS or _OF_DEPTH.fullmatch(name) is not None
 
 
+def named_by_depth(depth: int, *, pairs: bool) -> str:
+    """The preset of so many layers: an encoder-decoder for pairs, else a model that continues texts."""
+    return f"{'translation-' if pairs else ''}depth-{depth}"
+
+
 def preset(name: str) -> Preset:
-    """The preset of that name, depth-N for one of `of_depth`; UsageError with the nearest names if there is none."""
+    """The preset of that name, also depth-N and translation-depth-N; UsageError with the nearest if there is none."""
     if found := _OF_DEPTH.fullmatch(name):
-        return of_depth(int(found[1]))
+        return (translation_of_depth if found[1] else of_depth)(int(found[2]))
     if name not in PRESETS:
         raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)} (--preset)")
     return PRESETS[name]
@@ -221,6 +226,24 @@ def of_depth(depth: int) -> Preset:
         {"vocab_size": vocabulary},
         training={
             **_recipe_training(width), "batch_tokens": 2**11 * depth, "tokens": 20 * parameters,
+        },
+    )  # fmt: skip
+
+
+def translation_of_depth(depth: int) -> Preset:
+    """An encoder-decoder of which one number says all: so many layers on each side, and 64 of d_model for each.
+
+    It is trained for ten epochs, which suits tens of thousands of pairs.
+    """
+    width = 64 * depth
+    return Preset(
+        f"{depth} layers on each side, {width} wide",
+        {**_small_translator(depth, width, 0.1), "n_heads": max(4, depth), "d_ff": 4 * width},
+        {"vocab_size": 4000},
+        training={
+            **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 3072, "epochs": 10.0, "label_smoothing": 0.1,
+            "learning_rate": round(6e-3 * (192 / width) ** 0.5, 5), "evaluate_every": 500,
+            "bleu_sentences": 500,
         },
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The training step of `lm train`, on random tokens."""
+"""The training step of `lm train`, on random tokens or on prepared data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from lm import files
+from lm.benchmark import random_pairs
 from lm.benchmark.timing import Timed, alternate
-from lm.config import RunConfig, TokenizerConfig
+from lm.config import END_OF_TEXT, RunConfig, TokenizerConfig
 from lm.data import tokenizer_training
 from lm.data.array_writer import token_dtype
 from lm.data.shards import MANIFEST, SPLITS, Manifest, ShardWriter, SplitRecord
@@ -23,7 +24,7 @@ from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.training.data import batch_rows
 from lm.training.run import Run, start
-from lm.training.trainer import train
+from lm.training.trainer import batch_flops, train
 
 _ENDLESS = 1 << 40
 _BATCHES = 4
@@ -50,19 +51,36 @@ def fitting_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
 
 @contextmanager
 def random_run(config: RunConfig, *, rows: int) -> Iterator[Run]:
-    """A run of `rows` sequences a step on random tokens, planned as any other; what it writes is gone in the end.
+    """A run of `rows` sequences a step on random tokens (of an encoder-decoder, short pairs of them), as `trial`."""
+    training = dataclasses.replace(config.training, batch_size=rows, batch_tokens=None)
+    config = dataclasses.replace(config, training=training)
+    with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
+        data, tokenizer = Path(name) / "tokens", _tokenizer(config.model.vocab_size)
+        if config.model.is_encoder_decoder:
+            config = dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, bpe_dropout=0.0))
+            random_pairs.write_pairs(data, tokenizer, pairs=_BATCHES * rows)
+        else:
+            length = config.model.context_length
+            _write_tokens(data, tokens=_BATCHES * rows * length + length, vocab_size=config.model.vocab_size)
+        with trial(config, tokenizer, data) as run:
+            yield run
 
-    It never evaluates nor saves.
+
+@contextmanager
+def trial(
+    config: RunConfig, tokenizer: Tokenizer, data: Path, *, source_tokenizer: Tokenizer | None = None
+) -> Iterator[Run]:
+    """A run on prepared data, planned as any other; what it writes is gone in the end.
+
+    It never ends, evaluates nor saves.
     """
     training = dataclasses.replace(
-        config.training, steps=_ENDLESS, epochs=None, tokens=None, budget=None, batch_size=rows, batch_tokens=None,
-        evaluate_every=0, checkpoint_every=0, patience=None,
+        config.training, steps=_ENDLESS, epochs=None, tokens=None, budget=None, evaluate_every=0, checkpoint_every=0,
+        patience=None,
     )  # fmt: skip
+    config = dataclasses.replace(config, training=training)
     with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
-        folder, length = Path(name), config.model.context_length
-        tokens, tokenizer = folder / "tokens", _tokenizer(config.model.vocab_size)
-        _write_tokens(tokens, tokens=_BATCHES * rows * length + length, vocab_size=config.model.vocab_size)
-        yield start(folder / "run", dataclasses.replace(config, training=training), tokenizer, tokens)
+        yield start(Path(name) / "run", config, tokenizer, data, source_tokenizer=source_tokenizer)
 
 
 def training_step(run: Run) -> Timed:
@@ -72,11 +90,30 @@ def training_step(run: Run) -> Timed:
 
 
 def pace(config: RunConfig, *, seconds: float) -> float:
-    """Seconds that a step of a run takes on this machine, measured for about so long, after two that don't count."""
-    with random_run(config, rows=batch_rows(config)) as run:
-        step = training_step(run)
-        step()
-        return statistics.median(each for (each,) in alternate([step], seconds=seconds))
+    """Seconds that a step of a run takes on random tokens, measured for about so long, after two that don't count."""
+    with random_run(config, rows=_rows(config)) as run:
+        return step_seconds(run, seconds=seconds)
+
+
+def rate(config: RunConfig, *, seconds: float) -> float:
+    """FLOP/s of the training steps of a run on random tokens, measured in the same way."""
+    with random_run(config, rows=_rows(config)) as run:
+        return batch_flops(run, run.data.batch(0)) / step_seconds(run, seconds=seconds)
+
+
+def step_seconds(run: Run, *, seconds: float) -> float:
+    """Seconds that a step of this run takes, measured for about so long, after two that don't count."""
+    step = training_step(run)
+    step()
+    return statistics.median(each for (each,) in alternate([step], seconds=seconds))
+
+
+def _rows(config: RunConfig) -> int:
+    """Random sequences, or pairs of them, that make a batch of a run."""
+    tokens = config.training.batch_tokens
+    if config.model.is_encoder_decoder and tokens is not None:
+        return max(1, tokens // random_pairs.LENGTH)
+    return batch_rows(config)
 
 
 def peak_of(step: Timed, hardware: Hardware) -> int | None:
@@ -89,9 +126,10 @@ def peak_of(step: Timed, hardware: Hardware) -> int | None:
 
 
 def _tokenizer(vocab_size: int) -> Tokenizer:
-    """One that has so many tokens; nothing is ever encoded."""
-    characters = "".join(map(chr, range(_FIRST_CHARACTER, _FIRST_CHARACTER + vocab_size)))
-    return tokenizer_training.train([characters], TokenizerConfig(kind="char"), corpus_bytes=4 * vocab_size).tokenizer
+    """One that has so many tokens, that which ends a text among them; nothing is ever encoded."""
+    characters = "".join(map(chr, range(_FIRST_CHARACTER, _FIRST_CHARACTER + vocab_size - 1)))
+    config, size = TokenizerConfig(kind="char"), 4 * vocab_size
+    return tokenizer_training.train([characters], config, corpus_bytes=size, special_tokens=[END_OF_TEXT]).tokenizer
 
 
 def _write_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:

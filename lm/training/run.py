@@ -59,8 +59,7 @@ class Run:
         self.optimizers = make_optimizers(self.model, config.training, dtype=self.hardware.torch_optimizer_dtype)
         decay = config.training.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
-        self.data = open_data(Path(plan.data), config, steps=plan.steps)
-        self.ahead = Ahead(self.data) if plan.device == "cuda" else None
+        self._open_data()
         self.clock = None if plan.deadline is None else Clock(plan.deadline - state.elapsed - spent, spent=spent)
 
     @property
@@ -93,9 +92,15 @@ class Run:
         self._settle(dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share))
         return begins
 
+    def _open_data(self) -> None:
+        """As the plan says: how many steps there are says when BPE dropout ends."""
+        self.data = open_data(Path(self.plan.data), self.config, steps=self.plan.steps)
+        self.ahead = Ahead(self.data) if self.plan.device == "cuda" else None
+
     def _settle(self, plan: Plan) -> None:
         self.plan = plan
         self.config = dataclasses.replace(self.config, plan=plan)
+        self._open_data()
         files.write_json(self.folder / checkpoint.CONFIG, self.config.to_dict())
 
     @property

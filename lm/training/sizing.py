@@ -22,10 +22,15 @@ _FORGETTINGS = (2.5, 5, 7.5), (0.0, 7.0, 14.0)
 _BY_HEART = 200  # epochs, times parameters for each token of the text: from there on two passes of a batch are better
 _R_DROP, _DROPOUT_OF_R_DROP = 0.5, 0.2
 _LEAST_WEIGHT_DECAY, _MOST_WEIGHT_DECAY = 0.1, 2.0
-_BYTES = 256  # about the vocabulary where no BPE is trained
+_BYTES = 257  # and the token that ends a text: about the vocabulary where no BPE is trained
 _DEEPEST = 24
 _ATTENTION = 1.1  # arithmetic of attention and of the optimizer, beside that of the matrices
 _PARAMETERS_OF_ONE = 12 * 64**2  # of the blocks of a model of depth 1; they grow with the cube of the depth
+_PARAMETERS_OF_ONE_FOR_PAIRS = 28 * 64**2  # 12 in the encoder, and 16 in the decoder, which reads from it
+_VOCABULARIES_OF_PAIRS = ((100_000, 1000), (1_000_000, 2000), (10_000_000, 4000), (50_000_000, 8000))
+_DROPOUT_OF_PAIRS = (8, 12), (0.1, 0.2)  # at so many epochs, and on a line in between
+_BPE_DROPOUT = (8, 12), (0.0, 0.1)
+_SHORTEST_WARMUP, _LONGEST_WARMUP = 10, 200
 
 
 @dataclass(frozen=True)
@@ -33,10 +38,10 @@ class Size:
     """What a budget is spent on.
 
     Attributes:
-        depth: of `lm.presets.of_depth`.
+        depth: of `lm.presets.of_depth`, or of `translation_of_depth`.
         vocab_size: of the tokenizer, if one is trained.
         batch_tokens: in one optimizer step.
-        tokens: that there is time for, about.
+        tokens: that there is time for, about; of pairs, those of the targets.
     """
 
     depth: int
@@ -96,18 +101,45 @@ def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind
 
 
 def _deepest(vocabulary: int, operations: float) -> Size:
-    """The deepest model with a vocabulary that sees enough tokens in so many operations."""
+    """The deepest model of texts with a vocabulary that sees enough tokens in so many operations."""
+    depth, seen = _deepest_of(_PARAMETERS_OF_ONE, vocabulary, operations)
+    batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
+    return Size(depth, vocabulary, batch, seen)
+
+
+def _deepest_of(parameters_of_one: int, vocabulary: int, operations: float) -> tuple[int, float]:
+    """The depth of such a model, of which one of depth 1 has so many parameters in its blocks, and the tokens."""
     enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
 
     def tokens(depth: int) -> float:
-        parameters = _PARAMETERS_OF_ONE * depth**3 + vocabulary * 64 * depth
+        parameters = parameters_of_one * depth**3 + vocabulary * 64 * depth
         return operations / (6 * _ATTENTION * parameters)
 
     depth = 1
-    while depth < _DEEPEST and tokens(depth + 1) >= enough * _PARAMETERS_OF_ONE * (depth + 1) ** 3:
+    while depth < _DEEPEST and tokens(depth + 1) >= enough * parameters_of_one * (depth + 1) ** 3:
         depth += 1
-    seen = tokens(depth)
-    batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
+    return depth, tokens(depth)
+
+
+def fitting_pairs(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe") -> Size:
+    """The size of a model that has seen enough pairs when the time is up.
+
+    As for texts the deepest model is taken that sees enough tokens of targets for each parameter of its blocks, with
+    as many tokens of sources beside them: the same numbers serve (docs/recipe.md).
+
+    Args:
+        seconds: of training.
+        rate: FLOP/s of training on this machine, as measured on a small model.
+        text_bytes: of the pairs, both sides.
+        kind: of the tokenizer; only a BPE vocabulary can be chosen.
+
+    Source: as `fitting`.
+    """
+    vocabulary = next((size for limit, size in _VOCABULARIES_OF_PAIRS if text_bytes < limit), _LARGEST_VOCABULARY)
+    if kind != "bpe":
+        vocabulary = _BYTES
+    depth, seen = _deepest_of(_PARAMETERS_OF_ONE_FOR_PAIRS, vocabulary, max(1.0, seconds) * rate)
+    batch = max(_FEWEST_TOKENS_A_STEP, min(1024 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
     return Size(depth, vocabulary, batch, seen)
 
 
@@ -136,6 +168,26 @@ def holding_back(
     weight_decay = float(np.interp(epochs, *_FORGETTINGS)) / (learning_rate * max(1.0, steps))
     weight_decay = min(max(_LEAST_WEIGHT_DECAY, weight_decay), _MOST_WEIGHT_DECAY)
     return HeldBack(round(dropout, 2), round(weight_decay, 2), r_drop)
+
+
+def holding_back_pairs(epochs: float, *, steps: float, may_drop_merges: bool = True) -> dict[str, dict[str, Any]]:
+    """How an encoder-decoder is trained when there is time to see its pairs so many times, by section of a RunConfig.
+
+    Args:
+        epochs: passes over the pairs, their words always in the same pieces.
+        steps: of the optimizer.
+        may_drop_merges: whether the tokenizer has merges, which BPE dropout leaves out.
+
+    Source: BPE dropout, Provilkov et al. 2020; how much, docs/recipe.md.
+    """
+    dropout = float(np.interp(epochs, *_DROPOUT_OF_PAIRS))
+    bpe_dropout = float(np.interp(epochs, *_BPE_DROPOUT)) if may_drop_merges else 0.0
+    warmup = min(max(_SHORTEST_WARMUP, round(steps / 10)), _LONGEST_WARMUP)
+    return {
+        "model": {"dropout": round(dropout, 2)},
+        "parallel": {"bpe_dropout": round(bpe_dropout, 2), "bpe_dropout_until": 0.8},
+        "training": {"warmup_steps": warmup},
+    }
 
 
 def novelty(counted: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ import pytest
 from lm import options
 from lm.config import SECTIONS, DataConfig, ModelConfig, Plan, RunConfig, TrainingConfig
 from lm.errors import InputError, UsageError
-from lm.presets import PRESETS, preset, read_toml, resolve
+from lm.presets import PRESETS, named_by_depth, preset, read_toml, resolve
 
 
 @pytest.mark.parametrize("config", SECTIONS.values())
@@ -141,7 +141,21 @@ def test_a_depth_says_all_of_a_preset(depth):
     assert config == RunConfig.from_dict(config.to_dict(), where="x")
 
 
-@pytest.mark.parametrize("name", ["depth-0", "depth-100", "depth-", "depth-2b"])
+@pytest.mark.parametrize("depth", [1, 3, 4, 5, 12])
+def test_a_depth_says_all_of_a_preset_for_pairs(depth):
+    config, deeper = (resolve(named_by_depth(each, pairs=True)) for each in (depth, depth + 1))
+    shape = config.model
+    assert (shape.n_layers, shape.n_encoder_layers, shape.d_model, shape.d_ff) == (
+        depth,
+        depth,
+        64 * depth,
+        256 * depth,
+    )
+    assert config.training.learning_rate > deeper.training.learning_rate
+    assert config == RunConfig.from_dict(config.to_dict(), where="x")
+
+
+@pytest.mark.parametrize("name", ["depth-0", "depth-100", "depth-", "depth-2b", "translation-depth-0", "translation-"])
 def test_what_is_no_depth_is_no_preset(name):
     with pytest.raises(UsageError, match="no preset"):
         resolve(name)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import sys
 
 import pytest
 
-from cli import clock
+from cli import clock, training_budget
 from cli.main import run
+from lm.presets import resolve
+from tests.cli.toy_translation import DICTIONARY
 from tests.system.conftest import SMALL
 
 
@@ -90,11 +93,75 @@ def test_what_does_not_go_together_is_said_before_anything_is_made(place, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_budget_is_not_for_pairs(place, tmp_path, capsys):
-    text = str(place / "text.txt")
-    command = ["train", "--source", text, "--target", text, "--budget", "10m", "-o", str(tmp_path / "run")]
-    assert run(command) == 2
-    assert "--epochs" in capsys.readouterr().err
+@pytest.fixture
+def pairs(tmp_path, monkeypatch):
+    """The flags that name pairs of sentences, and a clock on which getting ready takes no time; nor does it much."""
+    chance = random.Random(6)
+    sources = [chance.choices(list(DICTIONARY), k=chance.randint(2, 6)) for _ in range(300)]
+    (tmp_path / "text.en").write_text("".join(" ".join(line) + "\n" for line in sources))
+    (tmp_path / "text.de").write_text("".join(" ".join(map(DICTIONARY.get, line)) + "\n" for line in sources))
+    monkeypatch.setattr(clock, "elapsed", lambda: 0.0)
+    monkeypatch.setattr(training_budget, "_SECONDS", 0.0)
+    monkeypatch.setitem(training_budget._MEASURED, True, (1, 64))
+    return ["--source", str(tmp_path / "text.en"), "--target", str(tmp_path / "text.de")]
+
+
+def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training_budget, "_pace_of_pairs", lambda config, data: 1e-4)
+    assert run(["train", *pairs, "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().err
+    assert "on each side and about" in said
+    assert "BPE dropout 0.1" in said  # the pairs are few, and seen often
+    assert "teach hardly any" not in said
+    assert "the learning rate falls from here" in said
+    made = config(tmp_path / "run")
+    assert made["preset"].startswith("translation-depth-")
+    assert made["model"]["n_layers"] == made["model"]["n_encoder_layers"]
+    assert (made["parallel"]["bpe_dropout"], made["training"]["budget"]) == (0.1, "2s")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert sum("loss" in line for line in lines) == made["plan"]["steps"]
+
+
+def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training_budget, "_pace_of_pairs", lambda config, data: 10.0)
+    assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().err
+    assert said.index("teach hardly any translation") < said.index("the learning rate falls")
+    assert "or more would be enough" in said
+
+
+def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_path, capsys):
+    flags = ["--preset", "translation-tiny", "--d-model", "32", "--vocab-size", "300", "--batch-tokens", "200"]
+    assert run(["train", *pairs, *flags, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
+    assert "on each side" not in capsys.readouterr().err
+    made, preset = config(tmp_path / "run"), resolve("translation-tiny")
+    assert (made["preset"], made["training"]["schedule"]) == ("translation-tiny", "wsd")
+    assert (made["training"]["warmup_steps"], made["parallel"]["bpe_dropout"]) == (preset.training.warmup_steps, 0.0)
+
+
+def test_what_is_given_wins_over_what_a_budget_chooses_for_pairs(pairs, tmp_path):
+    flags = ["--n-layers", "1", "--n-encoder-layers", "1", "--d-model", "32", "--vocab-size", "300",
+             "--batch-size", "20", "--dropout", "0.03", "--bpe-dropout", "0.2", "--warmup-steps", "7",
+             "--separate-vocabularies"]  # fmt: skip
+    assert run(["train", *pairs, "--budget", "1s", *flags, "-o", str(tmp_path / "run")]) == 0
+    made = config(tmp_path / "run")
+    assert made["preset"].startswith("translation-depth-")
+    assert (made["model"]["d_model"], made["model"]["dropout"], made["tokenizer"]["vocab_size"]) == (32, 0.03, 300)
+    assert (made["training"]["batch_size"], made["training"]["batch_tokens"]) == (20, None)
+    assert (made["parallel"]["bpe_dropout"], made["training"]["warmup_steps"]) == (0.2, 7)
+    assert made["model"]["source_vocab_size"] is not None
+
+
+def test_bytes_have_no_merges_to_leave_out(pairs, tmp_path):
+    assert run(["train", *pairs, "--kind", "byte", "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
+    assert config(tmp_path / "run")["parallel"]["bpe_dropout"] == 0
+
+
+def test_a_depth_is_a_preset_for_pairs_too(pairs, tmp_path):
+    command = ["train", *pairs, "--depth", "1", "--steps", "2", "--vocab-size", "300"]
+    assert run([*command, "-o", str(tmp_path / "run")]) == 0
+    assert config(tmp_path / "run")["preset"] == "translation-depth-1"
+    assert run(["info", "translation-depth-3", "--json"]) == 0
 
 
 def test_a_budget_that_is_over_before_training_begins_says_so(place, tmp_path, capsys, monkeypatch):

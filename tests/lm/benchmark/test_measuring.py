@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 
-from lm.benchmark import generation, hugging_face
+from lm.benchmark import generation, hugging_face, random_pairs, training
 from lm.benchmark.limits import Limits, measure_limits
 from lm.benchmark.measuring import STREAMS, TASKS, measure
 from lm.benchmark.training import fitting_rows, random_run, training_step
-from lm.config import HardwareConfig, ModelConfig, RunConfig, TrainingConfig
+from lm.config import HardwareConfig, ModelConfig, ParallelConfig, RunConfig, TrainingConfig
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.presets import resolve
@@ -81,6 +81,30 @@ def test_the_step_is_that_of_training_and_leaves_nothing_behind():
         folder = run.folder
         assert folder.is_dir()
     assert not folder.exists()
+
+
+def test_random_pairs_are_batches_of_short_sentences_for_an_encoder_decoder():
+    shape = dataclasses.replace(MODEL, n_encoder_layers=1)
+    config = dataclasses.replace(CONFIG, model=shape, parallel=ParallelConfig(bpe_dropout=0.3))
+    with random_run(config, rows=3) as run:
+        batch = run.data.batch(0)
+        assert batch.source is not None
+        assert batch.source.shape == batch.inputs.shape == (3, random_pairs.LENGTH)
+        assert (batch.source_lengths == random_pairs.LENGTH).all()
+        assert 0 <= batch.source.min() <= batch.source.max() < 64
+        assert training_step(run)() > 0
+        assert run.config.model == shape
+
+
+def test_the_rate_is_that_of_a_whole_batch(monkeypatch):
+    """A step is made to take half a second."""
+    monkeypatch.setattr(training, "step_seconds", lambda run, seconds: 0.5)
+    shape = dataclasses.replace(MODEL, n_encoder_layers=1)
+    for model, lengths in ((MODEL, {"length": 16}), (shape, {"length": 16, "source_length": 16})):
+        config = dataclasses.replace(
+            CONFIG, model=model, training=dataclasses.replace(CONFIG.training, batch_tokens=160, micro_batch_size=None)
+        )
+        assert training.rate(config, seconds=0) == training_flops(model, rows=10, **lengths) / 0.5
 
 
 @pytest.mark.parametrize("rows", STREAMS)

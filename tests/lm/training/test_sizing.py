@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm.presets import resolve
-from lm.training.sizing import expected_bits, fitting, holding_back, novelty
+from lm.training.sizing import expected_bits, fitting, fitting_pairs, holding_back, holding_back_pairs, novelty
 
 RATE, MEGABYTE = 3e11, 1_000_000
 
@@ -20,6 +20,54 @@ def test_every_time_and_text_gives_settings_that_can_be_trained(seconds, text_by
     size = fitting(seconds, rate=RATE, text_bytes=text_bytes)
     config = resolve(f"depth-{size.depth}", size.settings())
     assert config.training.batch_tokens >= config.model.context_length
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
+def test_so_does_every_kind_of_tokenizer(kind):
+    assert resolve("depth-1", fitting(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings())
+    assert resolve("translation-depth-1", fitting_pairs(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings())
+
+
+@pytest.mark.parametrize("text_bytes", [0, 10_000, MEGABYTE, 10**9])
+@pytest.mark.parametrize("seconds", [-5.0, 1.0, 60.0, 3600.0, 1e6])
+def test_every_time_and_number_of_pairs_gives_settings_that_can_be_trained(seconds, text_bytes):
+    size = fitting_pairs(seconds, rate=RATE, text_bytes=text_bytes)
+    config = resolve(f"translation-depth-{size.depth}", size.settings())
+    assert config.model.n_layers == config.model.n_encoder_layers == size.depth
+    assert config.training.batch_tokens >= 512
+    assert config.tokenizer.vocab_size <= 16_384
+
+
+@pytest.mark.parametrize(
+    ("operations", "depth", "tokens", "batch"),
+    [
+        # 2.5e13: a quarter of a token for each parameter of the blocks is enough. 3.10 M of them, and 0.77 M for the
+        # vocabulary of 4,000, see 0.979 M tokens: 0.32 of one. At depth 4, 7.34 M and 1.02 M, it would be 0.06.
+        (2.5e13, 3, 979_000, 3072),
+        # An eighth of that: 0.140 are enough. Depth 2, 0.92 M and 0.51 M, sees 331,000, at depth 3 they were 0.04.
+        (3.125e12, 2, 331_000, 1656),
+        # Ten times as much: 0.476 are enough. Depth 4 sees 4.53 M tokens, 0.62 of one; depth 5 saw 2.43 M, 0.17.
+        (2.5e14, 4, 4_530_000, 4096),
+    ],
+)
+def test_the_deepest_model_that_sees_enough_pairs(operations, depth, tokens, batch):
+    size = fitting_pairs(100, rate=operations / 100, text_bytes=4 * MEGABYTE)
+    assert (size.depth, size.vocab_size) == (depth, 4000)
+    assert size.tokens == pytest.approx(tokens, rel=0.01)
+    assert size.batch_tokens == pytest.approx(batch, rel=0.01)
+
+
+def test_pairs_seen_often_lose_more_of_what_the_model_reads_and_knows():
+    seldom, between, often = (holding_back_pairs(epochs, steps=1000) for epochs in (2, 10, 30))
+    assert [each["model"]["dropout"] for each in (seldom, between, often)] == [0.1, 0.15, 0.2]
+    assert [each["parallel"]["bpe_dropout"] for each in (seldom, between, often)] == [0.0, 0.05, 0.1]
+    whole = holding_back_pairs(30, steps=1000, may_drop_merges=False)
+    assert (whole["parallel"]["bpe_dropout"], whole["model"]) == (0.0, often["model"])
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 10), (300, 30), (1999, 200), (100_000, 200)])
+def test_few_steps_warm_up_shortly(steps, warmup):
+    assert holding_back_pairs(1, steps=steps)["training"]["warmup_steps"] == warmup
 
 
 def test_more_time_or_a_faster_machine_makes_larger_models():

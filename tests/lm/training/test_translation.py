@@ -12,7 +12,8 @@ from lm import checkpoint
 from lm.config import DataConfig, ModelConfig, ParallelConfig, RunConfig, TokenizerConfig, TrainingConfig
 from lm.data import parallel, parallel_preparation
 from lm.errors import UsageError
-from lm.training.events import Evaluation, Sample, Stopped
+from lm.training import budget
+from lm.training.events import Evaluation, Sample, Step, Stopped
 from lm.training.run import Run, resume, start
 from lm.training.trainer import train
 
@@ -91,6 +92,31 @@ def test_resuming_equals_never_having_stopped(make_run):
     list(train(resumed))
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert sums(whole)[name] == sums(resumed)[name]
+
+
+def test_bpe_dropout_ends_after_its_share_of_the_steps_that_a_clock_leaves(make_run, monkeypatch):
+    """A hundred steps of a second were planned, and each takes five; resumed in the decay it ends as the whole run."""
+    now = [0.0]
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now[0])
+    settings = {
+        "steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "batch_tokens": 8000,
+        "evaluate_every": 0, "warmup_steps": 2, "pairs": {"bpe_dropout": 0.5, "bpe_dropout_until": 0.8},
+        "model": {"d_model": 16, "n_layers": 1, "n_encoder_layers": 1},
+    }  # fmt: skip
+    whole, parts = (make_run(list, name=name, **settings) for name in ("whole", "parts"))
+    for event in train(whole):
+        now[0] += 5.0 * isinstance(event, Step)
+    now[0] = 0.0
+    for event in train(parts, stop=lambda: parts.clock is None):
+        now[0] += 5.0 * isinstance(event, Step)
+    assert not parts.state.finished
+    resumed = resume(parts.folder)
+    list(train(resumed))
+    assert 15 < whole.plan.steps == resumed.plan.steps < 25
+    logs = [(run.folder / "metrics.jsonl").read_text() for run in (whole, parts)]
+    assert logs[0] == logs[1]
+    plain, last = make_run(list, name="plain", **{**settings, "pairs": {}}), whole.state.samples
+    assert whole.data.batch(last).inputs.shape == plain.data.batch(last).inputs.shape  # whole words again
 
 
 def test_separate_vocabularies_and_both_directions(make_run):

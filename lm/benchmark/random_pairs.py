@@ -1,0 +1,44 @@
+"""Pairs of random sentences, prepared as those of a corpus are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lm import files
+from lm.data.array_writer import token_dtype
+from lm.data.pair_store import MANIFEST, SIDES, TEXTS, PairManifest, PairSplit, SentenceWriter, write_table
+from lm.data.ragged import Ragged
+from lm.data.shards import SPLITS
+from lm.data.tokenizer import FILE_NAME, Tokenizer
+from lm.data.word_table import WordTable
+
+LENGTH = 16
+"""Tokens of each side as a batch has it, the one that ends it included: a short sentence."""
+
+
+def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
+    """Random ids as `lm.data.pair_store` has them, each a word of its own; nobody can read them as text."""
+    folder.mkdir()
+    chance, tokens = np.random.default_rng(0), pairs * (LENGTH - 1)
+    ends = np.arange(1, pairs + 1) * (LENGTH - 1)
+    for side in SIDES:
+        table = WordTable()
+        for split in SPLITS:
+            writer = SentenceWriter(folder, split, side, table)
+            ids = chance.integers(tokenizer.vocab_size, size=tokens)
+            writer.append(Ragged(ids, ends), np.ones(tokens, dtype=bool))
+            writer.close()
+        write_table(folder, side, table, dtype=token_dtype(tokenizer.vocab_size))
+    tokenizer.save(folder / FILE_NAME)
+    (folder / TEXTS).touch()
+    held = PairSplit(
+        pairs=pairs, source_tokens=tokens, target_tokens=tokens, source_bytes=tokens, target_bytes=tokens,
+        longest=LENGTH - 1,
+    )  # fmt: skip
+    manifest = PairManifest(
+        key="", languages=(None, None), validation="", max_length=LENGTH, max_ratio=1.0, sources=(),
+        validation_sources=(), splits=dict.fromkeys(SPLITS, held),
+    )  # fmt: skip
+    files.write_json(folder / MANIFEST, manifest.to_dict())
