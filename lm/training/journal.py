@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lm import files
 from lm.training.events import Evaluation, Sample, Step
 
 
@@ -38,21 +39,30 @@ class Journal:
         _append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
 
     def forget_after(self, step: int) -> None:
-        """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped."""
+        """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped.
+
+        Each log is replaced at one stroke, and left alone where there is nothing to drop.
+        """
         for path in (self.metrics, self.timings):
             if path.exists():
-                kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-                path.write_text("".join(line + "\n" for line in kept))
+                kept = b"".join(line + b"\n" for line in lines(path) if _step_of(line) <= step)
+                if kept != path.read_bytes():
+                    files.replace_text(path, kept.decode())
+
+
+def lines(path: Path) -> list[bytes]:
+    """The lines of a log. Without a line feed at its end, the last is torn or still being written, and left out."""
+    return path.read_bytes().split(b"\n")[:-1]  # text would be split at U+2028 too, which JSON leaves as it is
 
 
 def _append(path: Path, values: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
-def _step_of(line: str) -> float:
+def _step_of(line: bytes) -> float:
     """The step a line tells of; a line torn by a crash belongs to no step."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return float("inf")

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import stat
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from lm import files
-
-
-@contextmanager
-def full_disk(after: int):
-    """While open, no file grows beyond so many bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (after, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+from tests.lm.full_disk import full_disk
 
 
 def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path):
