@@ -16,7 +16,7 @@ from lm.checkpoint import TrainingState
 from lm.config import LENGTHS, ModelConfig, Plan, RunConfig, TrainingConfig
 from lm.data.batches import TrainingData
 from lm.data.tokenizer import Tokenizer
-from lm.errors import InputError, UsageError
+from lm.errors import InputError, TrainingError, UsageError
 from lm.hardware import Hardware, training_hardware
 from lm.model.transformer import build_model
 from lm.options import options
@@ -272,9 +272,23 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, sp
     return config.steps
 
 
+def diverged(run: Run, problem: str, *, step: int | None = None) -> TrainingError:
+    """What to raise when a quantity of a step, by default the one just taken, is no longer a number."""
+    return TrainingError(
+        f"{run.folder}: {problem} at step {run.state.step if step is None else step}; "
+        "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
+    )
+
+
 def save(run: Run, *, is_best: bool) -> Path:
-    """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder."""
+    """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder.
+
+    Raises:
+        TrainingError: a weight is no longer finite, which the loss of the next step would show too late.
+    """
     weights, optimizer = run.model.state_dict(), optimizer_tensors(run.optimizers, run.model)
+    if broken := next((name for name, value in weights.items() if not value.isfinite().all()), None):
+        raise diverged(run, f"{broken} is no longer finite")
     if run.clock is not None and run.plan.deadline is not None:
         run.state = dataclasses.replace(run.state, elapsed=run.plan.deadline - run.clock.left)
     if run.average is not None:

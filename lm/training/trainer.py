@@ -19,7 +19,7 @@ from lm.training.evaluation import report
 from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
-from lm.training.run import Run, save
+from lm.training.run import Run, diverged, save
 from lm.training.schedules import learning_rate, share_of_batch
 
 
@@ -34,7 +34,7 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
         what happened, in order; it is in the run's journal by then.
 
     Raises:
-        TrainingError: the loss is no longer finite. Checkpoints stay as they are.
+        TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
     """
     journal = Journal(run.folder)
     while not run.is_complete:
@@ -94,10 +94,7 @@ def _step(run: Run) -> Step:
         mean = _accumulate(run, batch) / tokens
     norm = _clipped(run.model, config.clip)
     if not math.isfinite(mean) or not math.isfinite(norm):
-        raise TrainingError(
-            f"{run.folder}: the loss is {mean} and the gradient's norm {norm} at step {state.step + 1}; "
-            "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
-        )
+        raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
     for optimizer in run.optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -150,9 +147,11 @@ def batch_flops(run: Run, batch: Batch) -> float:
 
 
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
-    """What evaluating brings; if it fails, what was trained is saved first."""
+    """What evaluating brings; if it fails, what was trained is saved first, unless it is that which is broken."""
     try:
         yield from report(run)
+    except TrainingError:
+        raise
     except Exception:
         save(run, is_best=False)
         raise

@@ -17,6 +17,7 @@ from lm.errors import InputError, TrainingError, UsageError
 from lm.model.transformer import build_model
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
+from lm.training.history import curves
 from lm.training.objective import disagreement
 from lm.training.optimizers import make_optimizers
 from lm.training.run import planned_steps, resume, start
@@ -188,6 +189,27 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_
     with pytest.raises(TrainingError, match="the loss is nan .* at step 6"):
         list(train(broken))
     assert sums(run) == before
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_weights_that_are_no_numbers_are_never_saved(make_run, broken, ema):
+    """The loss of the step was finite, but not what the step made: neither an evaluation nor a checkpoint takes it."""
+    for evaluate_every, problem in ((6, "the validation loss is nan at step 6"), (7, "is no longer finite at step 6")):
+        run = make_run(str(evaluate_every), evaluate_every=evaluate_every, ema=ema, checkpoint_every=3)
+        events = train(run)
+        next(event for event in events if isinstance(event, Step) and event.step == 6)
+        before = sums(run)
+        for weights in (run.model.state_dict(), run.average.weights if run.average else {}):
+            for value in weights.values():
+                value[0] = broken
+        with pytest.raises(TrainingError, match=problem):
+            list(events)
+        assert sums(run) == before
+        assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-3"}
+        assert not (run.folder / "best").exists()
+        assert run.state.best_loss is None
+        assert all(math.isfinite(value) for curve in curves(run.folder).values() for value in curve.values)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
