@@ -54,6 +54,7 @@ class TrainingState:
         best_loss: validation loss of the best checkpoint, nats per token.
         best_bleu: its BLEU, of an encoder-decoder.
         best_step: where that was.
+        evaluation_due: whether the evaluation of this step was put off, as by stopping, and is still to come.
         finished: whether all the planned steps are done.
     """
 
@@ -66,6 +67,7 @@ class TrainingState:
     best_loss: float | None = None
     best_bleu: float | None = None
     best_step: int | None = None
+    evaluation_due: bool = False
     finished: bool = False
 
 

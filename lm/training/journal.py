@@ -9,6 +9,9 @@ from typing import Any
 from lm import files
 from lm.training.events import Evaluation, Sample, Step
 
+_OF_STEPS = {"loss", "tokens_per_second"}
+"""Entries of optimizer steps have one of these; all others are of the evaluation after one."""
+
 
 class Journal:
     """`metrics.jsonl` and `timings.jsonl` of a run folder, one JSON object a line, each with its step."""
@@ -38,14 +41,18 @@ class Journal:
         _append(self.metrics, metrics)
         _append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
 
-    def forget_after(self, step: int) -> None:
+    def forget_after(self, step: int, *, evaluation_due: bool = False) -> None:
         """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped.
 
         Each log is replaced at one stroke, and left alone where there is nothing to drop.
+
+        Args:
+            step: the last one to keep.
+            evaluation_due: whether its evaluation is still to come, so that none of it is kept.
         """
         for path in (self.metrics, self.timings):
             if path.exists():
-                kept = b"".join(line + b"\n" for line in lines(path) if _step_of(line) <= step)
+                kept = b"".join(line + b"\n" for line in lines(path) if _is_kept(line, step, evaluation_due))
                 if kept != path.read_bytes():
                     files.replace_text(path, kept.decode())
 
@@ -60,9 +67,12 @@ def _append(path: Path, values: dict[str, Any]) -> None:
         file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
-def _step_of(line: bytes) -> float:
-    """The step a line tells of; a line torn by a crash belongs to no step."""
+def _is_kept(line: bytes, step: int, evaluation_due: bool) -> bool:
+    """Whether a line tells of a step up to `step`; a line torn by a crash tells of none."""
     try:
-        return int(json.loads(line)["step"])
+        entry = json.loads(line)
+        of_step = int(entry["step"])
     except (ValueError, TypeError, KeyError):
-        return float("inf")
+        return False
+    is_later_than_the_step = evaluation_due and not _OF_STEPS & entry.keys()
+    return of_step < step or (of_step == step and not is_later_than_the_step)

@@ -212,7 +212,7 @@ def resume(
         plan = dataclasses.replace(plan, steps=steps, deadline=deadline)
     if compiled is not None:
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
-    if plan.deadline is None and state.step >= plan.steps:
+    if plan.deadline is None and state.step >= plan.steps and not state.evaluation_due:
         raise UsageError(f"{folder}: finished after {state.step} steps; give a larger --steps to train on")
     if state.finished and longer is None:
         ended = f"ended after {state.step} of {plan.steps} steps, when --patience ran out"
@@ -229,7 +229,7 @@ def resume(
     )
     _restore(run, load_file(found / checkpoint.MODEL), load_file(found / checkpoint.OPTIMIZER))
     files.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
-    Journal(folder).forget_after(state.step)
+    Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
     return run
 
 

@@ -37,31 +37,45 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
         TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
     """
     journal = Journal(run.folder)
+    if run.state.evaluation_due:
+        yield from _evaluated(run, journal)
+        yield Saved(run.state.step, save(run, is_best=run.state.best_step == run.state.step))
+        if run.state.finished and not run.is_complete:
+            yield Stopped(run.state.step, patience_ran_out=True)
+            return
+        if run.clock is not None:
+            run.clock.note(is_plain=False)
     while not run.is_complete:
         step = _step(run)
         journal.step(step, epoch=run.epoch)
         yield step
-        stopping, is_last, evaluated = stop(), run.is_complete, False
+        stopping, is_last = stop(), run.is_complete
         if decay_begins := run.settle_length():
             yield Decay(run.state.step, run.plan.steps)
-        is_best = out_of_patience = False
-        if is_last or (_due(run.config.training.evaluate_every, run.state.step) and not stopping):
-            for event in _evaluation(run):
-                journal.note(event)
-                yield event
-                is_best = is_best or (isinstance(event, Evaluation) and event.is_best)
-            out_of_patience = _out_of_patience(run)
-            evaluated = True
-        ends = is_last or stopping or out_of_patience
-        run.state = dataclasses.replace(run.state, finished=is_last or out_of_patience)
+        evaluation_due = is_last or _due(run.config.training.evaluate_every, run.state.step)
+        run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
+        evaluated = evaluation_due and (is_last or not stopping)
+        if evaluated:
+            yield from _evaluated(run, journal)
+        is_best = run.state.best_step == run.state.step
+        ends = stopping or run.state.finished
         saved = ends or is_best or decay_begins or _checkpoint_due(run)
         if saved:
             yield Saved(run.state.step, save(run, is_best=is_best))
         if ends and not is_last:
-            yield Stopped(run.state.step, patience_ran_out=out_of_patience)
+            yield Stopped(run.state.step, patience_ran_out=run.state.finished)
             return
         if run.clock is not None:
             run.clock.note(is_plain=not evaluated and not saved)
+
+
+def _evaluated(run: Run, journal: Journal) -> Iterator[Evaluation | Sample]:
+    """Evaluate the run as it is and note what that brings; its state knows of it, and whether that was the last one."""
+    for event in _evaluation(run):
+        journal.note(event)
+        yield event
+    is_last = run.is_complete or _out_of_patience(run)
+    run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
 
 
 def _due(every: int, step: int) -> bool:
