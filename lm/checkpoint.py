@@ -3,6 +3,7 @@
 RUN/config.json                  what the run is, with a format_version
 RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
 RUN/last, RUN/best               one line each: the name of a checkpoint
+RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
                                  source_tokenizer.json: only of an encoder-decoder with separate vocabularies
@@ -36,8 +37,10 @@ CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE = (
 )  # fmt: skip
 SOURCE_TOKENIZER = "source_tokenizer.json"
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 _NAME = re.compile(r"step-[0-9]+")
 _ASIDE = ".replaced"
+_BEGUN = {CONFIG, "checkpoints", "metrics.jsonl", "timings.jsonl", "tensorboard"}
 
 
 @dataclass(frozen=True)
@@ -162,11 +165,32 @@ def remove(folder: Path) -> None:
 
 
 def refuse_existing(folder: Path) -> None:
-    """InputError if a folder holds a run, or is no folder that one could be made in."""
+    """InputError if a folder holds a run or anything else, or is no folder that one could be made in."""
     if any(folder.glob("checkpoints/step-*")):
         raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, not a folder for a run (-o)")
+    if (others := _visible(folder)) and not _is_begun(folder):
+        raise InputError(f"{folder}: holds {_some(others)}, which are no run's; choose an empty or new folder (-o)")
+
+
+def _visible(folder: Path) -> list[str]:
+    """What is in a folder, hidden files aside."""
+    return sorted(path.name for path in folder.glob("[!.]*"))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a folder holds what a run writes before its first checkpoint, and nothing else."""
+    if not set(_visible(folder)) <= _BEGUN or not (folder / "checkpoints").is_dir() or _visible(folder / "checkpoints"):
+        return False
+    try:
+        return not (folder / CONFIG).exists() or bool(load_config(folder))
+    except InputError:
+        return False
 
 
 def remove_old(run: Path, *, keep: int) -> None:

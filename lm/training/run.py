@@ -18,6 +18,7 @@ from lm.data.batches import TrainingData
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, TrainingError, UsageError
 from lm.hardware import Hardware, training_hardware
+from lm.locks import LockFile
 from lm.model.transformer import build_model
 from lm.options import options
 from lm.training.budget import Clock
@@ -45,8 +46,10 @@ class Run:
         *,
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer | None,
+        lock: LockFile | None = None,
         spent: float = 0.0,
     ) -> None:
+        self.lock = LockFile(folder / checkpoint.LOCK) if lock is None else lock
         self.folder, self.config, self.plan, self.state = folder, config, plan, state
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
@@ -83,6 +86,16 @@ class Run:
         return self.state.samples / self.data.samples
 
 
+def claim(lock: LockFile) -> None:
+    """Keep other processes from training a run until its lock is released; InputError if one is at it already."""
+    try:
+        lock.acquire()
+    except BlockingIOError:
+        raise InputError(
+            f"{lock.path.parent}: another process is training this run; wait for it to end, or choose another -o"
+        ) from None
+
+
 def start(
     folder: Path,
     config: RunConfig,
@@ -97,7 +110,7 @@ def start(
     """A new run in a folder of its own, its plan written down.
 
     Args:
-        folder: to be made; InputError if it holds a run already.
+        folder: to be made; InputError if it holds a run already or another process is about to make one there.
         config: what to train; the vocabulary size is taken from the tokenizer.
         tokenizer: that made the data; of the targets, where sources have their own.
         data: folder of the prepared data.
@@ -129,9 +142,16 @@ def start(
     )
     if weights is not None:
         _load_weights(run, weights)
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / checkpoint.CONFIG, config.to_dict())
-    Journal(folder).forget_after(0)
+    claim(run.lock)
+    try:
+        checkpoint.refuse_existing(folder)  # again: another process may have been faster
+        checkpoint.remove_leftovers(folder)
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        files.write_json(folder / checkpoint.CONFIG, config.to_dict())
+        Journal(folder).forget_after(0)
+    except BaseException:
+        run.lock.release()
+        raise
     return run
 
 
@@ -189,10 +209,34 @@ def resume(
         data: the shards, where they are no longer where the run's plan says.
         compiled: whether to compile the model, if not as before; losses differ by rounding then.
         spent: seconds that are gone already of what a run under a budget has left.
+
+    Raises:
+        InputError: there is no such run, it or its data are damaged, or another process is training it.
+        UsageError: it has finished, and no greater length is given.
     """
     found = checkpoint.find_checkpoint(path, which="last")
     if found.parent.name != "checkpoints":
         raise InputError(f"{path}: not in the checkpoints/ of a run; --resume takes a run or a checkpoint in one")
+    lock = LockFile(found.parent.parent / checkpoint.LOCK)
+    claim(lock)
+    try:
+        checkpoint.remove_leftovers(found.parent.parent)
+        found = checkpoint.find_checkpoint(path, which="last")  # again: another process may have saved until just now
+        return _resumed(found, lock, longer=longer, data=data, compiled=compiled, spent=spent)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _resumed(
+    found: Path,
+    lock: LockFile,
+    *,
+    longer: TrainingConfig | None,
+    data: Path | None,
+    compiled: bool | None,
+    spent: float,
+) -> Run:
     checkpoint.verify(found)
     config = checkpoint.load_config(found)
     if config.plan is None:
@@ -225,6 +269,7 @@ def resume(
         state,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
+        lock=lock,
         spent=spent,
     )
     _restore(run, load_file(found / checkpoint.MODEL), load_file(found / checkpoint.OPTIMIZER))

@@ -19,7 +19,7 @@ from lm.training.evaluation import report
 from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
-from lm.training.run import Run, diverged, save
+from lm.training.run import Run, claim, diverged, save
 from lm.training.schedules import learning_rate, share_of_batch
 
 
@@ -35,7 +35,16 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
 
     Raises:
         TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
+        InputError: another process is training this run, or a checkpoint cannot be saved.
     """
+    claim(run.lock)
+    try:
+        yield from _events(run, stop)
+    finally:
+        run.lock.release()
+
+
+def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     journal = Journal(run.folder)
     if run.state.evaluation_due:
         yield from _evaluated(run, journal)

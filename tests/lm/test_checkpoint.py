@@ -207,6 +207,40 @@ def test_a_folder_that_is_no_run(tmp_path, content, message):
         find_checkpoint(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"config.json": '{"architectures": ["GPT2LMHeadModel"]}', "model.safetensors": ""},
+        {"config.json": "{}", "checkpoints/": ""},
+        {"notes.txt": "mine"},
+        {"checkpoints/epoch=3.ckpt": ""},
+        {"checkpoints/": "", "metrics.jsonl": "", "figures/": ""},
+    ],
+)
+def test_a_folder_that_holds_other_things_is_no_place_for_a_run(tmp_path, content):
+    fill(tmp_path, content)
+    with pytest.raises(InputError, match=r"holds .*, which are no run's; choose an empty or new folder \(-o\)"):
+        checkpoint.refuse_existing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {".lock": "", ".gitkeep": ""}, {"checkpoints/": ""}, {"checkpoints/": "", "metrics.jsonl": ""}]
+)
+def test_an_empty_folder_is_one(tmp_path, content):
+    fill(tmp_path, content)
+    checkpoint.refuse_existing(tmp_path)
+    checkpoint.refuse_existing(tmp_path / "new")
+
+
+def fill(folder, content):
+    for name, text in content.items():
+        if name.endswith("/"):
+            (folder / name).mkdir()
+        else:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+
+
 def test_a_newer_format_is_refused_by_name(save):
     folder = save(3)
     values = json.loads((folder / "config.json").read_text())
