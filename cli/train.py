@@ -212,6 +212,9 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
     if run.config.training.compile:
         check_compiler(run.plan.device)
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    if run.other_branch:
+        names = ", ".join(folder.name for folder in run.other_branch)
+        note(f"        {names}: of another branch from here on; removed once this one has saved")
     return run
 
 

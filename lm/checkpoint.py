@@ -16,7 +16,7 @@ import dataclasses
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -201,6 +201,23 @@ def remove_old(run: Path, *, keep: int) -> None:
             remove(folder)
 
 
+def leave(run: Path, branch: Sequence[Path], *, best_step: int | None) -> None:
+    """Remove the checkpoints of another branch of a run, once the one that goes on has saved its first.
+
+    Args:
+        run: the run's folder, in which `last` is of the branch that goes on.
+        branch: the checkpoints to remove, oldest first.
+        best_step: the best of what stays; None where that is not known, and the last one is taken for it.
+    """
+    if best_step is None:
+        (run / "best").unlink(missing_ok=True)
+    else:
+        files.replace_text(run / "best", f"step-{best_step}\n")
+    for folder in branch:
+        if folder.exists() and folder.name != _named(run, "last"):  # which has replaced it
+            remove(folder)
+
+
 def _named(run: Path, pointer: str) -> str | None:
     """The name of the checkpoint that `best` or `last` holds."""
     path = run / pointer
@@ -211,6 +228,11 @@ def complete(run: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first; a folder with another name, such as a copy, is none of them."""
     found = [manifest.parent for manifest in run.glob(f"checkpoints/step-*/{MANIFEST}")]
     return sorted((folder for folder in found if _NAME.fullmatch(folder.name)), key=step_of)
+
+
+def later_than(run: Path, step: int) -> list[Path]:
+    """The complete checkpoints of a run that come after a step, oldest first."""
+    return [folder for folder in complete(run) if step_of(folder) > step]
 
 
 def step_of(folder: Path) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +52,33 @@ class Journal:
             step: the last one to keep.
             evaluation_due: whether its evaluation is still to come, so that none of it is kept.
         """
+        for path in self._paths():
+            kept = _kept(path, step, evaluation_due=evaluation_due)
+            if kept.encode() != path.read_bytes():
+                files.replace_text(path, kept)
+
+    def set_aside(self) -> None:
+        """Keep the logs as they are now, until `settle`."""
+        for path in self._paths():
+            files.replace_text(_aside(path), _kept(path, math.inf))
+
+    def settle(self) -> None:
+        """Forget what was set aside."""
         for path in (self.metrics, self.timings):
-            if path.exists():
-                kept = b"".join(line + b"\n" for line in lines(path) if _is_kept(line, step, evaluation_due))
-                if kept != path.read_bytes():
-                    files.replace_text(path, kept.decode())
+            _aside(path).unlink(missing_ok=True)
+
+    def restore(self) -> None:
+        """Go back to what was set aside, if anything still is."""
+        for path in (self.metrics, self.timings):
+            with contextlib.suppress(FileNotFoundError):
+                _aside(path).replace(path)
+
+    def _paths(self) -> list[Path]:
+        return [path for path in (self.metrics, self.timings) if path.exists()]
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.before")
 
 
 def lines(path: Path) -> list[bytes]:
@@ -67,7 +91,12 @@ def _append(path: Path, values: dict[str, Any]) -> None:
         file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
-def _is_kept(line: bytes, step: int, evaluation_due: bool) -> bool:
+def _kept(path: Path, step: float, *, evaluation_due: bool = False) -> str:
+    """The lines of a log up to a step."""
+    return b"".join(line + b"\n" for line in lines(path) if _is_kept(line, step, evaluation_due)).decode()
+
+
+def _is_kept(line: bytes, step: float, evaluation_due: bool) -> bool:
     """Whether a line tells of a step up to `step`; a line torn by a crash tells of none."""
     try:
         entry = json.loads(line)

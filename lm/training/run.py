@@ -35,7 +35,12 @@ _TRAINED = "trained."
 
 
 class Run:
-    """A run in progress: model, optimizer, data and how far it has come. Made by `start` or `resume`."""
+    """A run in progress: model, optimizer, data and how far it has come. Made by `start` or `resume`.
+
+    Attributes:
+        other_branch: checkpoints later than the one gone on with, which go as soon as this run has saved its own.
+        lock: held from the start to the end of training.
+    """
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class Run:
         lock: LockFile | None = None,
         spent: float = 0.0,
     ) -> None:
+        self.other_branch: list[Path] = []
         self.lock = LockFile(folder / checkpoint.LOCK) if lock is None else lock
         self.folder, self.config, self.plan, self.state = folder, config, plan, state
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
@@ -148,6 +154,7 @@ def start(
         checkpoint.remove_leftovers(folder)
         (folder / "checkpoints").mkdir(exist_ok=True)
         files.write_json(folder / checkpoint.CONFIG, config.to_dict())
+        Journal(folder).settle()
         Journal(folder).forget_after(0)
     except BaseException:
         run.lock.release()
@@ -204,7 +211,7 @@ def resume(
     """Go on with a run from its last checkpoint (or the one given), as if it had never stopped.
 
     Args:
-        path: a run folder, or one of its checkpoints.
+        path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
         longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
         data: the shards, where they are no longer where the run's plan says.
         compiled: whether to compile the model, if not as before; losses differ by rounding then.
@@ -221,6 +228,7 @@ def resume(
     claim(lock)
     try:
         checkpoint.remove_leftovers(found.parent.parent)
+        Journal(found.parent.parent).restore()
         found = checkpoint.find_checkpoint(path, which="last")  # again: another process may have saved until just now
         return _resumed(found, lock, longer=longer, data=data, compiled=compiled, spent=spent)
     except BaseException:
@@ -274,8 +282,23 @@ def _resumed(
     )
     _restore(run, load_file(found / checkpoint.MODEL), load_file(found / checkpoint.OPTIMIZER))
     files.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
+    _branch(run)
     Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
     return run
+
+
+def _branch(run: Run) -> None:
+    """Where a run goes on from an older checkpoint, note which ones belong to another branch from now on.
+
+    They stay until this branch has saved something, and so does the journal: a run that is killed before that has lost
+    nothing. Where the best so far is gone, this branch finds its own.
+    """
+    run.other_branch = checkpoint.later_than(run.folder, run.state.step)
+    if not run.other_branch:
+        return
+    Journal(run.folder).set_aside()
+    if run.state.best_step not in map(checkpoint.step_of, checkpoint.complete(run.folder)):
+        run.state = dataclasses.replace(run.state, best_loss=None, best_bleu=None, best_step=None)
 
 
 def _restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
@@ -349,5 +372,9 @@ def save(run: Run, *, is_best: bool) -> Path:
         state=run.state,
         is_best=is_best,
     )
+    if run.other_branch:
+        Journal(run.folder).settle()
+        checkpoint.leave(run.folder, run.other_branch, best_step=run.state.best_step)
+        run.other_branch = []
     checkpoint.remove_old(run.folder, keep=run.config.training.keep)
     return folder

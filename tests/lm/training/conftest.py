@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ from lm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, Train
 from lm.data import documents, preparation, tokenizer_training
 from lm.data.tokenizer import Tokenizer
 from lm.training.run import Run, start
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    """For `train`: true once so many steps have been taken."""
+    taken = iter(range(1, 1_000_000))
+    return lambda: next(taken) >= steps
 
 
 @pytest.fixture(scope="session")

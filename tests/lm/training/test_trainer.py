@@ -23,11 +23,7 @@ from lm.training.optimizers import make_optimizers
 from lm.training.run import planned_steps, resume, start
 from lm.training.schedules import learning_rate
 from lm.training.trainer import train
-
-
-def stop_after(steps: int):
-    taken = iter(range(1, 1_000_000))
-    return lambda: next(taken) >= steps
+from tests.lm.training.conftest import stop_after
 
 
 def loss_of(run) -> tuple[float, int]:
