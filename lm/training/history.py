@@ -50,6 +50,8 @@ def runs(folder: Path) -> tuple[list[Summary], list[str]]:
                 found.append(summarise(path))
             except InputError as error:
                 damaged.append(str(error))
+            except OSError as error:
+                damaged.append(f"{error.filename or path}: {error.strerror}")
     return sorted(found, key=lambda summary: summary.changed), damaged
 
 

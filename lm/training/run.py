@@ -297,7 +297,7 @@ def _branch(run: Run) -> None:
     if not run.other_branch:
         return
     Journal(run.folder).set_aside()
-    if run.state.best_step not in map(checkpoint.step_of, checkpoint.complete(run.folder)):
+    if run.state.best_step not in [checkpoint.step_of(folder) for folder in checkpoint.complete(run.folder)]:
         run.state = dataclasses.replace(run.state, best_loss=None, best_bleu=None, best_step=None)
 
 
