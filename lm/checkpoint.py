@@ -171,7 +171,7 @@ def refuse_existing(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, not a folder for a run (-o)")
     if (others := _visible(folder)) and not _is_begun(folder):
-        raise InputError(f"{folder}: holds {_some(others)}, which are no run's; choose an empty or new folder (-o)")
+        raise InputError(f"{folder}: holds what is no run's ({_some(others)}); choose an empty or a new folder (-o)")
 
 
 def _visible(folder: Path) -> list[str]:

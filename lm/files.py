@@ -32,6 +32,16 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """While open, an OSError names this file: that of a write, as on a full disk, knows no name by itself."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+@contextlib.contextmanager
 def replaced(path: Path) -> Iterator[TextIO]:
     """A file to write text to that takes the place of `path` at one stroke once it is whole, and not at all if not.
 
@@ -39,14 +49,14 @@ def replaced(path: Path) -> Iterator[TextIO]:
     pipe, or where standard output goes.
     """
     if (place := _lasting(path)) is not None:
-        with open(place, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 (it may be a descriptor)
+        with naming(path), open(place, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 (a descriptor)
             yield file
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8", newline="\n") as file:
+        with naming(path), fresh.open("w", encoding="utf-8", newline="\n") as file:
             yield file
         if path.exists():
             shutil.copymode(path, fresh)

@@ -87,7 +87,7 @@ def lines(path: Path) -> list[bytes]:
 
 
 def _append(path: Path, values: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8", newline="\n") as file:
+    with files.naming(path), path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 

@@ -45,6 +45,14 @@ def test_a_full_disk_loses_no_line(journal):
     assert journal.metrics.read_bytes() == before
 
 
+def test_a_line_for_which_there_is_no_room_is_told_of_by_file(journal):
+    whole = entries(journal)
+    with full_disk(after=journal.metrics.stat().st_size + 9), pytest.raises(OSError, match=r"metrics\.jsonl'"):
+        journal.note(Sample(20, "the", "end"))
+    journal.forget_after(20)
+    assert entries(journal) == whole
+
+
 def test_what_needs_no_cut_is_not_written(journal):
     before = journal.metrics.stat()
     with full_disk(after=200):
