@@ -139,7 +139,12 @@ def _put_in_place(unfinished: Path, folder: Path) -> None:
     aside = folder.with_name(f".{folder.name}{_ASIDE}")
     with contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
-    unfinished.rename(folder)
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if aside.exists():
+            aside.rename(folder)
+        raise
     files.sync(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
 

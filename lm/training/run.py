@@ -221,19 +221,27 @@ def resume(
         InputError: there is no such run, it or its data are damaged, or another process is training it.
         UsageError: it has finished, and no greater length is given.
     """
-    found = checkpoint.find_checkpoint(path, which="last")
-    if found.parent.name != "checkpoints":
-        raise InputError(f"{path}: not in the checkpoints/ of a run; --resume takes a run or a checkpoint in one")
-    lock = LockFile(found.parent.parent / checkpoint.LOCK)
+    folder = _run_of(path)
+    lock = LockFile(folder / checkpoint.LOCK)
     claim(lock)
     try:
-        checkpoint.remove_leftovers(found.parent.parent)
-        Journal(found.parent.parent).restore()
-        found = checkpoint.find_checkpoint(path, which="last")  # again: another process may have saved until just now
+        checkpoint.remove_leftovers(folder)
+        Journal(folder).restore()
+        found = checkpoint.find_checkpoint(path, which="last")
         return _resumed(found, lock, longer=longer, data=data, compiled=compiled, spent=spent)
     except BaseException:
         lock.release()
         raise
+
+
+def _run_of(path: Path) -> Path:
+    """The folder of the run that a path names, or a checkpoint of which it names; InputError if there is none."""
+    if (path / "checkpoints").is_dir():
+        return path
+    found = checkpoint.find_checkpoint(path, which="last")
+    if found.parent.name != "checkpoints":
+        raise InputError(f"{path}: not in the checkpoints/ of a run; --resume takes a run or a checkpoint in one")
+    return found.parent.parent
 
 
 def _resumed(

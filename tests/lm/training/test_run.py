@@ -74,6 +74,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_can_be_started_again(
     assert checkpoint.load_config(again.folder).training.steps == 7
 
 
+def test_a_run_killed_while_it_replaced_its_only_checkpoint_goes_on(make_run):
+    run = make_run()
+    list(train(run, stop=stop_after(3)))
+    only = run.folder / "checkpoints" / "step-3"
+    only.rename(only.with_name(".step-3.replaced"))
+    assert resume(run.folder).state.step == 3
+
+
 @pytest.fixture
 def branching(make_run):
     """A run of 12 steps with a checkpoint every second one, and evaluations of which the last was best."""
