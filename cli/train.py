@@ -141,11 +141,12 @@ def _started(
     from lm.hardware import training_hardware
     from lm.training.compiling import check_compiler
     from lm.training.data import check_model, is_supervised
-    from lm.training.run import check_weights, start
+    from lm.training.run import check_weights, refuse_trained, start
 
     config = settings.config
     folder = out or _free_folder(files.first if files else corpus[0], str(config.preset))
     refuse_existing(folder)
+    refuse_trained(folder)
     check_model(config.model, pairs=bool(files))
     if weights:
         check_weights(config.model, weights)

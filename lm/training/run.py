@@ -102,6 +102,14 @@ def claim(lock: LockFile) -> None:
         ) from None
 
 
+def refuse_trained(folder: Path) -> None:
+    """InputError if another process trains in a folder just now; `start` says so too, but only when all is prepared."""
+    lock = LockFile(folder / checkpoint.LOCK)
+    if lock.path.exists():
+        claim(lock)
+        lock.release()
+
+
 def start(
     folder: Path,
     config: RunConfig,
