@@ -122,9 +122,16 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point of the `lm` command."""
+    _open_stdin()
     signal.signal(signal.SIGTERM, _terminate)
     _warn_of_variables()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_stdin() -> None:
+    """Where stdin is closed, as a service or cron may leave it, there is nothing on it to read."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 (it stays open to the end)
 
 
 def _warn_of_variables() -> None:

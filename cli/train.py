@@ -138,11 +138,12 @@ def _started(
     from lm.hardware import found_device
     from lm.training.compiling import check_compiler
     from lm.training.data import check_model, is_supervised
-    from lm.training.run import check_weights, start
+    from lm.training.run import check_weights, refuse_trained, start
 
     config = settings.config
     folder = out or _free_folder(files.first if files else corpus[0], str(config.preset))
     refuse_existing(folder)
+    refuse_trained(folder)
     check_model(config.model, pairs=bool(files))
     if weights:
         check_weights(config.model, weights)
@@ -209,6 +210,9 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
     if run.config.training.compile:
         check_compiler(run.plan.device)
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    if run.other_branch:
+        names = ", ".join(folder.name for folder in run.other_branch)
+        note(f"        {names}: of another branch from here on; removed once this one has saved")
     return run
 
 

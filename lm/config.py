@@ -273,7 +273,7 @@ class TrainingConfig(Checked):
     compile: bool = option(
         False, "Compile the model with torch.compile, which pays off in long runs; a resumed run may change it."
     )
-    seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0)
+    seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=2**64 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -516,6 +516,8 @@ class RunConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str) -> RunConfig:
         """The inverse of `to_dict`; `where` names the file in messages."""
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{where}: must be names with values, not {values!r}")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise UsageError(f"{where}: format version {version} is not {FORMAT_VERSION}, the one this lm reads")

@@ -64,7 +64,8 @@ class Option:
             raise UsageError(f"{self.name} must be at most {self.maximum}, not {value} ({self.flag})")
 
 
-_NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings"}
+_NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings",
+          types.NoneType: "nothing"}  # fmt: skip
 
 
 def option(
@@ -129,7 +130,12 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
         config: the dataclass.
         values: field names to values.
         where: what the mapping is, for the message ("config.json", "[model] of my.toml").
+
+    Raises:
+        UsageError: it is no mapping, a key is missing or not known, or a value cannot be used.
     """
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{where}: must be names with values, not {values!r}")
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
@@ -138,7 +144,34 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in values and not has_default:
             raise UsageError(f"{where}: {field.name!r} is missing")
-    return config(**values)
+    kind: Any = config
+    for name, kinds in _plain(kind).items():
+        if name in values and not _is_one_of(values[name], kinds):
+            nouns = " or ".join(_NOUNS[one] for one in kinds)
+            raise UsageError(f"{where}: {name} must be {nouns}, not {values[name]!r}")
+    try:
+        return config(**values)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+@cache
+def _plain(config: type[Any]) -> dict[str, tuple[type, ...]]:
+    """The fields that don't describe themselves and hold a number, a word or nothing: which of these each may be."""
+    found = {}
+    hints = get_type_hints(config)
+    for field in dataclasses.fields(config):
+        hint = hints[field.name]
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        if "help" not in field.metadata and set(kinds) <= {int, float, str, bool, types.NoneType}:
+            found[field.name] = tuple(kinds)
+    return found
+
+
+def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:  # noqa: ANN401
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -114,8 +114,8 @@ class Manifest:
             for key in ("sources", "validation_sources"):
                 fields[key] = tuple(options.build(SourceRecord, record, where=where) for record in fields[key])
             fields["splits"] = {
-                name: SplitRecord(**{**record, "shards": tuple(record["shards"])})
-                for name, record in fields["splits"].items()
+                name: SplitRecord(**{**fields["splits"][name], "shards": tuple(fields["splits"][name]["shards"])})
+                for name in SPLITS
             }
             if (repetition := fields.get("repetition")) is not None:
                 fields["repetition"] = options.build(Repetition, repetition, where=where)
@@ -151,7 +151,7 @@ def _open_shard(path: Path, tokens: int) -> npt.NDArray[Any]:
         shard: npt.NDArray[Any] = np.load(path, mmap_mode="r")
         if shard.shape == (tokens,):
             return shard
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         pass
     raise InputError(f"{path}: missing or damaged; prepare the corpus again")
 

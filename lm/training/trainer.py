@@ -19,7 +19,7 @@ from lm.training.evaluation import report
 from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
-from lm.training.run import Run, save
+from lm.training.run import Run, claim, diverged, save
 from lm.training.schedules import share_of_batch
 
 
@@ -34,34 +34,57 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
         what happened, in order; it is in the run's journal by then.
 
     Raises:
-        TrainingError: the loss is no longer finite. Checkpoints stay as they are.
+        TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
+        InputError: another process is training this run, or a checkpoint cannot be saved.
     """
+    claim(run.lock)
+    try:
+        yield from _events(run, stop)
+    finally:
+        run.lock.release()
+
+
+def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     journal = Journal(run.folder)
+    if run.state.evaluation_due:
+        yield from _evaluated(run, journal)
+        yield Saved(run.state.step, save(run, is_best=run.state.best_step == run.state.step))
+        if run.state.finished and not run.is_complete:
+            yield Stopped(run.state.step, patience_ran_out=True)
+            return
+        if run.clock is not None:
+            run.clock.note(is_plain=False)
     while not run.is_complete:
         step = _step(run)
         journal.step(step, epoch=run.epoch)
         yield step
-        stopping, is_last, evaluated = stop(), run.is_complete, False
+        stopping, is_last = stop(), run.is_complete
         if decay_begins := run.settle_length():
             yield Decay(run.state.step, run.plan.steps)
-        is_best = out_of_patience = False
-        if is_last or (_evaluation_due(run) and not stopping):
-            for event in _evaluation(run):
-                journal.note(event)
-                yield event
-                is_best = is_best or (isinstance(event, Evaluation) and event.is_best)
-            out_of_patience = _out_of_patience(run)
-            evaluated = True
-        ends = is_last or stopping or out_of_patience
-        run.state = dataclasses.replace(run.state, finished=is_last or out_of_patience)
+        evaluation_due = is_last or _evaluation_due(run)
+        run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
+        evaluated = evaluation_due and (is_last or not stopping)
+        if evaluated:
+            yield from _evaluated(run, journal)
+        is_best = run.state.best_step == run.state.step
+        ends = stopping or run.state.finished
         saved = ends or is_best or decay_begins or _checkpoint_due(run, evaluated=evaluated)
         if saved:
             yield Saved(run.state.step, save(run, is_best=is_best))
         if ends and not is_last:
-            yield Stopped(run.state.step, patience_ran_out=out_of_patience)
+            yield Stopped(run.state.step, patience_ran_out=run.state.finished)
             return
         if run.clock is not None:
             run.clock.note(is_plain=not evaluated and not saved)
+
+
+def _evaluated(run: Run, journal: Journal) -> Iterator[Evaluation | Sample]:
+    """Evaluate the run as it is and note what that brings; its state knows of it, and whether that was the last one."""
+    for event in _evaluation(run):
+        journal.note(event)
+        yield event
+    is_last = run.is_complete or _out_of_patience(run)
+    run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
 
 
 def _due(every: int, step: int) -> bool:
@@ -100,10 +123,7 @@ def _step(run: Run) -> Step:
     total_nats, norm = torch.stack((total, _clipped(run.model, config.clip))).tolist()  # the one wait for a GPU
     mean = total_nats / tokens
     if not math.isfinite(mean) or not math.isfinite(norm):
-        raise TrainingError(
-            f"{run.folder}: the loss is {mean} and the gradient's norm {norm} at step {state.step + 1}; "
-            "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
-        )
+        raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
     for optimizer in run.optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -165,9 +185,11 @@ def batch_flops(run: Run, batch: Batch) -> float:
 
 
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
-    """What evaluating brings; if it fails, what was trained is saved first."""
+    """What evaluating brings; if it fails, what was trained is saved first, unless it is that which is broken."""
     try:
         yield from report(run)
+    except TrainingError:
+        raise
     except Exception:
         save(run, is_best=False)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -11,6 +12,8 @@ from lm import options
 from lm.config import SECTIONS, DataConfig, ModelConfig, Plan, RunConfig, TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.presets import PRESETS, named_by_depth, preset, read_toml, resolve
+
+PLAN = {"device": "cpu", "dtype": "float32", "threads": 1, "steps": 9, "data": "tokens", "data_key": "k"}
 
 
 @pytest.mark.parametrize("config", SECTIONS.values())
@@ -42,6 +45,7 @@ def test_no_two_sections_share_a_flag():
         (TrainingConfig, {"steps": 5, "epochs": 1.0}, "only one of --steps, --epochs"),
         (TrainingConfig, {"learning_rate": float("nan")}, "learning_rate must be at least 0, not nan"),
         (TrainingConfig, {"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        (TrainingConfig, {"seed": 2**64}, "seed must be at most 18446744073709551615, not 18446744073709551616"),
         (DataConfig, {"validation": 3}, "validation must be a word"),
     ],
 )
@@ -64,6 +68,31 @@ def test_unknown_presets_suggest_the_nearest():
 def test_a_run_config_survives_json(name):
     config = dataclasses.replace(resolve(name), plan=Plan("cpu", "float32", 2, 10, "data", "key"))
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict())), where="config.json") == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training": []}, "config.json, training: must be names with values, not []"),
+        ({"model": 3}, "config.json, model: must be names with values, not 3"),
+        ({"model": {"vocab_size": "many"}}, "config.json, model: vocab_size must be a whole number, not 'many'"),
+        ({"plan": []}, "config.json, plan: must be names with values, not []"),
+        ({"plan": {**PLAN, "steps": None}}, "config.json, plan: steps must be a whole number, not None"),
+        ({"plan": {**PLAN, "steps": True}}, "config.json, plan: steps must be a whole number, not True"),
+        ({"plan": {**PLAN, "deadline": "soon"}}, "plan: deadline must be a number or nothing, not 'soon'"),
+    ],
+)
+def test_settings_of_another_kind_are_named(change, message):
+    values = {**RunConfig().to_dict(), **change}
+    with pytest.raises(UsageError, match=re.escape(message)):
+        RunConfig.from_dict(values, where="config.json")
+    with pytest.raises(UsageError, match="config.json: must be names with values, not 7"):
+        RunConfig.from_dict(7, where="config.json")
+
+
+def test_a_whole_number_is_a_number_too():
+    values = {**RunConfig().to_dict(), "plan": {**PLAN, "deadline": 60}}
+    assert RunConfig.from_dict(values, where="config.json").plan.deadline == 60
 
 
 def test_another_format_version_is_refused():

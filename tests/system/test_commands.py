@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
+from lm.locks import LockFile
 from tests.system.conftest import SMALL
 
 COMMANDS = ["demo", "train", "generate", "perplexity", "info", "prepare", "tokenizer",
@@ -261,3 +262,23 @@ def test_many_passes_over_a_small_text_are_warned_of(place, capsys, tmp_path, fl
     command = ["train", str(place / "few.txt"), "-o", str(tmp_path / "run"), *SMALL, "--batch-size", "220", *flags]
     assert run(command) == 0
     assert ("times the same small text" in capsys.readouterr().err) is warned
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_before_anything_is_prepared(place, capsys, tmp_path):
+    lock = LockFile(tmp_path / "run" / ".lock")
+    lock.acquire()
+    capsys.readouterr()
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "3", *SMALL]) == 1
+    assert capsys.readouterr().err.startswith(f"lm: {tmp_path / 'run'}: another process is training this run; wait")
+    lock.release()
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "3", *SMALL]) == 0
+
+
+def test_going_on_from_an_older_checkpoint_says_which_ones_will_go(place, capsys, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "33"]) == 0
+    older = tmp_path / "run" / "checkpoints" / "step-30"
+    capsys.readouterr()
+    assert run(["train", "--resume", str(older), "--steps", "32"]) == 0
+    assert "step-33: of another branch from here on; removed once this one has saved" in capsys.readouterr().err
+    assert {path.name for path in older.parent.iterdir()} == {"step-30", "step-32"}

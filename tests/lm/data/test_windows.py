@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from lm.data.windows import WindowOrder, evaluation_batches
+from lm.data.windows import WindowData, WindowOrder, evaluation_batches
+from lm.errors import InputError
 
 
 class Counting:
@@ -57,3 +58,15 @@ def test_evaluation_predicts_every_token_but_the_first_once(tokens, rows):
     assert np.array_equal(np.concatenate([batch[:, 1:].ravel() for batch in batches]), np.arange(1, tokens))
     assert all(batch.shape[0] <= rows and batch.shape[1] <= 17 for batch in batches)
     assert all(np.array_equal(batch[:, 1:], batch[:, :-1] + 1) for batch in batches)
+
+
+def test_a_single_token_is_nothing_to_evaluate_on():
+    """Nothing at all is held out on purpose, but one token, as of a file of one character, is no loss."""
+    text, sizes = Counting(100), {"context": 8, "rows": 2, "seed": 0}
+    text.bytes = 100
+    for length in (0, 2):
+        validation = Counting(length)
+        validation.bytes = length
+        assert sum(batch.predicted for batch in WindowData(text, validation, **sizes).validation()) == length // 2
+    with pytest.raises(InputError, match=r"the validation split has 1 token, .* hold out more text \(--validation\)"):
+        WindowData(text, Counting(1), **sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,12 @@ from lm.data.tokenizer import Tokenizer
 from lm.training.run import Run, start
 
 SAME_EVERYWHERE = HardwareConfig(dtype="float32", threads=1)
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    """For `train`: true once so many steps have been taken."""
+    taken = iter(range(1, 1_000_000))
+    return lambda: next(taken) >= steps
 
 
 @pytest.fixture(scope="session")

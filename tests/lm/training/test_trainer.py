@@ -10,23 +10,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm import checkpoint
+from lm import checkpoint, files
 from lm.config import TrainingConfig
 from lm.data.shards import open_split
 from lm.errors import InputError, TrainingError, UsageError
 from lm.model.transformer import build_model
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
+from lm.training.history import curves
 from lm.training.objective import disagreement
 from lm.training.optimizers import make_optimizers
 from lm.training.run import planned_steps, resume, start
 from lm.training.schedules import learning_rate
 from lm.training.trainer import train
-
-
-def stop_after(steps: int):
-    taken = iter(range(1, 1_000_000))
-    return lambda: next(taken) >= steps
+from tests.lm.training.conftest import stop_after
 
 
 def loss_of(run) -> tuple[float, int]:
@@ -37,6 +34,10 @@ def loss_of(run) -> tuple[float, int]:
 def sums(run) -> dict[str, str]:
     found = checkpoint.find_checkpoint(run.folder, which="last")
     return json.loads((found / "manifest.json").read_text())["sha256"]
+
+
+def journal(run) -> list[str]:
+    return (run.folder / "metrics.jsonl").read_text().split("\n")
 
 
 @pytest.mark.parametrize("fields", [{}, {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0}])
@@ -82,12 +83,46 @@ def test_resuming_equals_never_having_stopped(make_run, stop, optimizer):
     list(train(resumed))
     assert sums(whole)["model.safetensors"] == sums(resumed)["model.safetensors"]
     assert sums(whole)["optimizer.safetensors"] == sums(resumed)["optimizer.safetensors"]
-    steps = [
-        [line for line in (run.folder / "metrics.jsonl").read_text().splitlines() if "gradient_norm" in line]
-        for run in (whole, resumed)
-    ]
-    assert steps[0] == steps[1]
-    assert len(steps[0]) == 12
+    assert journal(whole) == journal(resumed)
+    assert sum("gradient_norm" in line for line in journal(whole)) == 12
+
+
+@pytest.mark.parametrize(
+    ("stops", "settings"), [([5], {}), ([3, 5, 5, 10], {"checkpoint_every": 0, "sample": ["ba du"], "ema": 0.8})]
+)
+def test_an_evaluation_that_stopping_puts_off_comes_first_on_resuming(make_run, stops, settings):
+    """The journal and the best checkpoint are as if the run had never stopped, however often it does."""
+    whole, parts = make_run("whole", **settings), make_run("parts", **settings)
+    list(train(whole))
+    last = 0
+    for step in stops:
+        events = list(train(parts, stop=stop_after(step - last)) if step > last else put_off_again(parts))
+        assert not any(isinstance(event, Evaluation) and event.step == step for event in events)
+        parts, last = resume(parts.folder), step
+    list(train(parts))
+    assert journal(whole) == journal(parts)
+    for which in ("best", "last"):
+        ours, theirs = (checkpoint.find_checkpoint(run.folder, which=which) for run in (whole, parts))
+        assert ours.name == theirs.name
+        assert files.sha256(ours / "model.safetensors") == files.sha256(theirs / "model.safetensors")
+    assert dataclasses.replace(parts.state, seconds=0.0) == dataclasses.replace(whole.state, seconds=0.0)
+
+
+def put_off_again(run):
+    """A process that is killed in the evaluation that was put off, after having noted what it brought."""
+    events = train(run)
+    assert isinstance(next(events), Evaluation)
+    events.close()
+    return []
+
+
+def test_patience_may_run_out_on_resuming(make_run):
+    settings = {"learning_rate": 0.0, "steps": 100, "evaluate_every": 3, "patience": 2}
+    run = make_run(**settings)
+    assert list(train(run, stop=stop_after(9)))[-1] == Stopped(9)
+    assert list(train(resume(run.folder)))[-1] == Stopped(9, patience_ran_out=True)
+    with pytest.raises(UsageError, match="when --patience ran out"):
+        resume(run.folder)
 
 
 def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
@@ -181,13 +216,34 @@ def test_a_finished_run_can_be_trained_on(make_run):
 
 def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_run):
     run = make_run()
-    list(train(run, stop=stop_after(5)))
+    list(train(run, stop=stop_after(4)))
     before, broken = sums(run), resume(run.folder)
     with torch.no_grad():
         broken.model.embedding.tokens.weight.fill_(torch.nan)
-    with pytest.raises(TrainingError, match="the loss is nan .* at step 6"):
+    with pytest.raises(TrainingError, match="the loss is nan .* at step 5"):
         list(train(broken))
     assert sums(run) == before
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_weights_that_are_no_numbers_are_never_saved(make_run, broken, ema):
+    """The loss of the step was finite, but not what the step made: neither an evaluation nor a checkpoint takes it."""
+    for evaluate_every, problem in ((6, "the validation loss is nan at step 6"), (7, "is no longer finite at step 6")):
+        run = make_run(str(evaluate_every), evaluate_every=evaluate_every, ema=ema, checkpoint_every=3)
+        events = train(run)
+        next(event for event in events if isinstance(event, Step) and event.step == 6)
+        before = sums(run)
+        for weights in (run.model.state_dict(), run.average.weights if run.average else {}):
+            for value in weights.values():
+                value[0] = broken
+        with pytest.raises(TrainingError, match=problem):
+            list(events)
+        assert sums(run) == before
+        assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-3"}
+        assert not (run.folder / "best").exists()
+        assert run.state.best_loss is None
+        assert all(math.isfinite(value) for curve in curves(run.folder).values() for value in curve.values)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -265,12 +321,26 @@ def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
     assert not (tmp_path / "third").exists()
 
 
-def test_an_evaluation_that_fails_loses_no_training(make_run, monkeypatch):
-    run = make_run()
-    monkeypatch.setattr("lm.training.evaluation.validation_loss", lambda _: (_ for _ in ()).throw(MemoryError))
-    with pytest.raises(MemoryError):
-        list(train(run))
-    assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).step == 5
+@pytest.mark.parametrize("fails_at", [5, 12])
+def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run, monkeypatch, fails_at):
+    whole, run = make_run("whole"), make_run("run")
+    list(train(whole))
+
+    def fail(run):
+        if run.state.step == fails_at:
+            raise MemoryError
+        return validation_loss(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.training.evaluation.validation_loss", fail)
+        with pytest.raises(MemoryError):
+            list(train(run))
+    assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).step == fails_at
+    resumed = resume(run.folder)
+    list(train(resumed))
+    assert resumed.state.finished
+    assert journal(resumed) == journal(whole)
+    assert (run.folder / "best").read_text() == (whole.folder / "best").read_text()
 
 
 def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run):
