@@ -34,7 +34,9 @@ def print_comparisons(comparisons: Sequence[Comparison], names: tuple[str, str],
         for one in comparisons
     ]  # fmt: skip
     table(("metric", "first", "95% interval", "second", "95% interval", "difference", "p"), rows)
-    print(f"{lines:,} lines; first: {names[0]}, second: {names[1]}; p by paired bootstrap resampling")
+    tested = any(one.first.mean is not None for one in comparisons)
+    method = "; p by paired bootstrap resampling" if tested else ""
+    print(f"{lines:,} lines; first: {names[0]}, second: {names[1]}{method}")
     _print_signatures([one.first for one in comparisons])
     print(verdict(comparisons[0], names))
 
@@ -46,9 +48,11 @@ def _print_signatures(scores: Sequence[Score]) -> None:
 
 def verdict(bleu: Comparison, names: tuple[str, str]) -> str:
     """What a difference in BLEU comes to, in a sentence."""
-    if bleu.p_value is None:
+    if not bleu.difference:
         return "the two do not differ in BLEU"
     better, worse = names if bleu.difference > 0 else names[::-1]
+    if bleu.p_value is None:
+        return f"{better} is ahead of {worse} by {abs(bleu.difference):.2f} BLEU; whether by chance is not tested"
     margin = f"{abs(bleu.difference):.2f} BLEU (p = {bleu.p_value:.3f})"
     if bleu.p_value >= _CLEAR:
         return f"no clear difference: {better} is ahead of {worse} by {margin}"
