@@ -31,6 +31,7 @@ INTERRUPTED = 130
 
 _SECONDS_BETWEEN_NOTES = 10
 _BLOCK_BYTES = 1 << 16
+_STDIN = Path("-")
 
 _IN_A_SEARCH = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
 
@@ -197,12 +198,12 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
     """The lines of some files after one another, or of stdin, each as soon as it is there."""
     from lm.data.lines import file_lines, lines
 
-    for file in files:
-        if str(file) != "-":
+    stdin: Any = sys.stdin.buffer
+    for file in files or [_STDIN]:
+        if file == _STDIN:
+            yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
+        else:
             yield from file_lines(file)
-    if not files or any(str(file) == "-" for file in files):
-        stdin: Any = sys.stdin.buffer
-        yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
 
 
 def _prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
