@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli import completion
+from cli.escapes import json_line, label
 from lm.config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.options import suggestion
@@ -39,7 +39,7 @@ def info(
         return
     described = _describe(target)
     if as_json:
-        print(json.dumps(described, ensure_ascii=False))
+        print(json_line(described))
         return
     _print(described)
 
@@ -50,7 +50,7 @@ def _list_presets(as_json: bool) -> None:
 
     rows = {name: (sum(parameters_by_part(resolve(name).model).values()), row.summary) for name, row in PRESETS.items()}
     if as_json:
-        print(json.dumps({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
+        print(json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
         return
     table(("preset", "parameters", "what it is"), [(name, count(n), summary) for name, (n, summary) in rows.items()])
 
@@ -98,7 +98,7 @@ def _print(described: dict[str, Any]) -> None:
     table(("parameters", "number", "share"), shares)
     print()
     for name, text in [*_facts(described), *_progress(described)]:
-        print(f"{name:<12}{text}")
+        print(f"{name:<12}{label(text)}")
 
 
 def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
@@ -135,7 +135,8 @@ def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     state, plan = described["progress"], described["config"]["plan"]
     spent = f"{count(state['tokens'])} tokens, {quantity(state['flops'], 'FLOPs')}, {duration(state['seconds'])}"
-    lines = [("trained", f"step {state['step']:,} of {plan['steps']:,}: {spent}")]
+    planned = "" if plan is None else f" of {plan['steps']:,}"  # a mean of checkpoints has no plan
+    lines = [("trained", f"step {state['step']:,}{planned}: {spent}")]
     if state["best_loss"] is not None:
         loss = state["best_loss"]
         lines.append(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 
 from cli import clock, parallel_corpus, text_corpus
 from cli import training_flags as flags
+from cli.escapes import json_line
 from cli.options import Given, takes
 from cli.parallel_corpus import ParallelFiles
 from cli.stop_signals import StopSignals
@@ -106,7 +106,7 @@ def train(
         run = _started(corpus or [], files, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
     signal_number = _train(run, tensorboard=tensorboard)
     if as_json:
-        print(json.dumps(_summary(run)))
+        print(json_line(_summary(run)))
     if signal_number and not run.state.finished:
         raise typer.Exit(128 + signal_number)
 

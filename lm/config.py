@@ -149,6 +149,7 @@ class DataConfig(Checked):
         "0.1",
         "Held out for validation: a fraction, or files. A fraction is taken of the documents (duplicates "
         "stay together), or of the end of the text where there are fewer than 100 documents.",
+        may_name_files=True,
     )
     separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
     field: str = option(

@@ -24,8 +24,9 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file and wait until it is on the disk."""
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write a JSON file and wait until it is on the disk; names of files that are no UTF-8 are escaped."""
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # as JSON escapes a lone surrogate
     sync(path)
 
 
@@ -35,7 +36,7 @@ def replaced(path: Path) -> Iterator[TextIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8", newline="\n") as file:
+        with fresh.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             yield file
         sync(fresh)
         fresh.replace(path)
