@@ -56,7 +56,8 @@ def _list_presets(as_json: bool) -> None:
 
 
 def _describe(target: str) -> dict[str, Any]:
-    from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_bytes, training_flops_per_token
+    from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_flops_per_token
+    from lm.training.optimizers import training_bytes
 
     config, progress = _find(target)
     model, parts = config.model, dict(parameters_by_part(config.model))
@@ -65,9 +66,9 @@ def _describe(target: str) -> dict[str, Any]:
         "preset": config.preset,
         "parameters": {**{part: number for part, number in parts.items() if number}, "total": sum(parts.values())},
         "weights_bytes": {"float32": 4 * sum(parts.values()), "bfloat16": 2 * sum(parts.values())},
-        "training_bytes": training_bytes(model),
+        "training_bytes": training_bytes(model, config.training),
         "cache_bytes_per_token": cache_bytes_per_token(model),
-        "training_flops_per_token": training_flops_per_token(model),
+        "training_flops_per_token": training_flops_per_token(model, passes=config.training.passes),
         "config": config.to_dict(),
         **progress,
     }
@@ -113,10 +114,18 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
         ("positions", model["positions"]),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
-        ("training", f"{size(described['training_bytes'])} for weights, gradients and AdamW, and activations on top"),
+        ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
         ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
         ("cache", f"{size(described['cache_bytes_per_token'])} a token of each sequence, in float32"),
     ]
+
+
+def _kept(described: dict[str, Any]) -> str:
+    """What there is of each weight while a model is trained, besides itself."""
+    training = described["config"]["training"]
+    moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
+    average = "their average, " if training["ema"] else ""
+    return f"{average}gradients and {moments[training['optimizer']]}"
 
 
 def _ingredients(model: dict[str, Any]) -> list[str]:

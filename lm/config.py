@@ -294,6 +294,11 @@ class TrainingConfig(Checked):
                     "schedule wsd and a --decay-fraction below 1 (--schedule)"
                 )
 
+    @property
+    def passes(self) -> int:
+        """How often each batch goes through the model."""
+        return 2 if self.r_drop else 1
+
 
 LENGTHS = ("steps", "epochs", "tokens", "budget")
 

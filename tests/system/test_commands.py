@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -47,6 +48,32 @@ def test_information_names_what_a_block_has_besides_the_usual(capsys):
     assert "QK-norm, value residual" in capsys.readouterr().out
     assert run(["info", "gpt2"]) == 0
     assert "QK-norm" not in capsys.readouterr().out
+
+
+def test_information_says_what_each_optimizer_keeps(capsys):
+    def facts(preset):
+        assert run(["info", preset]) == 0
+        return capsys.readouterr().out
+
+    assert "gradients and AdamW's two moments;" in facts("gpt2")
+    assert "gradients and Muon's momentum (matrices) or AdamW's two moments (the rest);" in facts("tiny")
+    assert "their average, gradients and Muon's" in facts("translation")
+
+
+def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
+    flags = ["--steps", "4", "--checkpoint-every", "2", *SMALL]
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *flags]) == 0
+    assert run(["average", str(tmp_path / "run"), "-o", str(tmp_path / "mean"), "--last", "2"]) == 0
+    capsys.readouterr()
+    assert run(["info", str(tmp_path / "mean")]) == 0
+    assert re.search(r"^trained +step 4: ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_two_passes_that_are_the_same_are_warned_of(place, capsys, tmp_path):
+    for dropout, warned in (("0", True), ("0.1", False)):
+        flags = ["--steps", "2", "--r-drop", "1", "--dropout", dropout, *SMALL]
+        assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / dropout), *flags]) == 0
+        assert ("two passes of R-Drop are the same" in capsys.readouterr().err) is warned
 
 
 def test_training_says_nothing_on_stdout_but_what_is_asked_for(place):
