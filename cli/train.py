@@ -103,6 +103,8 @@ def train(
         if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):
             flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
             raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
+        made_with = text_corpus.data_config(corpus or [], settings.config.data, typed=given.typed["data"])
+        settings = dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=made_with))
         run = _started(corpus or [], files, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
     signal_number = _train(run, tensorboard=tensorboard)
     if as_json:
@@ -140,7 +142,7 @@ def _started(
     from lm.checkpoint import load_weights, refuse_existing
     from lm.hardware import training_hardware
     from lm.training.compiling import check_compiler
-    from lm.training.data import check_model, is_supervised
+    from lm.training.data import check_model
     from lm.training.run import check_weights, start
 
     config = settings.config
@@ -152,8 +154,6 @@ def _started(
     if config.training.compile:
         check_compiler(training_hardware(config.hardware, d_model=config.model.d_model).device)
     made, of_source, data = _prepared(corpus, files, config, tokenizer)
-    supervised = is_supervised(data)  # those of `lm prepare` say it themselves
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, supervised=supervised))
     initial = load_weights(weights) if weights else None
     pace = 1.0
     if config.training.budget is not None:
