@@ -16,7 +16,7 @@ from cli.escapes import json_line
 from cli.options import Given, takes
 from cli.parallel_corpus import ParallelFiles
 from cli.stop_signals import StopSignals
-from cli.training_settings import Settings, settle
+from cli.training_settings import Settings, refuse_other_kind, settle
 from lm.config import LENGTHS, SECTIONS, RunConfig, TrainingConfig
 from lm.errors import UsageError
 from lm.options import options
@@ -85,6 +85,8 @@ def train(
 
         check_installed()
     files = ParallelFiles(source or (), target or (), pairs or (), validation_source, validation_target)
+    if validation_source and "validation_source" not in given.environment:
+        _check_held_out(files, given)
     if corpus and files:
         raise UsageError("a run learns from a text or from pairs: give either a corpus, or --source and --target")
     if resume:
@@ -97,6 +99,7 @@ def train(
             )
         if not corpus and not files:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
+        refuse_other_kind(given, pairs=bool(files))
         preset = _named(preset, depth, given)
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
         settings = settle(preset, config, weights, given, default=default, corpus=corpus or [])
@@ -111,6 +114,14 @@ def train(
         print(json_line(_summary(run)))
     if signal_number and not run.state.finished:
         raise typer.Exit(128 + signal_number)
+
+
+def _check_held_out(files: ParallelFiles, given: Given) -> None:
+    """UsageError if --validation-source is given where it holds out nothing."""
+    if not files:
+        raise UsageError("--validation-source is for pairs (--source, --target); of text, --validation names files")
+    if "validation" in given.typed["data"]:
+        raise UsageError("what is held out? Give either --validation-source and --validation-target, or --validation")
 
 
 def _refuse_plan(given: Given, **plan: object) -> None:
