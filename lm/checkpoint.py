@@ -171,6 +171,7 @@ def remove(folder: Path) -> None:
 
 def refuse_existing(folder: Path) -> None:
     """InputError if a folder holds a run or anything else, or is no folder that one could be made in."""
+    _check_name(folder)
     if any(folder.glob("checkpoints/step-*")):
         raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
     if folder.exists() and not folder.is_dir():
@@ -196,6 +197,14 @@ def _is_begun(folder: Path) -> bool:
         return not (folder / CONFIG).exists() or bool(load_config(folder))
     except InputError:
         return False
+
+
+def _check_name(folder: Path) -> None:
+    """InputError for a name that is no UTF-8: safetensors cannot read a file that is called so."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{folder}: the name of a run must be valid UTF-8; choose another name") from None
 
 
 def remove_old(run: Path, *, keep: int) -> None:
@@ -255,6 +264,7 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
     Raises:
         InputError: there is none, or the best one is gone: another would be taken for it.
     """
+    _check_name(path)
     if (path / MANIFEST).is_file() and (path / MODEL).is_file():
         return path
     if not path.exists():

@@ -149,6 +149,7 @@ class DataConfig(Checked):
         "0.1",
         "Held out for validation: a fraction, or files. A fraction is taken of the documents (duplicates "
         "stay together), or of the end of the text where there are fewer than 100 documents.",
+        may_name_files=True,
     )
     separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
     field: str = option(
@@ -292,6 +293,11 @@ class TrainingConfig(Checked):
                     "with a budget the decay of the learning rate begins when the clock says so, which takes the "
                     "schedule wsd and a --decay-fraction below 1 (--schedule)"
                 )
+
+    @property
+    def passes(self) -> int:
+        """How often each batch goes through the model."""
+        return 2 if self.r_drop else 1
 
 
 LENGTHS = ("steps", "epochs", "tokens", "budget")

@@ -27,7 +27,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file, and wait until it is on the disk."""
+    """Replace a JSON file, and wait until it is on the disk; names of files that are no UTF-8 are escaped."""
     replace_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -56,7 +56,7 @@ def replaced(path: Path) -> Iterator[TextIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path), fresh.open("w", encoding="utf-8", newline="\n") as file:
+        with naming(path), fresh.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             yield file
         if path.exists():
             shutil.copymode(path, fresh)

@@ -170,6 +170,7 @@ def _write(
             validation_sources=_records(corpus.validation_sources),
             splits=splits,
             repetition=repeated,
+            field=config.field,
         )
         _check(manifest, corpus)
         tokenizer.save(partial / FILE_NAME)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lm import options
-from lm.config import FORMAT_VERSION
+from lm.config import FORMAT_VERSION, DataConfig
 from lm.data.array_writer import ArrayWriter
 from lm.errors import InputError, UsageError
 
@@ -85,6 +85,7 @@ class Manifest:
         splits: what "train" and "validation" hold.
         supervised: whether they are examples to learn from (see `example_store`).
         repetition: what of the text is there more than once; None for examples, and where it was not looked for.
+        field: what held the text in JSON Lines.
     """
 
     key: str
@@ -98,6 +99,14 @@ class Manifest:
     splits: dict[str, SplitRecord]
     supervised: bool = False
     repetition: Repetition | None = None
+    field: str = DataConfig.field
+
+    @property
+    def data(self) -> DataConfig:
+        """How the corpus became tokens, as the options say it."""
+        return DataConfig(
+            validation=self.validation, separator=self.separator, field=self.field, supervised=self.supervised
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the format's version in front."""

@@ -181,7 +181,8 @@ def batch_flops(run: Run, batch: Batch) -> float:
     """Arithmetic of training on a batch."""
     rows, length = batch.inputs.shape
     source_length = 0 if batch.source is None else batch.source.shape[1]
-    return training_flops(run.config.model, rows=rows, length=length, source_length=source_length)
+    passes = run.config.training.passes
+    return training_flops(run.config.model, rows=rows, length=length, source_length=source_length, passes=passes)
 
 
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:

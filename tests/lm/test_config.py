@@ -9,7 +9,20 @@ import re
 import pytest
 
 from lm import options
-from lm.config import SECTIONS, DataConfig, ModelConfig, Plan, RunConfig, TrainingConfig
+from lm.config import (
+    SECTIONS,
+    AttentionConfig,
+    BeamConfig,
+    DataConfig,
+    ModelConfig,
+    PerplexityConfig,
+    Plan,
+    RunConfig,
+    SamplingConfig,
+    ScoringConfig,
+    TrainingConfig,
+    TranslationConfig,
+)
 from lm.errors import InputError, UsageError
 from lm.presets import PRESETS, named_by_depth, preset, read_toml, resolve
 
@@ -43,7 +56,7 @@ def test_no_two_sections_share_a_flag():
         (ModelConfig, {"dropout": 1.5}, "dropout must be at most 0.99, not 1.5"),
         (ModelConfig, {"source_vocab_size": 9}, "needs an encoder"),
         (TrainingConfig, {"steps": 5, "epochs": 1.0}, "only one of --steps, --epochs"),
-        (TrainingConfig, {"learning_rate": float("nan")}, "learning_rate must be at least 0, not nan"),
+        (TrainingConfig, {"learning_rate": float("nan")}, "learning_rate must be a finite number, not nan"),
         (TrainingConfig, {"batch_size": 0}, "batch_size must be at least 1, not 0"),
         (TrainingConfig, {"seed": 2**64}, "seed must be at most 18446744073709551615, not 18446744073709551616"),
         (DataConfig, {"validation": 3}, "validation must be a word"),
@@ -52,6 +65,26 @@ def test_no_two_sections_share_a_flag():
 def test_a_wrong_value_is_named(config, values, message):
     with pytest.raises(UsageError, match=message):
         config(**values)
+
+
+CONFIGS = (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, ScoringConfig,
+           AttentionConfig)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_numbers_are_finite_and_texts_are_utf8(config):
+    for described in options.options(config):
+        if described.kind is float:
+            for value in (float("inf"), float("-inf"), float("nan"), 10**400):
+                with pytest.raises(UsageError, match=rf"{described.name} must be a finite number.*{described.flag}"):
+                    described.check(value)
+        elif described.kind in (str, tuple) and not described.choices and described.name != "validation":
+            with pytest.raises(UsageError, match=rf"{described.name} is not valid UTF-8: .*{described.flag}"):
+                described.check("caf\udce9" if described.kind is str else ["one", "caf\udce9"])
+
+
+def test_a_held_out_file_may_have_any_name():
+    assert DataConfig(validation="caf\udce9.txt").validation == "caf\udce9.txt"
 
 
 def test_unknown_keys_suggest_the_nearest():

@@ -19,7 +19,7 @@ from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
 from lm.training.history import curves
 from lm.training.objective import disagreement
-from lm.training.optimizers import make_optimizers
+from lm.training.optimizers import make_optimizers, training_bytes
 from lm.training.run import planned_steps, resume, start
 from lm.training.schedules import learning_rate
 from lm.training.trainer import train
@@ -364,6 +364,26 @@ def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run)
     resumed.model.load_state_dict(saved)
     nats, predicted = loss_of(resumed)
     assert evaluated == pytest.approx(nats / predicted, rel=1e-6)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.99])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_training_takes_the_memory_that_is_foreseen(make_run, optimizer, ema):
+    run = make_run(steps=1, optimizer=optimizer, ema=ema)
+    list(train(run))
+    weights = [*run.model.parameters()]
+    average = [] if run.average is None else run.average.weights.values()
+    states = [tensor for one in run.optimizers for state in one.state.values() for tensor in state.values()]
+    kept = [*weights, *weights, *average, *(tensor for tensor in states if tensor.ndim)]  # counts of steps aside
+    assert sum(4 * tensor.numel() for tensor in kept) == training_bytes(run.config.model, run.config.training)
+
+
+def test_r_drop_takes_twice_the_arithmetic(make_run):
+    plain, dropped = (make_run(name, steps=2, r_drop=r_drop) for name, r_drop in (("a", 0.0), ("b", 1.0)))
+    list(train(plain))
+    steps = [event for event in train(dropped) if isinstance(event, Step)]
+    assert dropped.state.flops == sum(step.flops for step in steps) == 2 * plain.state.flops
+    assert dropped.state.tokens == plain.state.tokens
 
 
 def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
