@@ -307,3 +307,19 @@ def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
     assert disagreement(first, second).item() == pytest.approx(expected.item(), rel=1e-5)
     wild = make_run("c", model={"dropout": 0.5}, r_drop=5.0)
     assert next(train(wild)).loss > next(train(make_run("d", model={"dropout": 0.5}))).loss
+
+
+def test_the_dropout_mask_differs_at_every_step_and_for_every_seed(make_run):
+    """The losses of one batch under weights that stay: only the masks can make them differ."""
+    losses, batch = [], make_run("of the batch").data.batch(0)
+    for seed in range(3):
+        run = make_run(str(seed), model={"dropout": 0.5}, seed=seed, learning_rate=0.0, steps=5, evaluate_every=0)
+        run.model.load_state_dict(build_model(run.config.model, seed=0).state_dict())
+        run.data.batch = lambda *_, **_of_it: batch
+        losses += [event.loss for event in train(run) if isinstance(event, Step)]
+    assert len(losses) == len(set(losses)) == 15
+
+
+def test_patience_of_evaluations_after_every_step(make_run):
+    run = make_run(learning_rate=0.0, steps=100, evaluate_every=1, patience=3)
+    assert list(train(run))[-1] == Stopped(4, patience_ran_out=True)

@@ -1,0 +1,37 @@
+"""The order in which things come to be on the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+class DiskJournal:
+    """What was waited for and what was renamed below a folder, by the names at that time; both really happen."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entries: list[tuple[str, str]] = []
+        self._root, self._fsync = root, os.fsync
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        for name in ("replace", "rename"):
+            monkeypatch.setattr(os, name, self._renaming(getattr(os, name)))
+
+    def fsync(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        found = os.fstat(descriptor)
+        names = (path.name for path in self._root.rglob("*") if os.path.samestat(path.stat(), found))
+        self.entries.append(("sync", next(names, "")))
+
+    def _renaming(self, real):
+        def rename(source, target, **places) -> None:
+            real(source, target, **places)
+            self.entries.append(("rename", f"{Path(source).name} -> {Path(target).name}"))
+
+        return rename
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskJournal:
+    return DiskJournal(tmp_path, monkeypatch)
