@@ -101,6 +101,8 @@ class Coverage:
             with tempfile.TemporaryDirectory() as folder:
                 copy = copied(Path(folder))
                 passes(copy, ["tests/lm", "tests/cli"], plugin=Recorder(copy / "lm"), limit=None)
+                if not (copy / "coverage.json").is_file():
+                    raise SystemExit((copy / "output.txt").read_text()[-2000:])
                 text = (copy / "coverage.json").read_text()
             if kept is None:
                 return cls(**json.loads(text))

@@ -143,7 +143,9 @@ def _is_another_tree(change: Change) -> bool:
 
 
 def is_noticed(change: Change, tests: Sequence[str]) -> bool:
-    """Make one change in a copy, and run tests there."""
+    """Make one change in a copy, and run tests there; without any, nothing notices."""
+    if not tests:
+        return False
     with tempfile.TemporaryDirectory() as folder:
         path = copied(Path(folder)) / change.path
         path.write_bytes(change.made(path.read_bytes()))
