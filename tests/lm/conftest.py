@@ -24,6 +24,12 @@ class DiskJournal:
         names = (path.name for path in self._root.rglob("*") if os.path.samestat(path.stat(), found))
         self.entries.append(("sync", next(names, "")))
 
+    def synced_before(self, name: str) -> set[str]:
+        """What was waited for before something was renamed to a name; its own name is the one it had until then."""
+        renamed = next(at for at, (what, to) in enumerate(self.entries) if to.endswith(f" -> {name}"))
+        own = self.entries[renamed][1].removesuffix(f" -> {name}")
+        return {name if synced == own else synced for what, synced in self.entries[:renamed] if what == "sync"}
+
     def _renaming(self, real):
         def rename(source, target, **places) -> None:
             real(source, target, **places)
