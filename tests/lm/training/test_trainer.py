@@ -14,13 +14,14 @@ from lm import checkpoint
 from lm.config import TrainingConfig
 from lm.data.shards import open_split
 from lm.errors import InputError, TrainingError, UsageError
+from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
 from lm.training.objective import disagreement
 from lm.training.optimizers import make_optimizers
 from lm.training.run import planned_steps, resume, start
-from lm.training.schedules import learning_rate
+from lm.training.schedules import learning_rate, share_of_batch
 from lm.training.trainer import train
 
 
@@ -323,3 +324,41 @@ def test_the_dropout_mask_differs_at_every_step_and_for_every_seed(make_run):
 def test_patience_of_evaluations_after_every_step(make_run):
     run = make_run(learning_rate=0.0, steps=100, evaluate_every=1, patience=3)
     assert list(train(run))[-1] == Stopped(4, patience_ran_out=True)
+
+
+def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
+    run = make_run(batch_warmup=6, sample=["ba"], evaluate_every=5)
+    events = list(train(run))
+    steps = [event for event in events if isinstance(event, Step)]
+    rows = [run.data.batch(0, share=share_of_batch(step, config=run.config.training)).rows for step in range(12)]
+    assert rows[0] < rows[-1]
+    assert [step.tokens for step in steps] == [16 * count for count in rows]
+    assert [step.flops for step in steps] == [training_flops(run.config.model, rows=r, length=16) for r in rows]
+    assert run.state == checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last"))
+    assert (run.state.step, run.state.samples, run.state.tokens) == (12, sum(rows), 16 * sum(rows))
+    assert run.state.flops == pytest.approx(sum(step.flops for step in steps))
+    assert run.state.seconds == pytest.approx(sum(step.seconds for step in steps))
+    assert run.epoch == sum(rows) / run.data.samples
+    metrics, timings = (
+        [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "timings.jsonl")
+    )
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    assert [line for line in metrics if "loss" in line] == [
+        {"step": step.step, "loss": step.loss, "learning_rate": step.learning_rate, "tokens": step.tokens,
+         "gradient_norm": step.gradient_norm, "epoch": sum(rows[: step.step]) / run.data.samples}
+        for step in steps
+    ]  # fmt: skip
+    assert [line for line in metrics if "validation_loss" in line] == [
+        {"step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
+         "validation_tokens": event.tokens} for event in evaluations
+    ]  # fmt: skip
+    assert [line for line in metrics if "prompt" in line] == [
+        {"step": event.step, "prompt": "ba", "sample": event.text} for event in events if isinstance(event, Sample)
+    ]
+    assert [line for line in timings if "seconds" in line] == [
+        {"step": step.step, "seconds": step.seconds, "tokens_per_second": step.tokens / step.seconds} for step in steps
+    ]
+    assert [(line["step"], line["evaluation_seconds"]) for line in timings if "evaluation_seconds" in line] == [
+        (event.step, event.seconds) for event in evaluations
+    ]
