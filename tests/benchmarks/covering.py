@@ -25,6 +25,7 @@ LOADED_BEFORE = ("torch", "numpy", "safetensors.torch", "sacrebleu", "tokenizers
 """What takes seconds to import: a process that has done so is forked for each run of tests."""
 
 _OWN = {"tests", "lm", "cli", "corpora"}
+_NOT_FOUND = 9
 Lines = set[tuple[str, int]]
 
 
@@ -146,6 +147,8 @@ def passes(tree: Path, arguments: Sequence[str], *, plugin: Recorder | None, lim
     ends = time.monotonic() + (limit or float("inf"))
     while time.monotonic() < ends:
         if (found := os.waitpid(child, os.WNOHANG))[0]:
+            if os.waitstatus_to_exitcode(found[1]) == _NOT_FOUND:
+                raise SystemExit("a test of the map is no longer there: remove its file")
             return found[1] == 0
         time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
@@ -168,6 +171,8 @@ def _run(tree: Path, arguments: Sequence[str], plugin: Recorder | None) -> int:
         os.dup2(output, stream)
     options = ["-x" if plugin is None else "-q", "-pno:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning"]
     code = pytest.main([*options, *arguments], [] if plugin is None else [plugin])
+    if code == pytest.ExitCode.USAGE_ERROR and "ERROR: not found:" in (tree / "output.txt").read_text():
+        return _NOT_FOUND
     if plugin is not None:
         plugin.written(tree / "coverage.json")
     return 0 if code in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED} else 1
