@@ -247,3 +247,23 @@ def test_a_newer_format_is_refused_by_name(save):
     (folder / "config.json").write_text(json.dumps({**values, "format_version": 99}))
     with pytest.raises(InputError, match="config.json: format version 99"):
         checkpoint.load_config(folder)
+
+
+def test_a_run_begins_with_nothing_behind_it():
+    begun = TrainingState()
+    assert (begun.step, begun.samples, begun.tokens, begun.flops, begun.seconds, begun.elapsed) == (0, 0, 0, 0, 0, 0)
+    assert begun.best_loss is begun.best_bleu is begun.best_step is None
+    assert begun.finished is False
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, disk):
+    files_of_it = {path.name for path in save(3).iterdir()}
+    disk.entries.clear()
+    save(12, is_best=True)
+    renamed = next(at for at, (what, name) in enumerate(disk.entries) if name.endswith("-> step-12"))
+    before, after = disk.entries[:renamed], disk.entries[renamed + 1 :]
+    unfinished = disk.entries[renamed][1].partition(" -> ")[0]
+    assert {name for what, name in before if what == "sync"} == files_of_it | {unfinished}
+    assert before[-2:] == [("sync", "manifest.json"), ("sync", unfinished)]
+    assert after[0] == ("sync", "checkpoints")
+    assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["last", "best"]

@@ -79,3 +79,29 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, write):
         write(path, "new" * 1000)
     assert path.read_text() == "old"
     assert [found.name for found in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_file_is_on_the_disk_before_it_is_renamed_and_its_folder_after(tmp_path, disk):
+    folder = tmp_path / "of results"
+    files.replace_text(folder / "a.txt", "whole\n")
+    assert (folder / "a.txt").read_text() == "whole\n"
+    fresh = disk.entries[0][1]
+    assert fresh != "a.txt"
+    assert disk.entries == [("sync", fresh), ("rename", f"{fresh} -> a.txt"), ("sync", "of results")]
+
+
+def test_json_is_waited_for(tmp_path, disk):
+    files.write_json(tmp_path / "a.json", {"ü": 1})
+    assert [what for what, _ in disk.entries] == ["sync", "rename", "sync"]
+    assert files.read_json(tmp_path / "a.json") == {"ü": 1}
+    assert "ü" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
+def test_what_fails_on_the_way_leaves_the_old_file_alone(tmp_path, disk):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), files.replaced(path) as file:
+        file.write("half of the new" + "!" * (1 // 0))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    assert disk.entries == []

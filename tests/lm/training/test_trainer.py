@@ -14,6 +14,7 @@ from lm import checkpoint, files
 from lm.config import TrainingConfig
 from lm.data.shards import open_split
 from lm.errors import InputError, TrainingError, UsageError
+from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
@@ -21,7 +22,7 @@ from lm.training.history import curves
 from lm.training.objective import disagreement
 from lm.training.optimizers import make_optimizers, training_bytes
 from lm.training.run import planned_steps, resume, start
-from lm.training.schedules import learning_rate
+from lm.training.schedules import learning_rate, share_of_batch
 from lm.training.trainer import train
 from tests.lm.training.conftest import stop_after
 
@@ -397,3 +398,57 @@ def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
     assert disagreement(first, second).item() == pytest.approx(expected.item(), rel=1e-5)
     wild = make_run("c", model={"dropout": 0.5}, r_drop=5.0)
     assert next(train(wild)).loss > next(train(make_run("d", model={"dropout": 0.5}))).loss
+
+
+def test_the_dropout_mask_differs_at_every_step_and_for_every_seed(make_run):
+    """The losses of one batch under weights that stay: only the masks can make them differ."""
+    losses, batch = [], make_run("of the batch").data.batch(0)
+    for seed in range(3):
+        run = make_run(str(seed), model={"dropout": 0.5}, seed=seed, learning_rate=0.0, steps=5, evaluate_every=0)
+        run.model.load_state_dict(build_model(run.config.model, seed=0).state_dict())
+        run.data.batch = lambda *_, **_of_it: batch
+        losses += [event.loss for event in train(run) if isinstance(event, Step)]
+    assert len(losses) == len(set(losses)) == 15
+
+
+def test_patience_of_evaluations_after_every_step(make_run):
+    run = make_run(learning_rate=0.0, steps=100, evaluate_every=1, patience=3)
+    assert list(train(run))[-1] == Stopped(4, patience_ran_out=True)
+
+
+def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
+    run = make_run(batch_warmup=6, sample=["ba"], evaluate_every=5)
+    events = list(train(run))
+    steps = [event for event in events if isinstance(event, Step)]
+    rows = [run.data.batch(0, share=share_of_batch(step, config=run.config.training)).rows for step in range(12)]
+    assert rows[0] < rows[-1]
+    assert [step.tokens for step in steps] == [16 * count for count in rows]
+    assert [step.flops for step in steps] == [training_flops(run.config.model, rows=r, length=16) for r in rows]
+    assert run.state == checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last"))
+    assert (run.state.step, run.state.samples, run.state.tokens) == (12, sum(rows), 16 * sum(rows))
+    assert run.state.flops == pytest.approx(sum(step.flops for step in steps))
+    assert run.state.seconds == pytest.approx(sum(step.seconds for step in steps))
+    assert run.epoch == sum(rows) / run.data.samples
+    metrics, timings = (
+        [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "timings.jsonl")
+    )
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    assert [line for line in metrics if "loss" in line] == [
+        {"step": step.step, "loss": step.loss, "learning_rate": step.learning_rate, "tokens": step.tokens,
+         "gradient_norm": step.gradient_norm, "epoch": sum(rows[: step.step]) / run.data.samples}
+        for step in steps
+    ]  # fmt: skip
+    assert [line for line in metrics if "validation_loss" in line] == [
+        {"step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
+         "validation_tokens": event.tokens} for event in evaluations
+    ]  # fmt: skip
+    assert [line for line in metrics if "prompt" in line] == [
+        {"step": event.step, "prompt": "ba", "sample": event.text} for event in events if isinstance(event, Sample)
+    ]
+    assert [line for line in timings if "seconds" in line] == [
+        {"step": step.step, "seconds": step.seconds, "tokens_per_second": step.tokens / step.seconds} for step in steps
+    ]
+    assert [(line["step"], line["evaluation_seconds"]) for line in timings if "evaluation_seconds" in line] == [
+        (event.step, event.seconds) for event in evaluations
+    ]
