@@ -17,7 +17,7 @@ from cli.options import Given, takes
 from cli.parallel_corpus import ParallelFiles
 from cli.stop_signals import StopSignals
 from cli.training_settings import Settings, refuse_other_kind, settle
-from lm.config import LENGTHS, SECTIONS, RunConfig, TrainingConfig
+from lm.config import LENGTHS, SECTIONS, RunConfig
 from lm.errors import UsageError
 from lm.options import options
 from lm.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, named_by_depth, resolve
@@ -164,11 +164,19 @@ def _started(
         check_compiler(found_device(config.hardware))
     made, of_source, data = _prepared(corpus, files, config, tokenizer)
     initial = load_weights(weights) if weights else None
-    pace = 1.0
+    pace = None
     if config.training.budget is not None:
-        config, pace = paced(config, settings, made, data)
+        config, pace = paced(config, settings, data, made, of_source)
     run = start(
-        folder, config, made, data, source_tokenizer=of_source, weights=initial, spent=clock.elapsed(), pace=pace
+        folder,
+        config,
+        made,
+        data,
+        source_tokenizer=of_source,
+        weights=initial,
+        spent=clock.elapsed(),
+        pace=pace.step if pace else 1.0,
+        hardware=pace.hardware if pace else None,
     )
     describe(run)
     return run
@@ -215,7 +223,7 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
     if corpus or files:
         found = find_checkpoint(path, which="last")
         data = _prepared(corpus, files, load_config(found), found)[-1]
-    longer = TrainingConfig(**lengths) if lengths else None
+    longer = resolve(DEFAULT_PRESET, {"training": lengths}).training if lengths else None
     compiled = given.typed["training"].get("compile")
     run = resume(path, data=data, longer=longer, compiled=compiled, spent=clock.elapsed())
     if run.config.training.compile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,16 @@ from lm.errors import UsageError
 
 if TYPE_CHECKING:
     from cli.training_settings import Settings
+    from lm.benchmark.training import Pace
     from lm.data.tokenizer import Tokenizer
+    from lm.training.evaluation import Cost
 
-_SECONDS = 1.5
-_EVALUATIONS = 10
+_SECONDS, _SHARE_TO_MEASURE = 1.5, 0.01
+_MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 10, 4
+_FEWEST_SENTENCES = 100
+_SAVED_A_SECOND = 1.5e8  # bytes of a checkpoint, its sums and the disk's own time included
+_FEWEST_STEPS = 50
+_PREPARING = 1e-6  # seconds for a byte of text, about
 _MUCH_LESS = 0.8
 _TOKENS_TO_LEARN_FROM = 1_000_000  # before it has seen so many, a model does not do what can be expected
 _TARGETS_TO_LEARN_FROM = 200_000  # before it has seen so many tokens of them, a model does not translate
@@ -35,15 +42,19 @@ def sized(
         config: what is said about corpus, tokenizer and hardware.
     """
     from cli.display import count, duration, fact, quantity, size
+    from cli.text_corpus import is_prepared
     from lm.benchmark.training import rate
     from lm.presets import named_by_depth, resolve
     from lm.training import sizing
 
+    _left(budget)
     pairs = isinstance(corpus, ParallelFiles)
     text = corpus.text_bytes(config.parallel) if isinstance(corpus, ParallelFiles) else _text_bytes(corpus, config.data)
+    if isinstance(corpus, ParallelFiles) or not is_prepared(corpus):
+        _refuse_to_prepare_all_the_time(text, budget)
     depth, tokens = _MEASURED[pairs]
     like = resolve(named_by_depth(depth, pairs=pairs), {"training": {"batch_tokens": tokens}})
-    speed = rate(dataclasses.replace(like, hardware=config.hardware), seconds=_SECONDS)
+    speed = rate(dataclasses.replace(like, hardware=config.hardware), seconds=_to_measure(budget))
     left, fitting = _left(budget), sizing.fitting_pairs if pairs else sizing.fitting
     found = fitting(left, rate=speed, text_bytes=text, kind=config.tokenizer.kind)
     layers = "1 layer" if found.depth == 1 else f"{found.depth} layers"
@@ -64,6 +75,17 @@ def _left(budget: str) -> float:
     return left
 
 
+def _refuse_to_prepare_all_the_time(text: int, budget: str) -> None:
+    """UsageError if all of a budget would go into preparing the text: said before it has."""
+    from cli.display import duration, size
+    from lm.durations import seconds
+
+    preparing = text * _PREPARING
+    if clock.elapsed() + preparing >= seconds(budget):
+        takes = f"preparing {size(text)} of text takes about {duration(preparing)}"
+        raise UsageError(f"{budget} is too short: {takes}; give more (--budget), or use lm prepare first")
+
+
 def _text_bytes(corpus: Sequence[str], data: DataConfig) -> int:
     from cli.text_corpus import is_prepared
     from lm.data import corpus as corpora
@@ -76,11 +98,13 @@ def _text_bytes(corpus: Sequence[str], data: DataConfig) -> int:
     return corpora.survey(sources, data).bytes if size is None else size
 
 
-def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Path) -> tuple[RunConfig, float]:
-    """What only the tokens and a look at the clock tell, said with its reasons, and the seconds of a step.
+def paced(
+    config: RunConfig, settings: Settings, data: Path, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None
+) -> tuple[RunConfig, Pace]:
+    """What only the data and a look at the clock tell, said with its reasons, and how fast the run goes.
 
-    Evaluations are a tenth of the time apart; where the budget chose the model, it is held back from learning the text
-    by heart too. What the user said stays as it is.
+    Evaluations are so far apart that there is time for them; where the budget chose the model, it is held back from
+    learning the text by heart too. What the user said stays as it is.
     """
     from lm.benchmark.training import pace
     from lm.data.pair_store import is_pairs
@@ -88,28 +112,53 @@ def paced(config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Pat
 
     opened = open_data(data, config)  # refuses a text that is too short before a step is timed
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
-    a_step = _pace_of_pairs(config, data) if is_pairs(data) else pace(config, seconds=_SECONDS)
-    steps = max(1.0, _left(str(config.training.budget)) / a_step)
+    budget = str(config.training.budget)
+    found = pace(config, data, tokenizer, source_tokenizer, seconds=_to_measure(budget))
+    steps = max(1.0, _left(budget) / found.step)
     if is_pairs(data):
         epochs = steps / opened.steps_per_epoch
         if settings.is_sized:
             config = _held_back_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)
-        _warn_of_few(epochs * opened.tokens, seconds=steps * a_step)
+        _warn_of_few(epochs * opened.tokens, seconds=steps * found.step)
     elif settings.is_sized and not config.data.supervised:
         config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
-        steps, a_step = steps / passes, a_step * passes
-    evaluations = {"training": {"evaluate_every": max(1, round(steps / _EVALUATIONS))}}
-    return _where_nothing_is_said(config, settings, evaluations), a_step
+        steps, found = steps / passes, dataclasses.replace(found, step=found.step * passes)
+    _warn_of_few_steps(steps, budget)
+    return _where_nothing_is_said(config, settings, _evaluations(config, found.evaluation, steps=steps)), found
 
 
-def _pace_of_pairs(config: RunConfig, data: Path) -> float:
-    """Seconds of a step on the pairs themselves: how full batches are depends on their lengths."""
-    from lm.benchmark.training import step_seconds, trial
-    from lm.data.pair_store import open_pairs
+def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> dict[str, dict[str, Any]]:
+    """How often there is time to evaluate and save, and how many sentences to translate each time."""
+    from lm.durations import seconds
+    from lm.training.budget import aside
+    from lm.training.optimizers import training_bytes
 
-    stored = open_pairs(data)
-    with trial(config, stored.tokenizer, data, source_tokenizer=stored.source_tokenizer) as run:
-        return step_seconds(run, seconds=_SECONDS)
+    left = aside(seconds(str(config.training.budget))) - clock.elapsed()
+    each = cost.loss + training_bytes(config.model, config.training) / _SAVED_A_SECOND
+    chosen: dict[str, Any] = {}
+    if cost.sentence:
+        affordable = (left / _EVALUATIONS_WITH_BLEU - each) / cost.sentence
+        sentences = min(config.training.bleu_sentences, max(_FEWEST_SENTENCES, round(affordable)))
+        each, chosen = each + sentences * cost.sentence, {"bleu_sentences": sentences}
+    count = max(1, min(_MOST_EVALUATIONS, int(left / each)))
+    # the last one but the end's is half as far from the end as from the one before
+    chosen["evaluate_every"] = 0 if count == 1 else max(1, math.ceil(steps / (count - 0.5)))
+    return {"training": chosen}
+
+
+def _to_measure(budget: str) -> float:
+    """Seconds for which a step is timed."""
+    from lm.durations import seconds
+
+    return min(_SECONDS, _SHARE_TO_MEASURE * seconds(budget))
+
+
+def _warn_of_few_steps(steps: float, budget: str) -> None:
+    from cli.display import fact
+
+    if steps < _FEWEST_STEPS:
+        advice = "a longer --budget, a smaller --preset or a smaller --batch-size would learn more"
+        fact("warning", f"{budget} is enough for about {max(1, round(steps))} steps only: {advice}")
 
 
 def _held_back_pairs(

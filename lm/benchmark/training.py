@@ -7,6 +7,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from lm.data.tokenizer import Tokenizer
 from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.training.data import batch_rows
+from lm.training.evaluation import Cost, cost
 from lm.training.run import Run, start
 from lm.training.trainer import batch_flops, train
 
@@ -89,10 +91,28 @@ def training_step(run: Run) -> Timed:
     return lambda: timed(lambda: next(events), run.hardware)
 
 
-def pace(config: RunConfig, *, seconds: float) -> float:
-    """Seconds that a step of a run takes on random tokens, measured for about so long, after two that don't count."""
-    with random_run(config, rows=_rows(config)) as run:
-        return step_seconds(run, seconds=seconds)
+@dataclass(frozen=True)
+class Pace:
+    """How fast a run goes on this machine.
+
+    Attributes:
+        step: seconds of an optimizer step.
+        evaluation: what an evaluation takes.
+        hardware: that it was found to be fastest on.
+    """
+
+    step: float
+    evaluation: Cost
+    hardware: Hardware
+
+
+def pace(
+    config: RunConfig, data: Path, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None, seconds: float
+) -> Pace:
+    """Measure a run on its own data (how full batches of pairs are depends on their lengths) for about so long."""
+    with trial(config, tokenizer, data, source_tokenizer=source_tokenizer) as run:
+        a_step = step_seconds(run, seconds=seconds)
+        return Pace(a_step, cost(run, seconds=seconds / 4), run.hardware)
 
 
 def rate(config: RunConfig, *, seconds: float) -> float:
@@ -102,9 +122,8 @@ def rate(config: RunConfig, *, seconds: float) -> float:
 
 
 def step_seconds(run: Run, *, seconds: float) -> float:
-    """Seconds that a step of this run takes, measured for about so long, after two that don't count."""
+    """Seconds that a step of this run takes, measured for about so long, after one that doesn't count."""
     step = training_step(run)
-    step()
     return statistics.median(each for (each,) in alternate([step], seconds=seconds))
 
 

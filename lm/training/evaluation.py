@@ -7,6 +7,8 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -19,6 +21,7 @@ from lm.decoding.steps import DecoderSteps
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.translation import bleu
+from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.training.events import Evaluation, Sample
 from lm.training.objective import summed_loss
@@ -26,6 +29,7 @@ from lm.training.run import Run, diverged
 
 _SAMPLE_TOKENS = 60
 _SHOWN_TRANSLATIONS = 2
+_TIMED_SENTENCES, _SHARE_OF_LONGEST = 32, 0.5
 
 
 def report(run: Run) -> Iterator[Evaluation | Sample]:
@@ -78,6 +82,46 @@ def validation_loss(run: Run) -> tuple[float, int]:
             nats += float(summed_loss(run.model, batch, run.hardware))
             predicted += batch.predicted
     return nats, predicted
+
+
+@dataclass(frozen=True)
+class Cost:
+    """About how long an evaluation takes.
+
+    Attributes:
+        loss: seconds for the loss on the whole validation split.
+        sentence: seconds for the translation of a sentence; 0 for a model that doesn't translate.
+    """
+
+    loss: float
+    sentence: float
+
+
+def cost(run: Run, *, seconds: float) -> Cost:
+    """Look for about so long at what evaluating this run takes."""
+    with _evaluating(run):
+        return Cost(_seconds_for_loss(run, seconds), _seconds_for_sentence(run))
+
+
+@torch.inference_mode()
+def _seconds_for_loss(run: Run, limit: float) -> float:
+    """For the whole split, by the first batches of it."""
+    looked_at, targets, taken = 0, 0, 0.0
+    for batch in run.data.validation():
+        if taken <= limit:
+            taken += timed(partial(summed_loss, run.model, batch, run.hardware), run.hardware)
+            looked_at += batch.predicted
+        targets += batch.predicted
+    return taken * targets / max(1, looked_at)
+
+
+def _seconds_for_sentence(run: Run) -> float:
+    """A model that has not learned yet does not know when to end: its translations are as long as they may be."""
+    texts = run.data.validation_texts(_TIMED_SENTENCES) if isinstance(run.data, PairData) else []
+    if not texts:
+        return 0.0
+    sources = [(text.source, text.tag) for text in texts]
+    return _SHARE_OF_LONGEST * timed(lambda: _translate(run, sources), run.hardware) / len(texts)
 
 
 def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:

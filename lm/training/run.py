@@ -299,6 +299,8 @@ def _resumed(
     _check_data(folder, plan, started_on=Path(config.plan.data))
     if longer is not None:
         lengths = {name: getattr(longer, name) for name in LENGTHS}
+        if longer.budget is not None:
+            lengths["schedule"] = longer.schedule  # the one that goes with a budget
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
         pace = state.seconds / max(1, state.step)
         steps = planned_steps(config.training, open_data(Path(plan.data), config), pace=pace, spent=spent)
