@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import TextIO
+from typing import IO
 
 TAB = "    "
 
@@ -29,7 +29,7 @@ def harmless(text: str) -> str:
     return text if text.isprintable() else _CONTROLS.sub(lambda match: _picture(match[0]), text)
 
 
-def for_stream(text: str, stream: TextIO | None = None) -> str:
+def for_stream(text: str, stream: IO[str] | None = None) -> str:
     """Text as it is for a pipe or a file; for a terminal with control characters drawn, but for tabs.
 
     Args:
