@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -124,19 +125,23 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point of the `lm` command. Names of files that are no UTF-8 are escaped in what it prints."""
+    _open_missing()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a closed one is None
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    _open_stdin()
     signal.signal(signal.SIGTERM, _terminate)
     _warn_of_variables()
     sys.exit(run(sys.argv[1:]))
 
 
-def _open_stdin() -> None:
-    """Where stdin is closed, as a service or cron may leave it, there is nothing on it to read."""
-    if sys.stdin is None:
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 (it stays open to the end)
+def _open_missing() -> None:
+    """Stand-ins for streams that the caller has closed: empty input, and output that nobody reads.
+
+    Else a file that is opened later would take their place, and get what was never meant for it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 (it stays)
 
 
 def _warn_of_variables() -> None:

@@ -35,6 +35,8 @@ def wrong_value(name: str, message: str) -> str:
         return f"{name} must be {noun}, not {found[1]}"
     if found := re.match(r"(\S+) is not in the range x>=(\S+?)\.?$", message):
         return f"{name} must be at least {found[2]}, not {found[1]}"
+    if found := re.match(r"(\S+) is not in the range (\S+?)<=x<=(\S+?)\.?$", message):
+        return f"{name} must be from {found[2]} to {found[3]}, not {found[1]}"
     return f"{name}: {message}"
 
 

@@ -464,7 +464,7 @@ class HardwareConfig(Checked):
         "auto",
         "Arithmetic of the matrix products; auto trains in bfloat16 where that is faster and is float32 otherwise.",
     )
-    threads: int | None = option(None, "CPU threads [default: one per core].", minimum=1)
+    threads: int | None = option(None, "CPU threads [default: one per core].", minimum=1, maximum=1024)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ def survey(sources: Sequence[Source], config: DataConfig) -> Corpus:
     )
     held_out_paths = {source.path.resolve() for source in held_out}
     kept = [source for source in sources if source.path.resolve() not in held_out_paths]
+    if sources and not kept:
+        raise InputError(f"no text is left to train on: {config.validation} is all there is (--validation)")
     surveys = _survey_all(kept, config.separator)
     return Corpus(surveys, _survey_all(held_out, config.separator), fraction or Fraction(0), config.separator)
 

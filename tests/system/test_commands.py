@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -385,3 +386,14 @@ def test_validation_is_held_out_in_one_way(pairs, capsys):
     held_out = ["--validation-source", pairs[1], "--validation-target", pairs[3], "--validation", "0.2"]
     assert run(["train", *pairs, *held_out]) == 2
     assert "what is held out?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_reason_to_fail(place, tmp_path, closed):
+    command = [sys.executable, "-m", "cli.main", "perplexity", str(place / "run"), str(place / "text.txt")]
+    page = tmp_path / "page.html"
+    done = subprocess.run(
+        ["sh", "-c", f"{shlex.join([*command, '--html', str(page)])} {closed}"], capture_output=True, check=False
+    )
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert page.read_text().startswith("<!DOCTYPE html>")
