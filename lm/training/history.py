@@ -86,7 +86,7 @@ def curves(run: Path) -> dict[str, Curve]:
             try:
                 values = json.loads(line)
                 step = int(values.pop("step"))
-            except (ValueError, KeyError, AttributeError):
+            except (ValueError, KeyError, AttributeError, TypeError):
                 raise InputError(f"{run / name}, line {number}: not an entry of a journal") from None
             for key, value in values.items():
                 if isinstance(value, (int, float)):
