@@ -99,11 +99,12 @@ def _places(node: ast.AST, span, source: bytes) -> Iterator[tuple[int, int, list
     match node:
         case ast.Compare(left=left, comparators=rest) | ast.BoolOp(values=[left, *rest]):
             yield from _operators([left, *rest], span, source)
+        case ast.BinOp(op=ast.Div(), right=ast.Constant(value=str())):
+            return  # a path
         case ast.BinOp(left=left, right=right) | ast.AugAssign(target=left, value=right):
             yield from _operators([left, right], span, source)
-        case ast.UnaryOp(op=ast.Not() | ast.USub() as operator):
-            start = span(node)[0]
-            yield start, start + (3 if isinstance(operator, ast.Not) else 1), [""]
+        case ast.UnaryOp(op=ast.Not()):
+            yield span(node)[0], span(node)[0] + len("not"), [""]
         case ast.Constant(value=bool(value)):
             yield *span(node), [str(not value)]
         case ast.Constant(value=int(value)):
