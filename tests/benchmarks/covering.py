@@ -110,8 +110,8 @@ class Coverage:
             kept.write_text(text)
         return cls(**json.loads(kept.read_text()))
 
-    def covering(self, path: str, line: int, most_seconds: float) -> list[str]:
-        """Arguments for pytest: the files beside a module, then single tests, the quickest first.
+    def covering(self, path: str, line: int, most_seconds: float) -> Selection:
+        """The test files beside a module, then single tests, the quickest first.
 
         Where no test runs a line, as outside of functions, those are taken that run any of its module.
         """
@@ -122,8 +122,21 @@ class Coverage:
         tests = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
         others = [(name, seconds) for name, seconds in tests if name.partition("::")[0] not in beside]
         totals = accumulate(seconds for _, seconds in others)
-        quick = [name for (name, _), total in zip(others, totals, strict=True) if total <= most_seconds]
-        return [*beside, *quick, *(f"--deselect={name}" for name in self.failed)]
+        quick = [
+            (name, seconds) for (name, seconds), total in zip(others, totals, strict=True) if total <= most_seconds
+        ]
+        expected = sum(seconds for name, seconds in self.tests if name.partition("::")[0] in beside)
+        names = [*beside, *(name for name, _ in quick)]
+        deselected = [f"--deselect={name}" for name in self.failed] if names else []
+        return Selection([*names, *deselected], expected + sum(seconds for _, seconds in quick))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Arguments for pytest, and how long these tests took when they were recorded."""
+
+    arguments: list[str]
+    seconds: float
 
 
 def copied(to: Path) -> Path:
