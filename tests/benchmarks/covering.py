@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ LOADED_BEFORE = ("torch", "numpy", "safetensors.torch", "sacrebleu", "tokenizers
 """What takes seconds to import: a process that has done so is forked for each run of tests."""
 
 _OWN = {"tests", "lm", "cli", "corpora"}
+RECORD = "coverage.json"
 _NOT_FOUND = 9
 Lines = set[tuple[str, int]]
 
@@ -76,15 +78,16 @@ class Recorder:
         self.lines.add((frame.f_code.co_filename, frame.f_lineno))
         return self._line
 
-    def written(self, path: Path) -> None:
-        """Tests that passed with their seconds, those that failed, and for each line of each file who runs it."""
+    def pytest_sessionfinish(self) -> None:
+        """Write down the tests that passed with their seconds, those that failed, and for each line who runs it."""
         passed = {name: found for name, found in self.tests.items() if name not in self.failed}
         lines: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for number, (_, run) in enumerate(passed.values()):
             for file, line in run:
                 lines[os.path.relpath(file, self.folder.parent)][line].append(number)
         tests = [(name, round(seconds, 3)) for name, (seconds, _) in passed.items()]
-        path.write_text(json.dumps({"tests": tests, "failed": sorted(self.failed), "lines": lines}))
+        text = json.dumps({"tests": tests, "failed": sorted(self.failed), "lines": lines})
+        (self.folder.parent / RECORD).write_text(text)
 
 
 @dataclass(frozen=True)
@@ -102,16 +105,16 @@ class Coverage:
             with tempfile.TemporaryDirectory() as folder:
                 copy = copied(Path(folder))
                 passes(copy, ["tests/lm", "tests/cli"], plugin=Recorder(copy / "lm"), limit=None)
-                if not (copy / "coverage.json").is_file():
+                if not (copy / RECORD).is_file():
                     raise SystemExit((copy / "output.txt").read_text()[-2000:])
-                text = (copy / "coverage.json").read_text()
+                text = (copy / RECORD).read_text()
             if kept is None:
                 return cls(**json.loads(text))
             kept.write_text(text)
         return cls(**json.loads(kept.read_text()))
 
-    def covering(self, path: str, line: int, most_seconds: float) -> list[str]:
-        """Arguments for pytest: the files beside a module, then single tests, the quickest first.
+    def covering(self, path: str, line: int, most_seconds: float) -> Selection:
+        """The test files beside a module, then single tests, the quickest first.
 
         Where no test runs a line, as outside of functions, those are taken that run any of its module.
         """
@@ -120,10 +123,23 @@ class Coverage:
         lines = self.lines.get(path, {})
         numbers = lines.get(str(line)) or set(chain(*lines.values()))
         tests = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
-        others = [(name, seconds) for name, seconds in tests if name.partition("::")[0] not in beside]
+        others = [test for test in tests if test[0].partition("::")[0] not in beside]
         totals = accumulate(seconds for _, seconds in others)
-        quick = [name for (name, _), total in zip(others, totals, strict=True) if total <= most_seconds]
-        return [*beside, *quick, *(f"--deselect={name}" for name in self.failed)]
+        quick = [
+            (name, seconds) for (name, seconds), total in zip(others, totals, strict=True) if total <= most_seconds
+        ]
+        expected = sum(seconds for name, seconds in self.tests if name.partition("::")[0] in beside)
+        names = [*beside, *(name for name, _ in quick)]
+        deselected = [f"--deselect={name}" for name in self.failed] if names else []
+        return Selection([*names, *deselected], expected + sum(seconds for _, seconds in quick))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Arguments for pytest, and how long these tests took when they were recorded."""
+
+    arguments: list[str]
+    seconds: float
 
 
 def copied(to: Path) -> Path:
@@ -142,7 +158,8 @@ def passes(tree: Path, arguments: Sequence[str], *, plugin: Recorder | None, lim
     if child == 0:
         try:
             os._exit(_run(tree, arguments, plugin))
-        finally:
+        except BaseException:
+            traceback.print_exc()
             os._exit(1)
     ends = time.monotonic() + (limit or float("inf"))
     while time.monotonic() < ends:
@@ -171,8 +188,6 @@ def _run(tree: Path, arguments: Sequence[str], plugin: Recorder | None) -> int:
         os.dup2(output, stream)
     options = ["-x" if plugin is None else "-q", "-pno:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning"]
     code = pytest.main([*options, *arguments], [] if plugin is None else [plugin])
-    if code == pytest.ExitCode.USAGE_ERROR and "ERROR: not found:" in (tree / "output.txt").read_text():
+    if code == pytest.ExitCode.USAGE_ERROR and b"ERROR: not found:" in (tree / "output.txt").read_bytes():
         return _NOT_FOUND
-    if plugin is not None:
-        plugin.written(tree / "coverage.json")
     return 0 if code in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED} else 1

@@ -216,3 +216,11 @@ def test_a_long_document_of_json_lines_comes_in_parts_of_which_the_first_starts_
     (source,) = documents.resolve([str(tmp_path / "a.jsonl")])
     found = [(fragment.text, fragment.starts_document) for fragment in documents.fragments(source, "---")]
     assert found == [("abcd", True), ("efgh", False), ("ij", False), ("klmn", True), ("o", True)]
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7])
+def test_a_binary_file_is_named_with_the_place_of_its_first_nul(tmp_path: Path, offset: int) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * offset + b"\0\0 and more")
+    (source,) = documents.resolve([str(tmp_path / "a.txt")])
+    with pytest.raises(InputError, match=rf"a.txt: looks like a binary file \(NUL byte at offset {offset}\)"):
+        read(source)

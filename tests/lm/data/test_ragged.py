@@ -32,3 +32,7 @@ def test_nothing_is_rows_too() -> None:
     assert listed(Ragged.join([])) == listed(empty.framed([1], [2])) == []
     assert empty.take(np.array([], dtype=np.int64)).padded(0).shape == (0, 0)
     assert ranges(np.array([3, 9]), np.array([2, 0])).tolist() == [3, 4]
+
+
+def test_rows_of_nothing_are_padded_to_nothing() -> None:
+    assert Ragged.of([[], []]).padded(0).shape == (2, 0)

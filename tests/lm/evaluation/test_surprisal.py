@@ -114,3 +114,27 @@ def test_an_unscored_token_makes_its_span_unscored():
 def test_ordinary_letters_are_not_joined():
     for before, after in [("a", "b"), ("한", "국"), ("\n", "\r"), ("🦉", "🦉"), ("a", "🇩"), (" ", "é")]:
         assert not joined(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "last"),
+    [
+        ("🇦", 0x1F1E6, 0x1F1FF),  # letters of flags
+        ("x", 0x1F3FB, 0x1F3FF),  # skin tones
+        ("x", 0xE0020, 0xE007F),  # tags
+        ("x", 0x1160, 0x11FF),  # vowels and final consonants of Hangul
+        ("x", 0xD7B0, 0xD7FB),
+    ],
+)
+def test_what_joins_is_a_range_with_its_ends(before, first, last):
+    assert [joined(before, chr(code)) for code in (first - 1, first, last, last + 1)] == [False, True, True, False]
+
+
+def test_joiners_join_on_both_sides():
+    assert [joined(*pair) for pair in (("x", "\u200d"), ("\u200d", "x"), ("x", "\u200c"), ("\u200c", "x"))] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert [joined(flags, "🇰") for flags in ("🇰", "🇰🇷", "🇰🇷🇩", "x🇰🇷", "x🇰")] == [True, False, True, False, True]

@@ -65,7 +65,7 @@ def tensors(n_queries: int, n_keys: int, kv_heads: int = HEADS) -> tuple[Tensor,
 
 @pytest.mark.parametrize("kernel", ["fused", "products"])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(7, 7), (1, 7), (3, 7), (1, 1)])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(7, 7), (2, 2), (1, 7), (3, 7), (1, 1)])
 @pytest.mark.parametrize("name", masks(1, 1))
 def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, monkeypatch):
     monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")

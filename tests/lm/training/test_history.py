@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
 
-from lm.training.history import runs
+from lm.errors import InputError
+from lm.model.block import count_parameters
+from lm.training.history import curves, newest_unfinished, runs, summarise
 from lm.training.trainer import train
 
 
@@ -58,3 +61,58 @@ def test_a_copy_beside_the_checkpoints_is_no_harm(folder):
     shutil.copytree(checkpoints / "step-1", checkpoints / "step-1-backup")
     found, damaged = runs(folder)
     assert (len(found), damaged) == (2, [])
+
+
+def stopped(run, after: int):
+    steps = iter(range(1, 1000))
+    list(train(run, stop=lambda: next(steps) >= after))
+    return run
+
+
+def changed(folder, seconds: float) -> None:
+    for path in (folder / "metrics.jsonl", *folder.glob("checkpoints/*")):
+        os.utime(path, (seconds, seconds))
+
+
+def test_runs_come_in_the_order_in_which_they_were_changed(make_run, tmp_path):
+    made = {name: stopped(make_run(name), steps) for name, steps in (("a", 12), ("b", 3), ("c", 4), ("d", 2))}
+    for seconds, name in enumerate("bdca", 1000):
+        changed(tmp_path / name, seconds)
+    os.utime(tmp_path / "d" / "metrics.jsonl", (2000, 2000))
+    (tmp_path / "no run").mkdir()
+    (tmp_path / "b" / "checkpoints" / "step-3" / "state.json").write_text("{")
+    found, damaged = runs(tmp_path)
+    assert [summary.folder.name for summary in found] == ["c", "a", "d"]
+    assert [summary.changed for summary in found] == [1002, 1003, 2000]
+    assert [(summary.state.step, summary.steps) for summary in found] == [(4, 12), (12, 12), (2, 12)]
+    assert found[0].parameters == count_parameters(made["c"].model)
+    (message,) = damaged
+    assert "state.json" in message
+    assert newest_unfinished(tmp_path).name == "d"
+    changed(tmp_path / "c", 3000)
+    assert newest_unfinished(tmp_path).name == "c"
+    with pytest.raises(InputError, match="no such folder"):
+        runs(tmp_path / "none")
+
+
+def test_where_all_are_finished_there_is_none_to_go_on_with(make_run, tmp_path):
+    stopped(make_run("a"), 12)
+    with pytest.raises(InputError, match="no unfinished run"):
+        newest_unfinished(tmp_path)
+    assert summarise(tmp_path / "a").state.finished
+
+
+def test_curves_are_what_the_journals_hold(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5, "sample": "x"}\n{"step": 3, "loss": 2}\n')
+    with pytest.raises(InputError, match=r"timings.jsonl: no such file"):
+        curves(tmp_path)
+    (tmp_path / "timings.jsonl").write_text('{"step": 3, "seconds": 0.5}\n')
+    found = curves(tmp_path)
+    assert {name: (curve.steps, curve.values) for name, curve in found.items()} == {
+        "loss": ([1, 3], [2.5, 2.0]),
+        "seconds": ([3], [0.5]),
+    }
+    for torn in ("[1]", '{"loss": 1}', '{"step": 4, "lo'):
+        (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n' + torn + "\n")
+        with pytest.raises(InputError, match="metrics.jsonl, line 2: not an entry"):
+            curves(tmp_path)
