@@ -25,10 +25,10 @@ class DiskJournal:
         self.entries.append(("sync", next(names, "")))
 
     def synced_before(self, name: str) -> set[str]:
-        """What was waited for before something was renamed to a name; its own name is the one it had until then."""
+        """What was waited for before something was renamed to a name, each by the name that it had then or got later."""
         renamed = next(at for at, (what, to) in enumerate(self.entries) if to.endswith(f" -> {name}"))
-        own = self.entries[renamed][1].removesuffix(f" -> {name}")
-        return {name if synced == own else synced for what, synced in self.entries[:renamed] if what == "sync"}
+        later = dict(names.split(" -> ") for what, names in self.entries[: renamed + 1] if what == "rename")
+        return {later.get(synced, synced) for what, synced in self.entries[:renamed] if what == "sync"}
 
     def _renaming(self, real):
         def rename(source, target, **places) -> None:

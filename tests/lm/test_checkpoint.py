@@ -263,7 +263,8 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, 
     renamed = next(at for at, (what, name) in enumerate(disk.entries) if name.endswith("-> step-12"))
     before, after = disk.entries[:renamed], disk.entries[renamed + 1 :]
     unfinished = disk.entries[renamed][1].partition(" -> ")[0]
-    assert {name for what, name in before if what == "sync"} == files_of_it | {unfinished}
-    assert before[-2:] == [("sync", "manifest.json"), ("sync", unfinished)]
+    assert disk.synced_before("step-12") == files_of_it | {"step-12"}
+    assert [name.partition(" -> ")[2] for what, name in before if what == "rename"][-1] == "manifest.json"
+    assert before[-1] == ("sync", unfinished)
     assert after[0] == ("sync", "checkpoints")
     assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["last", "best"]

@@ -16,11 +16,20 @@ from tests.cli.toy_translation import DICTIONARY
 from tests.system.conftest import SMALL
 
 
+@pytest.fixture
+def steady(monkeypatch):
+    """A machine on which everything takes the same time: getting ready none, and a step what a clock of its own says."""
+    monkeypatch.setattr(clock, "elapsed", lambda: 0.0)
+    monkeypatch.setattr(training, "rate", lambda config, *, seconds: 1e9)
+    monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 0.02)
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.02).__next__))
+
+
 def config(folder):
     return json.loads((folder / "config.json").read_text())
 
 
-def test_a_time_is_all_that_has_to_be_said(place, tmp_path, capsys):
+def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     assert run(["train", str(place / "text.txt"), "--budget", "12s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert "enough for" in said
@@ -38,21 +47,21 @@ def test_a_time_is_all_that_has_to_be_said(place, tmp_path, capsys):
     assert any("validation_loss" in line for line in lines)
 
 
-def test_with_a_preset_only_the_length_follows_the_clock(place, tmp_path):
+def test_with_a_preset_only_the_length_follows_the_clock(place, steady, tmp_path):
     command = ["train", str(place / "text.txt"), "--preset", "nanogpt-cpu", *SMALL, "--budget", "10s"]
     assert run([*command, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert (made["preset"], made["model"]["d_model"], made["training"]["schedule"]) == ("nanogpt-cpu", 32, "wsd")
 
 
-def test_the_text_for_a_budget_may_come_from_a_pipe(place, tmp_path, monkeypatch):
+def test_the_text_for_a_budget_may_come_from_a_pipe(place, steady, tmp_path, monkeypatch):
     """It is looked at for the size of the model, and read again."""
     text = (place / "text.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert run(["train", "-", "--budget", "10s", "-o", str(tmp_path / "run")]) == 0
 
 
-def test_what_is_given_wins_over_what_a_budget_chooses(place, tmp_path):
+def test_what_is_given_wins_over_what_a_budget_chooses(place, steady, tmp_path):
     flags = ["--n-layers", "1", "--vocab-size", "300", "--batch-size", "4", "--dropout", "0.0"]
     assert run(["train", str(place / "text.txt"), "--budget", "10s", *flags, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
@@ -62,7 +71,7 @@ def test_what_is_given_wins_over_what_a_budget_chooses(place, tmp_path):
     assert made["training"]["batch_tokens"] is None
 
 
-def test_so_does_what_a_file_says(place, tmp_path):
+def test_so_does_what_a_file_says(place, steady, tmp_path):
     (tmp_path / "settings.toml").write_text("[training]\nevaluate_every = 3\nweight_decay = 0.05\n")
     command = ["train", str(place / "text.txt"), "--budget", "10s", "--config", str(tmp_path / "settings.toml")]
     assert run([*command, "-o", str(tmp_path / "run")]) == 0
