@@ -94,7 +94,7 @@ def attention(
         for path in report.write(out, [looked], config):
             note(f"wrote {path}")
     elif as_json:
-        from cli.display import json_line
+        from cli.escapes import json_line
 
         print(json_line(report.as_json(looked, config)))
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.display import json_line
+from cli.escapes import json_line
 from cli.heat_map import NO_COLOURS, HeatMap, draw, label
 from lm.config import AttentionConfig
 from lm.errors import UsageError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import completion
+from cli.escapes import json_line
 from cli.options import Given, takes
 from lm.config import HardwareConfig, RunConfig
 from lm.errors import InputError, UsageError
@@ -84,6 +85,8 @@ def bench(
       lm bench gpt2 --dtype bfloat16 --seconds 10
       lm bench nanogpt-cpu --threads 1 --no-compare --json
     """
+    if not math.isfinite(seconds):
+        raise UsageError(f"--seconds must be a finite number, not {seconds}")
     configs = [_config(name, given) for name in presets or _DEFAULT]
     from lm.benchmark.hugging_face import is_installed
     from lm.benchmark.limits import measure_limits
@@ -105,7 +108,7 @@ def bench(
     machine = _machine(configs[0].hardware, comparing=comparing)
     if as_json:
         figures = [_figures(measurement) for measurement in found]
-        print(json.dumps({**machine, "limits": vars(limits), "measurements": figures}))
+        print(json_line({**machine, "limits": vars(limits), "measurements": figures}))
         return
     _print(machine, limits, found, comparing=comparing)
     _notes(configs, found, wanted=compare is not False, comparing=comparing)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import completion
+from cli.escapes import for_stream, json_line
 from cli.tokenizer import AsJson
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def list_corpora(*, as_json: AsJson = False) -> None:
     from lm.data.public import CORPORA
 
     if as_json:
-        print(json.dumps([_described(corpus) for corpus in CORPORA], ensure_ascii=False))
+        print(json_line([_described(corpus) for corpus in CORPORA]))
         return
     rows = [(corpus.name, _size(corpus), corpus.licence, corpus.description) for corpus in CORPORA]
     table(("name", "download", "licence", "what it is"), rows)
@@ -105,9 +105,9 @@ def get(
     if as_json:
         files = [{"path": str(file.path), "size": file.size, "sha256": file.sha256, "check": file.check,
                   "reused": file.reused} for file in fetched] or [{"path": str(path)} for path in paths]  # fmt: skip
-        print(json.dumps({"name": corpus.name, "folder": str(folder), "files": files, "train": command}))
+        print(json_line({"name": corpus.name, "folder": str(folder), "files": files, "train": command}))
     else:
-        print("\n".join(map(str, paths)))
+        print("\n".join(for_stream(str(path)) for path in paths))
 
 
 def _copied(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path], list[Fetched]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -21,7 +20,7 @@ from rich.theme import Theme
 
 from cli.colours import BARS
 from cli.curves import sparkline
-from cli.surprisal import visible
+from cli.escapes import harmless, label, visible
 from cli.wrapping import hanging
 from lm.training.events import Decay, Evaluation, Sample, Step, Stopped
 
@@ -40,8 +39,8 @@ _BESIDE_COUNTS = 65
 
 
 def note(text: str) -> None:
-    """One line about what is going on, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One line about what is going on, on stderr; what would command a terminal is drawn."""
+    print(harmless(text), file=sys.stderr, flush=True)
 
 
 def fact(name: str, text: str) -> None:
@@ -52,6 +51,7 @@ def fact(name: str, text: str) -> None:
 
 def paragraph(text: str) -> None:
     """A line on stdout; a terminal gets it broken between words."""
+    text = harmless(text)
     print(hanging(text, width=Console().width) if sys.stdout.isatty() else text)
 
 
@@ -98,19 +98,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def json_line(values: object) -> str:
-    r"""JSON on one line, also for readers to whom U+0085, U+2028 and U+2029 end a line as \n does."""
-    line = json.dumps(values, ensure_ascii=False)
-    return line.replace("\x85", "\\u0085").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on stdout, numbers to the right.
 
     A terminal that is wide enough gets it framed, one that is not its widest text broken between words; all others
-    get a line a row.
+    get a line a row. What would command a terminal is drawn.
     """
-    rows = [list(row) for row in rows]
+    rows = [list(map(label, row)) for row in rows]
     is_number = [all(_NUMBER.fullmatch(row[place]) for row in rows) for place in range(len(columns))]
     if sys.stdout.isatty() and (drawn := _drawn(columns, rows, is_number)):
         Console().print(drawn)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import completion
+from cli.escapes import label
 from cli.options import Given, takes
 from lm.config import HardwareConfig, ScoringConfig, TranslationConfig
 from lm.errors import UsageError
@@ -177,7 +178,8 @@ class _Translators:
         translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
         console = progress_console()
         done = track(
-            translator.translate(sources), f"translating with {run}", len(sources), console=console, transient=True,
+            translator.translate(sources),
+            f"translating with {label(run)}", len(sources), console=console, transient=True,
             disable=not console.is_terminal,
         )  # fmt: skip
         return [one.translations[0].text for one in done]

@@ -9,7 +9,8 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
 
-from cli.surprisal import LINE_END, RESET, in_colour, visible
+from cli.escapes import visible
+from cli.surprisal import LINE_END, RESET, in_colour
 
 Colour = tuple[int, int, int]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli import completion
+from cli.escapes import json_line, label
 from lm.config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.options import suggestion
@@ -39,7 +39,7 @@ def info(
         return
     described = _describe(target)
     if as_json:
-        print(json.dumps(described, ensure_ascii=False))
+        print(json_line(described))
         return
     _print(described)
 
@@ -50,13 +50,14 @@ def _list_presets(as_json: bool) -> None:
 
     rows = {name: (sum(parameters_by_part(resolve(name).model).values()), row.summary) for name, row in PRESETS.items()}
     if as_json:
-        print(json.dumps({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
+        print(json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
         return
     table(("preset", "parameters", "what it is"), [(name, count(n), summary) for name, (n, summary) in rows.items()])
 
 
 def _describe(target: str) -> dict[str, Any]:
-    from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_bytes, training_flops_per_token
+    from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_flops_per_token
+    from lm.training.optimizers import training_bytes
 
     config, progress = _find(target)
     model, parts = config.model, dict(parameters_by_part(config.model))
@@ -65,9 +66,9 @@ def _describe(target: str) -> dict[str, Any]:
         "preset": config.preset,
         "parameters": {**{part: number for part, number in parts.items() if number}, "total": sum(parts.values())},
         "weights_bytes": {"float32": 4 * sum(parts.values()), "bfloat16": 2 * sum(parts.values())},
-        "training_bytes": training_bytes(model),
+        "training_bytes": training_bytes(model, config.training),
         "cache_bytes_per_token": cache_bytes_per_token(model),
-        "training_flops_per_token": training_flops_per_token(model),
+        "training_flops_per_token": training_flops_per_token(model, passes=config.training.passes),
         "config": config.to_dict(),
         **progress,
     }
@@ -98,7 +99,7 @@ def _print(described: dict[str, Any]) -> None:
     table(("parameters", "number", "share"), shares)
     print()
     for name, text in [*_facts(described), *_progress(described)]:
-        print(f"{name:<12}{text}")
+        print(f"{name:<12}{label(text)}")
 
 
 def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
@@ -113,10 +114,18 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
         ("positions", model["positions"]),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
-        ("training", f"{size(described['training_bytes'])} for weights, gradients and AdamW, and activations on top"),
+        ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
         ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
         ("cache", f"{size(described['cache_bytes_per_token'])} a token of each sequence, in float32"),
     ]
+
+
+def _kept(described: dict[str, Any]) -> str:
+    """What there is of each weight while a model is trained, besides itself."""
+    training = described["config"]["training"]
+    moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
+    average = "their average, " if training["ema"] else ""
+    return f"{average}gradients and {moments[training['optimizer']]}"
 
 
 def _ingredients(model: dict[str, Any]) -> list[str]:
@@ -135,7 +144,8 @@ def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     state, plan = described["progress"], described["config"]["plan"]
     spent = f"{count(state['tokens'])} tokens, {quantity(state['flops'], 'FLOPs')}, {duration(state['seconds'])}"
-    lines = [("trained", f"step {state['step']:,} of {plan['steps']:,}: {spent}")]
+    planned = "" if plan is None else f" of {plan['steps']:,}"  # a mean of checkpoints has no plan
+    lines = [("trained", f"step {state['step']:,}{planned}: {spent}")]
     if state["best_loss"] is not None:
         loss = state["best_loss"]
         lines.append(

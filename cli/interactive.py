@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm.config import SamplingConfig
 from lm.errors import InputError, LMError, UsageError
-from lm.options import Option, nearest, options, suggestion
+from lm.options import Option, check_text, nearest, options, suggestion
 
 if TYPE_CHECKING:
     from cli.samples import Sample
@@ -194,8 +194,7 @@ class _Session:
         """The context with a text after it, on a line of its own."""
         from lm.decoding.generate import end_ids, prompt_ids
 
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise UsageError("the line is not valid UTF-8")
+        check_text(text, name="the line")
         if not self.context:
             return prompt_ids(self.tokenizer, text)
         if self.context[-1] in end_ids(self.tokenizer):

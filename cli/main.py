@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ from cli import (
     translate,
 )
 from cli.environment import PREFIX, misspelled
+from cli.escapes import label
 from cli.help import CONTEXT_SETTINGS, describe
 from cli.usage import said
 from lm.errors import LMError
@@ -112,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"lm: {' '.join(message.split())}", file=sys.stderr)
+    print(f"lm: {label(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 
@@ -121,10 +123,20 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Entry point of the `lm` command."""
+    """Entry point of the `lm` command. Names of files that are no UTF-8 are escaped in what it prints."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a closed one is None
+            stream.reconfigure(errors="backslashreplace")
+    _open_stdin()
     signal.signal(signal.SIGTERM, _terminate)
     _warn_of_variables()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_stdin() -> None:
+    """Where stdin is closed, as a service or cron may leave it, there is nothing on it to read."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 (it stays open to the end)
 
 
 def _warn_of_variables() -> None:
@@ -132,7 +144,7 @@ def _warn_of_variables() -> None:
     set_here = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
     if set_here and "_LM_COMPLETE" not in os.environ:
         for line in misspelled(set_here, typer.main.get_command(app)):
-            print(f"lm: note: {line}", file=sys.stderr)
+            print(f"lm: note: {label(line)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

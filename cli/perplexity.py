@@ -283,6 +283,7 @@ class Scorer:
 
 def _measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
     from cli import perplexity_report as report
+    from cli.display import note
     from lm.evaluation.perplexity import Tally
 
     scores: list[FileScore] = []
@@ -299,13 +300,13 @@ def _measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
                 pass
     report.refuse_nothing(scores)
     if output.per_token:
-        print(report.described(scorer.conditions, Tally.total(score.tally for score in scores)), file=sys.stderr)
+        note(report.described(scorer.conditions, Tally.total(score.tally for score in scores)))
     else:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def _print_tokens(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
-    from cli.display import json_line
+    from cli.escapes import json_line
     from lm.evaluation.surprisal import token_scores
 
     for token in token_scores(stretches, sources):
@@ -332,6 +333,7 @@ def _write_page(
 ) -> None:
     """Write the page as the text is scored; `scores` has the figures when all of it is."""
     from cli import surprisal_page as page
+    from cli.display import note
     from lm.evaluation.perplexity import Tally
     from lm.evaluation.surprisal import spans
     from lm.files import replaced
@@ -343,7 +345,7 @@ def _write_page(
         file.write(page.opening(title, conditions))
         file.writelines(page.body(spans(stretches), names))
         file.write(page.closing(scores, Tally.total(score.tally for score in scores)))
-    print(f"wrote {path}", file=sys.stderr)
+    note(f"wrote {path}")
 
 
 def _compare(scorer: Scorer, other: Scorer, sources: Sequence[Source], *, as_json: bool) -> None:

@@ -40,7 +40,8 @@ def measure(
         hardware: what to run on.
         as_json: print JSON instead of a table.
     """
-    from cli.display import json_line, note, paragraph, table
+    from cli.display import note, paragraph, table
+    from cli.escapes import json_line
     from lm.checkpoint import load_model
     from lm.config import ParallelConfig
     from lm.data import parallel

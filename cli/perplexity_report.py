@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cli.escapes import for_stream, json_line
 from lm.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def _described_examples(how: dict[str, Any], total: Tally) -> str:
 
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """The figures on stdout, as a table unless another form is asked for."""
+    from cli.display import note
     from lm.evaluation.perplexity import Macro, Tally
 
     total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
@@ -87,7 +88,7 @@ def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: b
         print_json(scores, total, macro, how)
     elif as_csv:
         print_csv(scores, total)
-        print(described(how, total), file=sys.stderr)
+        note(described(how, total))
     else:
         print_table(scores, total, macro, how)
 
@@ -104,7 +105,7 @@ def print_json(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dic
     """One object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
     files = [{"file": score.name, **_figures(score.tally)} for score in scores]
     report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **how}
-    print(json.dumps(report, ensure_ascii=False))
+    print(json_line(report))
 
 
 def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
@@ -112,7 +113,7 @@ def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("file", *FIGURES))
     for name, tally in [*((score.name, score.tally) for score in scores), ("total", total)]:
-        writer.writerow((name, *_figures(tally).values()))
+        writer.writerow((for_stream(name), *_figures(tally).values()))
 
 
 def _figures(tally: Tally) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.escapes import json_line
 from cli.options import Given, takes
 from cli.tokenizer import AsJson, Specials, Texts, Unknown, load_tokenizer
 from lm.config import END_OF_TEXT, DataConfig, RunConfig, TokenizerConfig
@@ -81,7 +81,7 @@ def prepare(
     _show(report)
     note_repetition(prepared.manifest)
     if as_json:
-        print(json.dumps(report, ensure_ascii=False))
+        print(json_line(report))
 
 
 def tokenizer_for(
@@ -142,7 +142,7 @@ def _show(report: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from cli.display import size
+    from cli.display import note, size
 
     table = Table("split", box=None, pad_edge=False)
     for column in ("documents", "tokens", "text", "bytes per token"):
@@ -152,7 +152,7 @@ def _show(report: Mapping[str, Any]) -> None:
         table.add_row(name, f"{split['documents']:,}", f"{split['tokens']:,}", size(split["bytes"]), compression)
     console = Console(stderr=True, highlight=False)
     console.print(table)
-    console.print(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}", soft_wrap=True, markup=False)
+    note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
 
 
 def note_repetition(manifest: Manifest) -> None:

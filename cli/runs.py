@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import completion
+from cli.escapes import json_line, label
 from lm.errors import InputError, LMError, UsageError
 from lm.options import suggestion
 
@@ -46,7 +46,7 @@ def runs(
     for problem in damaged:
         note(f"left out: {problem}")
     if as_json:
-        print(json.dumps([_described(summary) for summary in found]))
+        print(json_line([_described(summary) for summary in found]))
         return
     if not found:
         note(f"{folder}: no runs")
@@ -100,7 +100,7 @@ def plot(
 
     from cli.curves import draw
 
-    print(draw({name: (curve.steps, curve.values) for name, curve in chosen.items()}, title=what,
+    print(draw({label(name): (curve.steps, curve.values) for name, curve in chosen.items()}, title=label(what),
                width=width or min(get_terminal_size().columns, 120), height=height,
                colour=sys.stdout.isatty()))  # fmt: skip
 

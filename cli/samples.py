@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cli.escapes import for_stream, json_line
 from lm.config import END_OF_TEXT
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def write_text(text: str) -> None:
-    """Text on stdout, at once."""
+    """Text on stdout, at once; a terminal gets its control characters drawn."""
     if text:
-        sys.stdout.write(text)
+        sys.stdout.write(for_stream(text, sys.stdout))
         sys.stdout.flush()
 
 
@@ -101,7 +102,8 @@ class Texts(Output):
         if self.written < 0:
             bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
             write_text(f"{END_OF_TEXT}\n" if self.current else "")
-            write_text(typer.style(self.prompt, bold=True) if bold and self.prompt else self.prompt)
+            prompt = for_stream(self.prompt, sys.stdout)
+            sys.stdout.write(typer.style(prompt, bold=True) if bold and prompt else prompt)
             self.written = 0
         # Counted as written before it is, or Ctrl-C could repeat text.
         fresh, self.written = sample.text[self.written :], len(sample.text)
@@ -147,8 +149,6 @@ def _described(alternatives: Alternatives, tokenizer: Tokenizer) -> list[dict[st
 
 def write_json(values: dict[str, Any]) -> None:
     """One object on one line."""
-    from cli.display import json_line
-
     print(json_line(values), flush=True)
 
 

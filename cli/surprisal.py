@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,15 +12,13 @@ from math import isnan, log
 from typing import TYPE_CHECKING
 
 from cli.colours import BLACK, WHITE
+from cli.escapes import visible
 
 if TYPE_CHECKING:
     from lm.evaluation.surprisal import Span
 
 RESET = "\x1b[0m"
 LINE_END = "↵"
-TAB = "    "
-
-_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -72,17 +69,6 @@ def ranges() -> list[str]:
     """What each level stands for, in bits."""
     limits = [f"{step.least:g}" for step in LEVELS]
     return [f"<{limits[1]}", *(f"{a}–{b}" for a, b in pairwise(limits[1:])), f"≥{limits[-1]}"]
-
-
-def visible(text: str) -> str:
-    """Text that can do nothing to a terminal: control characters are drawn, all line ends are line feeds."""
-    text = re.sub(r"\r\n|[\x85\u2028\u2029]", "\n", text).replace("\t", TAB)
-    return _CONTROLS.sub(lambda match: _picture(match[0]), text)
-
-
-def _picture(control: str) -> str:
-    code = ord(control)
-    return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"
 
 
 def in_colour() -> bool:

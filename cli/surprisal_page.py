@@ -7,8 +7,9 @@ from html import escape
 from math import isnan
 from typing import TYPE_CHECKING
 
+from cli.escapes import visible
 from cli.perplexity_report import number
-from cli.surprisal import LEVELS, LINE_END, bits, level, ranges, visible
+from cli.surprisal import LEVELS, LINE_END, bits, level, ranges
 
 if TYPE_CHECKING:
     from lm.evaluation.perplexity import FileScore, Tally

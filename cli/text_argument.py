@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from lm.errors import UsageError
+from lm.options import check_text
+
+_NAME = "the text of the command line"
 
 
 def text_argument(argument: str | None) -> str | None:
@@ -18,10 +20,8 @@ def text_argument(argument: str | None) -> str | None:
         UsageError: the argument is not.
     """
     if argument is not None and argument != "-":
-        try:
-            return argument.encode().decode()
-        except UnicodeEncodeError:
-            raise UsageError("the text of the command line is not valid UTF-8") from None
+        check_text(argument, name=_NAME)
+        return argument
     if argument is None and sys.stdin.isatty():
         return None
     from lm.data.encodings import decode

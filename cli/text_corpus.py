@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lm.config import RunConfig
-from lm.errors import InputError
+from lm.config import DataConfig, RunConfig
+from lm.errors import InputError, UsageError
+from lm.options import options
 
 if TYPE_CHECKING:
     from lm.data.documents import Source
@@ -27,8 +28,6 @@ def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) ->
         manifest, made = shards.read_manifest(folder), Tokenizer.load(tokenizer or folder / FILE_NAME)
         if made.sha256 != manifest.tokenizer:
             raise InputError(f"{tokenizer}: not the tokenizer that made the tokens in {folder} (leave out --tokenizer)")
-        if config.data.supervised and not manifest.supervised:
-            raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
     else:
         sources = documents.resolve(corpus, field=config.data.field, supervised=config.data.supervised)
         _refuse_runs(sources)
@@ -49,6 +48,33 @@ def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) ->
         fact("", f"(no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
     note_repetition(manifest)
     return made, folder
+
+
+def data_config(corpus: Sequence[str], config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
+    """How the tokens of a corpus are made: as the config says, but where they are made already, as they were.
+
+    Args:
+        corpus: as it was named.
+        config: what was given in all.
+        typed: what of it was given in flags.
+
+    Raises:
+        InputError: examples are asked for, and the tokens are of text.
+        UsageError: a flag contradicts what the tokens were made with.
+    """
+    from lm.data import shards
+
+    if not is_prepared(corpus):
+        return config
+    folder, made = corpus[0], shards.read_manifest(Path(corpus[0])).data
+    if config.supervised and not made.supervised:
+        raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
+    for described in options(DataConfig):
+        was = getattr(made, described.name)
+        if described.name in typed and typed[described.name] != was:
+            problem = f"the tokens in {folder} were made with {described.name} {was!r}, not {typed[described.name]!r}"
+            raise UsageError(f"{problem}; prepare the text again, or leave it out ({described.flag})")
+    return made
 
 
 def _refuse_runs(sources: Sequence[Source]) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from cli.colours import BANDS, BLACK
 from cli.display import size
+from cli.escapes import label
 from lm.data.inspection import Fit, visible
 from lm.data.tokenizer import Tokenizer
 
@@ -49,7 +50,7 @@ def described(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None, split: Tok
 
 def show_facts(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None) -> None:
     """Print on stdout what is in the tokenizer and how well it fits; long lines wrap on a terminal."""
-    special = ", ".join(f"{name} ({index})" for name, index in tokenizer.special_tokens.items())
+    special = ", ".join(f"{label(name)} ({index})" for name, index in tokenizer.special_tokens.items())
     rows = [
         ("kind", tokenizer.kind),
         ("vocabulary", f"{tokenizer.vocab_size:,}"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import completion
+from cli.escapes import for_stream, json_line
 from cli.options import Given, takes
 from lm.config import DataConfig, TokenizerConfig
 from lm.errors import InputError, UsageError
+from lm.options import check_text
 
 if TYPE_CHECKING:
     from lm.data.corpus import Corpus
@@ -105,7 +106,7 @@ def train(
     report = _report(trained, surveyed, config, out)
     note(_described(report))
     if as_json:
-        print(json.dumps(report, ensure_ascii=False))
+        print(json_line(report))
 
 
 def _report(trained: Trained, surveyed: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
@@ -156,8 +157,10 @@ def encode(
     as_json: AsJson = False,
 ) -> None:
     """Print the ids of a text: one line, with spaces between them."""
+    if text is not None:
+        check_text(text, name="TEXT")
     ids = load_tokenizer(tokenizer).encode(_stdin() if text is None else text, parse_special=parse_special)
-    print(json.dumps(ids) if as_json else " ".join(map(str, ids)))
+    print(json_line(ids) if as_json else " ".join(map(str, ids)))
 
 
 @app.command()
@@ -177,12 +180,12 @@ def decode(
     loaded = load_tokenizer(tokenizer)
     text = loaded.decode(_numbers(" ".join(ids) if ids else _stdin()), skip_special=skip_special)
     if as_json:
-        print(json.dumps({"text": text}, ensure_ascii=False))
+        print(json_line({"text": text}))
         return
     if sys.stdout.isatty() and not text.endswith("\n"):
         text += "\n"
     sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.write(for_stream(text).encode())
     sys.stdout.buffer.flush()
 
 
@@ -214,13 +217,15 @@ def inspect(
     from cli import token_view
     from lm.data import documents, inspection
 
+    if text is not None:
+        check_text(text, name="TEXT")
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
     sources = documents.resolve(file, field=data.field, supervised=data.supervised) if file else []
     fit = _fit(loaded, sources, data.separator) if sources else None
     longest = inspection.longest(loaded, _LONGEST)
     if as_json:
-        print(json.dumps(token_view.described(loaded, longest, fit, ids), ensure_ascii=False))
+        print(json_line(token_view.described(loaded, longest, fit, ids)))
         return
     token_view.show_facts(loaded, longest, fit)
     if ids is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,10 +12,11 @@ import typer
 
 from cli import clock, parallel_corpus, text_corpus
 from cli import training_flags as flags
+from cli.escapes import json_line
 from cli.options import Given, takes
 from cli.parallel_corpus import ParallelFiles
 from cli.stop_signals import StopSignals
-from cli.training_settings import Settings, settle
+from cli.training_settings import Settings, refuse_other_kind, settle
 from lm.config import LENGTHS, SECTIONS, RunConfig, TrainingConfig
 from lm.errors import UsageError
 from lm.options import options
@@ -85,6 +85,8 @@ def train(
 
         check_installed()
     files = ParallelFiles(source or (), target or (), pairs or (), validation_source, validation_target)
+    if validation_source and "validation_source" not in given.environment:
+        _check_held_out(files, given)
     if corpus and files:
         raise UsageError("a run learns from a text or from pairs: give either a corpus, or --source and --target")
     if resume:
@@ -93,18 +95,29 @@ def train(
     else:
         if not corpus and not files:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
+        refuse_other_kind(given, pairs=bool(files))
         preset = _named(preset, depth, given, pairs=bool(files))
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
         settings = settle(preset, config, weights, given, default=default, corpus=files or corpus or [])
         if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):
             flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
             raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
+        made_with = text_corpus.data_config(corpus or [], settings.config.data, typed=given.typed["data"])
+        settings = dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=made_with))
         run = _started(corpus or [], files, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
     signal_number = _train(run, tensorboard=tensorboard)
     if as_json:
-        print(json.dumps(_summary(run)))
+        print(json_line(_summary(run)))
     if signal_number and not run.state.finished:
         raise typer.Exit(128 + signal_number)
+
+
+def _check_held_out(files: ParallelFiles, given: Given) -> None:
+    """UsageError if --validation-source is given where it holds out nothing."""
+    if not files:
+        raise UsageError("--validation-source is for pairs (--source, --target); of text, --validation names files")
+    if "validation" in given.typed["data"]:
+        raise UsageError("what is held out? Give either --validation-source and --validation-target, or --validation")
 
 
 def _refuse_plan(given: Given, **plan: object) -> None:
@@ -135,22 +148,21 @@ def _started(
     from cli.training_budget import paced
     from cli.training_plan import describe
     from lm.checkpoint import load_weights, refuse_existing
-    from lm.hardware import training_hardware
+    from lm.hardware import found_device
     from lm.training.compiling import check_compiler
-    from lm.training.data import check_model, is_supervised
-    from lm.training.run import check_weights, start
+    from lm.training.data import check_model
+    from lm.training.run import check_weights, refuse_trained, start
 
     config = settings.config
     folder = out or _free_folder(files.first if files else corpus[0], str(config.preset))
     refuse_existing(folder)
+    refuse_trained(folder)
     check_model(config.model, pairs=bool(files))
     if weights:
         check_weights(config.model, weights)
     if config.training.compile:
-        check_compiler(training_hardware(config.hardware, d_model=config.model.d_model).device)
+        check_compiler(found_device(config.hardware))
     made, of_source, data = _prepared(corpus, files, config, tokenizer)
-    supervised = is_supervised(data)  # those of `lm prepare` say it themselves
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, supervised=supervised))
     initial = load_weights(weights) if weights else None
     pace = 1.0
     if config.training.budget is not None:
@@ -209,6 +221,9 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
     if run.config.training.compile:
         check_compiler(run.plan.device)
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    if run.other_branch:
+        names = ", ".join(folder.name for folder in run.other_branch)
+        note(f"        {names}: of another branch from here on; removed once this one has saved")
     return run
 
 

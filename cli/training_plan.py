@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lm.config import RunConfig
     from lm.training.run import Run
 
 _FEWEST_TOKENS_A_PARAMETER, _MOST_TOKENS_A_PARAMETER = 0.02, 1000
@@ -28,6 +29,7 @@ def describe(run: Run) -> None:
     for warning in (
         *compiling_warnings(run, flops),
         *_schedule(run),
+        *_passes(run.config),
         *_fit(run, parameters, epochs),
         *_repeats(run, parameters, epochs),
     ):
@@ -89,6 +91,13 @@ def _schedule(run: Run) -> list[str]:
         for what, warmup, flag in rises
         if 2 * warmup > steps
     ]
+
+
+def _passes(config: RunConfig) -> list[str]:
+    """Whether a batch goes through twice for nothing."""
+    if config.training.passes == 1 or config.model.dropout or config.model.dropped_attention:
+        return []
+    return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]
 
 
 def _fit(run: Run, parameters: int, epochs: float) -> list[str]:

@@ -9,7 +9,9 @@ from typing import Any
 
 from cli.options import Given
 from cli.parallel_corpus import ParallelFiles
-from lm.config import SECTIONS, RunConfig
+from lm.config import SECTIONS, ParallelConfig, RunConfig, TrainingConfig
+from lm.errors import UsageError
+from lm.options import options
 from lm.presets import overlaid, read_toml, resolve
 
 
@@ -26,6 +28,26 @@ class Settings:
     config: RunConfig
     said: dict[str, dict[str, Any]]
     is_sized: bool
+
+
+_OF_TEXT = {"data": ("separator", "field", "supervised")}
+_OF_PAIRS = {
+    "parallel": tuple(described.name for described in options(ParallelConfig)),
+    "training": ("best_by", "bleu_sentences"),
+}
+
+
+def refuse_other_kind(given: Given, *, pairs: bool) -> None:
+    """UsageError for a flag of text where the corpus is of pairs, or of pairs where it is text.
+
+    The environment and files of settings may speak of both kinds, and what is switched off is no contradiction.
+    """
+    for section, names in (_OF_TEXT if pairs else _OF_PAIRS).items():
+        typed = given.typed[section]
+        for described in options(SECTIONS[section]):
+            if described.name in names and typed.get(described.name, False) not in (False, TrainingConfig.best_by):
+                kinds = ("text", "pairs") if pairs else ("pairs (--source, --target)", "text")
+                raise UsageError(f"{described.flag} is for {kinds[0]}, and the corpus is {kinds[1]}: leave it out")
 
 
 def settle(

@@ -14,12 +14,13 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import completion
+from cli.escapes import for_stream, json_line
 from cli.loading import RunPath
 from cli.options import Given, takes
 from lm.config import AttentionConfig, HardwareConfig, SamplingConfig, TranslationConfig
 from lm.errors import UsageError
 from lm.files import replaced
-from lm.options import options
+from lm.options import check_text, options
 
 if TYPE_CHECKING:
     from cli.attention_report import Maps
@@ -31,6 +32,7 @@ INTERRUPTED = 130
 
 _SECONDS_BETWEEN_NOTES = 10
 _BLOCK_BYTES = 1 << 16
+_STDIN = Path("-")
 
 _IN_A_SEARCH = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
 
@@ -123,6 +125,8 @@ def translate(
     _check(given, sample=sample)
     if prefix is not None and prefix_file is not None:
         raise UsageError("give either --prefix or --prefix-file")
+    if prefix is not None:
+        check_text(prefix, name="prefix", flag="--prefix")
     maps = _maps(attention, given, prefix=prefix, has_prefixes=prefix_file is not None)
     typed = not files and sys.stdin.isatty()
     translator = _translator(given, [run, *ensemble], to=to, sample=sample, typed=typed)
@@ -197,12 +201,12 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
     """The lines of some files after one another, or of stdin, each as soon as it is there."""
     from lm.data.lines import file_lines, lines
 
-    for file in files:
-        if str(file) != "-":
+    stdin: Any = sys.stdin.buffer
+    for file in files or [_STDIN]:
+        if file == _STDIN:
+            yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
+        else:
             yield from file_lines(file)
-    if not files or any(str(file) == "-" for file in files):
-        stdin: Any = sys.stdin.buffer
-        yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
 
 
 def _prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
@@ -219,13 +223,11 @@ def _write(stream: IO[str], number: int, result: Translated, n: int, *, as_json:
 
         note(f"line {number}: its last {result.left_out} tokens were not read: the model's positions end")
     if as_json:
-        from cli.display import json_line
-
         translations = [dataclasses.asdict(one) for one in result.translations]
         print(json_line({"line": number, "source": result.source, "translations": translations}), file=stream)
     else:
         texts = [one.text for one in result.translations]
-        stream.writelines(text + "\n" for text in [*texts, *[""] * (n - len(texts))])
+        stream.writelines(for_stream(text, stream) + "\n" for text in [*texts, *[""] * (n - len(texts))])
     if stream is sys.stdout:
         stream.flush()
 

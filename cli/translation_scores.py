@@ -14,19 +14,19 @@ _CLEAR = 0.05
 
 def print_scores(scores: Sequence[Score], *, name: str, lines: int, exact: int) -> None:
     """A row a metric, and what each figure depends on; `exact` of the lines are the same as a reference."""
-    from cli.display import table
+    from cli.display import paragraph, table
 
     table(
         ("metric", "score", "95% interval"),
         [[score.metric, _number(score.value), _interval(score)] for score in scores],
     )
-    print(f"{lines:,} lines of {name}, {exact:,} of them exactly as a reference has it")
+    paragraph(f"{lines:,} lines of {name}, {exact:,} of them exactly as a reference has it")
     _print_signatures(scores)
 
 
 def print_comparisons(comparisons: Sequence[Comparison], names: tuple[str, str], *, lines: int) -> None:
     """A row a metric, what each figure depends on, and a sentence that says what it comes to."""
-    from cli.display import table
+    from cli.display import paragraph, table
 
     rows = [
         [one.first.metric, _number(one.first.value), _interval(one.first), _number(one.second.value),
@@ -34,9 +34,11 @@ def print_comparisons(comparisons: Sequence[Comparison], names: tuple[str, str],
         for one in comparisons
     ]  # fmt: skip
     table(("metric", "first", "95% interval", "second", "95% interval", "difference", "p"), rows)
-    print(f"{lines:,} lines; first: {names[0]}, second: {names[1]}; p by paired bootstrap resampling")
+    tested = any(one.first.mean is not None for one in comparisons)
+    method = "; p by paired bootstrap resampling" if tested else ""
+    paragraph(f"{lines:,} lines; first: {names[0]}, second: {names[1]}{method}")
     _print_signatures([one.first for one in comparisons])
-    print(verdict(comparisons[0], names))
+    paragraph(verdict(comparisons[0], names))
 
 
 def _print_signatures(scores: Sequence[Score]) -> None:
@@ -46,9 +48,11 @@ def _print_signatures(scores: Sequence[Score]) -> None:
 
 def verdict(bleu: Comparison, names: tuple[str, str]) -> str:
     """What a difference in BLEU comes to, in a sentence."""
-    if bleu.p_value is None:
+    if not bleu.difference:
         return "the two do not differ in BLEU"
     better, worse = names if bleu.difference > 0 else names[::-1]
+    if bleu.p_value is None:
+        return f"{better} is ahead of {worse} by {abs(bleu.difference):.2f} BLEU; whether by chance is not tested"
     margin = f"{abs(bleu.difference):.2f} BLEU (p = {bleu.p_value:.3f})"
     if bleu.p_value >= _CLEAR:
         return f"no clear difference: {better} is ahead of {worse} by {margin}"
@@ -72,7 +76,7 @@ def print_comparisons_json(comparisons: Sequence[Comparison], names: tuple[str, 
 
 
 def _print_json(report: dict[str, Any]) -> None:
-    from cli.display import json_line
+    from cli.escapes import json_line
 
     print(json_line(report))
 

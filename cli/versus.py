@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cli.escapes import json_line
 
 if TYPE_CHECKING:
     from lm.data.documents import Source
@@ -24,7 +25,7 @@ def print_json(
         {"file": source.name, **_figures(difference)} for source, difference in zip(sources, differences, strict=True)
     ]
     report = {"files": files, "total": _figures(total), "unit": "byte", "first": models[0], "second": models[1]}
-    print(json.dumps(report, ensure_ascii=False))
+    print(json_line(report))
 
 
 def _figures(difference: Difference) -> dict[str, Any]:

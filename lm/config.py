@@ -149,6 +149,7 @@ class DataConfig(Checked):
         "0.1",
         "Held out for validation: a fraction, or files. A fraction is taken of the documents (duplicates "
         "stay together), or of the end of the text where there are fewer than 100 documents.",
+        may_name_files=True,
     )
     separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
     field: str = option(
@@ -273,7 +274,7 @@ class TrainingConfig(Checked):
     compile: bool = option(
         False, "Compile the model with torch.compile, which pays off in long runs; a resumed run may change it."
     )
-    seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0)
+    seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=2**64 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -292,6 +293,11 @@ class TrainingConfig(Checked):
                     "with a budget the decay of the learning rate begins when the clock says so, which takes the "
                     "schedule wsd and a --decay-fraction below 1 (--schedule)"
                 )
+
+    @property
+    def passes(self) -> int:
+        """How often each batch goes through the model."""
+        return 2 if self.r_drop else 1
 
 
 LENGTHS = ("steps", "epochs", "tokens", "budget")
@@ -469,11 +475,14 @@ class Plan:
         device: where the run trains.
         dtype: arithmetic of the matrix products.
         threads: CPU threads.
+        optimizer_dtype: arithmetic of Muon's products.
         steps: optimizer steps in all; with a deadline, about so many.
         data: folder of the token shards.
         data_key: hash of what the tokens were made from.
         deadline: seconds that a run under a budget has, until the decay of its learning rate has begun: from then on
             the steps are exact, and there is none.
+        decay_step: of a run under a budget, the step after which its learning rate falls.
+        decay_share: the share of the peak that it falls from.
     """
 
     device: str
@@ -483,6 +492,14 @@ class Plan:
     data: str
     data_key: str
     deadline: float | None = None
+    decay_step: int | None = None
+    decay_share: float = 1.0
+    optimizer_dtype: str = "bfloat16"
+
+    @property
+    def falls_from(self) -> tuple[int, float] | None:
+        """The step after which the learning rate falls, and from what share of its peak, where a clock decided that."""
+        return None if self.decay_step is None else (self.decay_step, self.decay_share)
 
 
 @dataclass(frozen=True)
@@ -505,6 +522,8 @@ class RunConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str) -> RunConfig:
         """The inverse of `to_dict`; `where` names the file in messages."""
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{where}: must be names with values, not {values!r}")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise UsageError(f"{where}: format version {version} is not {FORMAT_VERSION}, the one this lm reads")

@@ -6,6 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
+import stat
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,24 +27,61 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file and wait until it is on the disk."""
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    sync(path)
+    """Replace a JSON file, and wait until it is on the disk; names of files that are no UTF-8 are escaped."""
+    replace_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """While open, an OSError names this file: that of a write, as on a full disk, knows no name by itself."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[TextIO]:
-    """A file to write text to that takes the place of `path` at one stroke once it is whole, and not at all if not."""
+    """A file to write text to that takes the place of `path` at one stroke once it is whole, and not at all if not.
+
+    A link stays one, and what it leads to is replaced. What cannot be replaced is written to as it stands: a device, a
+    pipe, or where standard output goes.
+    """
+    if (place := _lasting(path)) is not None:
+        with naming(path), open(place, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 (a descriptor)
+            yield file
+        return
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8", newline="\n") as file:
+        with naming(path), fresh.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             yield file
+        if path.exists():
+            shutil.copymode(path, fresh)
         sync(fresh)
         fresh.replace(path)
         sync(path.parent)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def _lasting(path: Path) -> Path | int | None:
+    """What to open to write to a path that cannot be replaced by a file; None if it can.
+
+    Standard output and error have an offset of their own in the file they go to, so it is they that are written to.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            if stream is not None and os.path.samestat(status, os.fstat(stream.fileno())):
+                stream.flush()
+                return os.dup(stream.fileno())
+    return None if stat.S_ISREG(status.st_mode) else path
 
 
 def replace_text(path: Path, text: str) -> None:

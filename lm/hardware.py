@@ -8,7 +8,8 @@ import platform
 import statistics
 import sys
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,17 +18,30 @@ import torch
 from lm.config import HardwareConfig
 from lm.errors import UsageError
 
-_WIDTH_FOR_BFLOAT16_ON_CPU = 128
+_TYPES = ("float32", "bfloat16")
+_PRODUCT, _TRIES = 256, 3
+_FAR_SLOWER = 4.0  # than float32: emulated
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
+
+MOST_THREADS = torch.get_num_threads()
+"""As torch starts with: one for each core, or what the environment says."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What was found and decided: plain values that a run writes down before its first step."""
+    """What was found and decided: plain values that a run writes down before its first step.
+
+    Attributes:
+        device: "cpu", "cuda" or "mps".
+        dtype: arithmetic of the products of a model.
+        threads: of a CPU.
+        optimizer_dtype: arithmetic of the products of Muon.
+    """
 
     device: str
     dtype: str
     threads: int
+    optimizer_dtype: str = "bfloat16"
 
     @property
     def torch_device(self) -> torch.device:
@@ -39,6 +53,11 @@ class Hardware:
         """The arithmetic as torch names it."""
         return getattr(torch, self.dtype)
 
+    @property
+    def torch_optimizer_dtype(self) -> torch.dtype:
+        """The arithmetic of Muon as torch names it."""
+        return getattr(torch, self.optimizer_dtype)
+
     def autocast(self) -> AbstractContextManager[object]:
         """Matrix products in `dtype`, weights and sums in float32."""
         if self.dtype == "float32":
@@ -48,19 +67,11 @@ class Hardware:
 
 def inference_hardware(config: HardwareConfig) -> Hardware:
     """The device asked for or found; float32 unless another type is asked for. Sets the number of threads."""
-    return _hardware(config, config.dtype if config.dtype != "auto" else "float32")
-
-
-def training_hardware(config: HardwareConfig, *, d_model: int) -> Hardware:
-    """The device asked for or found; bfloat16 where that is faster at this width. Sets the number of threads."""
-    return _hardware(config, config.dtype if config.dtype != "auto" else _training_dtype(_device(config), d_model))
-
-
-def _hardware(config: HardwareConfig, dtype: str) -> Hardware:
-    threads = config.threads or torch.get_num_threads()
+    threads = config.threads or MOST_THREADS
     torch.set_num_threads(threads)
     _keep_freed_memory()
-    return Hardware(device=_device(config), dtype=dtype, threads=threads)
+    dtype = config.dtype if config.dtype != "auto" else "float32"
+    return Hardware(device=found_device(config), dtype=dtype, threads=threads)
 
 
 @cache
@@ -76,7 +87,48 @@ def _keep_freed_memory() -> None:
         library.mallopt(_TRIM_THRESHOLD, -1)
 
 
-def _device(config: HardwareConfig) -> str:
+@cache
+def quick_types(device: str) -> tuple[str, ...]:
+    """Float32, and the types whose products this device does not take far longer for, as those do that are emulated."""
+    seconds = {dtype: _product_seconds(device, dtype) for dtype in _TYPES}
+    return tuple(dtype for dtype in _TYPES if seconds[dtype] <= _FAR_SLOWER * seconds["float32"])
+
+
+def _product_seconds(device: str, dtype: str) -> float:
+    """The fastest of a few small square products, after one that doesn't count."""
+    hardware = Hardware(device, dtype, threads=1)
+    matrix = torch.ones(_PRODUCT, _PRODUCT, dtype=hardware.torch_dtype, device=device)
+    with one_thread():
+        return min([timed(lambda: matrix @ matrix, hardware) for _ in range(1 + _TRIES)][1:])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For what is to be compared while other processes may be at work: several threads would wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def now(hardware: Hardware) -> float:
+    """Seconds on a clock that is read when the device has done all it was asked for."""
+    if hardware.device != "cpu":
+        getattr(torch, hardware.device).synchronize()
+    return time.perf_counter()
+
+
+def timed(work: Callable[[], object], hardware: Hardware) -> float:
+    """Seconds that some work takes."""
+    began = now(hardware)
+    work()
+    return now(hardware) - began
+
+
+def found_device(config: HardwareConfig) -> str:
+    """The device asked for, or the best there is; UsageError if it is not there."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if config.device == "auto":
         return next(name for name, is_there in found.items() if is_there)
@@ -85,24 +137,10 @@ def _device(config: HardwareConfig) -> str:
     return config.device
 
 
-def _training_dtype(device: str, d_model: int) -> str:
-    """bfloat16 on GPUs and CPUs that multiply it natively, but on a CPU only where products outweigh the casts."""
-    if device == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    native = device == "cpu" and capabilities.get("avx512_bf16", False)
-    return "bfloat16" if native and d_model >= _WIDTH_FOR_BFLOAT16_ON_CPU else "float32"
-
-
 def matrix_rate(hardware: Hardware, *, size: int = 1024, repeats: int = 7) -> float:
     """FLOP/s of a square matrix product in the arithmetic of a run; the measure of model-FLOPs utilisation."""
     matrix = torch.ones(size, size, dtype=hardware.torch_dtype, device=hardware.torch_device)
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        product = matrix @ matrix
-        float(product[0, 0])  # waits until it is done
-        seconds.append(time.perf_counter() - began)
+    seconds = [timed(lambda: matrix @ matrix, hardware) for _ in range(repeats)]
     return 2 * size**3 / statistics.median(seconds)
 
 

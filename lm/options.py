@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -31,6 +32,7 @@ class Option:
         minimum: the least value allowed (for numbers).
         maximum: the greatest value allowed (for numbers).
         flag: the command-line flag, with its dashes.
+        may_name_files: whether the value can be names of files, which need not be valid UTF-8 as text must.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Option:
     minimum: float | None
     maximum: float | None
     flag: str
+    may_name_files: bool = False
 
     def check(self, value: Any) -> None:  # noqa: ANN401 (it is the type that is checked)
         """Raise UsageError unless `value` is one this option can have."""
@@ -58,13 +61,38 @@ class Option:
             raise UsageError(
                 f"{self.name} cannot be {value!r}{hint}; choose from {', '.join(self.choices)} ({self.flag})"
             )
+        if self.kind in (str, tuple) and not self.may_name_files:
+            for text in (value,) if self.kind is str else value:
+                check_text(text, name=self.name, flag=self.flag)
+        if self.kind is float and not _is_finite(value):
+            raise UsageError(f"{self.name} must be a finite number, not {value} ({self.flag})")
         if self.minimum is not None and not value >= self.minimum:
             raise UsageError(f"{self.name} must be at least {self.minimum}, not {value} ({self.flag})")
         if self.maximum is not None and not value <= self.maximum:
             raise UsageError(f"{self.name} must be at most {self.maximum}, not {value} ({self.flag})")
 
 
-_NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings"}
+def check_text(text: str, *, name: str, flag: str | None = None) -> None:
+    """UsageError if a text has bytes that are no UTF-8, which stand in a command line as lone surrogates.
+
+    Args:
+        text: what was given.
+        name: what it is called in the message.
+        flag: where it was given, if that was a flag.
+    """
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise UsageError(f"{name} is not valid UTF-8: {text!r}" + (f" ({flag})" if flag else ""))
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float is large enough for
+        return False
+
+
+_NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings",
+          types.NoneType: "nothing"}  # fmt: skip
 
 
 def option(
@@ -74,11 +102,11 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     flag: str | None = None,
+    may_name_files: bool = False,
 ) -> Any:  # noqa: ANN401 (dataclasses.field is typed so too)
     """A dataclass field that describes itself; `flag` where the flag is not the field's name."""
-    return dataclasses.field(
-        default=default, metadata={"help": help, "minimum": minimum, "maximum": maximum, "flag": flag}
-    )
+    known = {"help": help, "minimum": minimum, "maximum": maximum, "flag": flag, "may_name_files": may_name_files}
+    return dataclasses.field(default=default, metadata=known)
 
 
 @cache
@@ -104,6 +132,7 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
         minimum=field.metadata["minimum"],
         maximum=field.metadata["maximum"],
         flag=field.metadata["flag"] or "--" + field.name.replace("_", "-"),
+        may_name_files=field.metadata["may_name_files"],
     )
 
 
@@ -129,7 +158,12 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
         config: the dataclass.
         values: field names to values.
         where: what the mapping is, for the message ("config.json", "[model] of my.toml").
+
+    Raises:
+        UsageError: it is no mapping, a key is missing or not known, or a value cannot be used.
     """
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{where}: must be names with values, not {values!r}")
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
@@ -138,7 +172,34 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in values and not has_default:
             raise UsageError(f"{where}: {field.name!r} is missing")
-    return config(**values)
+    kind: Any = config
+    for name, kinds in _plain(kind).items():
+        if name in values and not _is_one_of(values[name], kinds):
+            nouns = " or ".join(_NOUNS[one] for one in kinds)
+            raise UsageError(f"{where}: {name} must be {nouns}, not {values[name]!r}")
+    try:
+        return config(**values)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+@cache
+def _plain(config: type[Any]) -> dict[str, tuple[type, ...]]:
+    """The fields that don't describe themselves and hold a number, a word or nothing: which of these each may be."""
+    found = {}
+    hints = get_type_hints(config)
+    for field in dataclasses.fields(config):
+        hint = hints[field.name]
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        if "help" not in field.metadata and set(kinds) <= {int, float, str, bool, types.NoneType}:
+            found[field.name] = tuple(kinds)
+    return found
+
+
+def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:  # noqa: ANN401
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from lm.benchmark.timing import Timed, now, timed
+from lm.benchmark.timing import Timed
 from lm.config import ModelConfig
 from lm.decoding.generate import generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
-from lm.hardware import Hardware
+from lm.hardware import Hardware, now, timed
 from lm.model.transformer import DecoderOnly, build_model
 
 _GREEDY = Sampler(greedy=True)

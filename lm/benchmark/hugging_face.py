@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm.benchmark.timing import Timed, now, timed
+from lm.benchmark.timing import Timed
 from lm.config import ModelConfig, RunConfig
 from lm.data.batches import Batch
-from lm.hardware import Hardware
+from lm.hardware import Hardware, now, timed
 from lm.training.run import Run
 
 

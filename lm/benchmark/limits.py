@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from lm.benchmark.timing import timed
 from lm.config import HardwareConfig
-from lm.hardware import Hardware, inference_hardware, training_hardware
+from lm.hardware import Hardware, inference_hardware, quick_types, timed
 from lm.model.linear import linear
 
-_WIDE = 1 << 16
 _MATRIX_ON_CPU, _MATRIX_ON_GPU = 1024, 8192  # a GPU is through with 1024 in less time than it takes to ask it
 _VALUES_ON_CPU, _VALUES_ON_GPU = 1 << 26, 1 << 28  # float32, far more than caches hold
 _TRIES = 30
@@ -37,11 +35,10 @@ class Limits:
 
 
 def measure_limits(config: HardwareConfig) -> Limits:
-    """The limits in float32, in bfloat16 where the machine multiplies it natively, and in the arithmetic asked for."""
+    """The limits in each type that the machine multiplies natively, and in the arithmetic asked for."""
     hardware = inference_hardware(config)
     size = _MATRIX_ON_CPU if hardware.device == "cpu" else _MATRIX_ON_GPU
-    native = training_hardware(dataclasses.replace(config, dtype="auto"), d_model=_WIDE).dtype
-    names = dict.fromkeys(("float32", native, hardware.dtype))
+    names = dict.fromkeys((*quick_types(hardware.device), hardware.dtype))
     flops = {name: _product_rate(dataclasses.replace(hardware, dtype=name), size) for name in names}
     return Limits(size, flops, _memory_bandwidth(hardware))
 

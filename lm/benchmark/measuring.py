@@ -12,7 +12,7 @@ from lm.benchmark.flops import decoding_flops, prefill_flops
 from lm.benchmark.limits import Limits
 from lm.benchmark.timing import Timed, alternate
 from lm.config import RunConfig
-from lm.hardware import inference_hardware, training_hardware
+from lm.hardware import inference_hardware
 from lm.model.cost import training_flops
 
 Task = Literal["training", "prefill", "decoding"]
@@ -120,9 +120,10 @@ def measure(
 
 
 def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: bool, rows: int | None) -> Measurement:
-    model, hardware = config.model, training_hardware(config.hardware, d_model=config.model.d_model)
-    rows = rows or training.fitting_rows(config, rate=limits.flops[hardware.dtype], seconds=seconds)
+    model = config.model
+    rows = rows or training.fitting_rows(config, rate=max(limits.flops.values()), seconds=seconds)
     with training.random_run(config, rows=rows) as run:
+        hardware = run.hardware
         step = training.training_step(run)
         peak = training.peak_of(step, hardware)
         sides = [step, hugging_face.training_step(run)] if compare else [step]

@@ -1,30 +1,12 @@
-"""Clocks: of work that a GPU may not have finished, and of sides that take turns."""
+"""Sides that take turns."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
-import torch
-
-from lm.hardware import Hardware
-
 Timed = Callable[[], float]
 """Does some work once; returns the seconds that counted."""
-
-
-def now(hardware: Hardware) -> float:
-    """Seconds on a clock that is read when the device has done all it was asked for."""
-    if hardware.device != "cpu":
-        getattr(torch, hardware.device).synchronize()
-    return time.perf_counter()
-
-
-def timed(work: Callable[[], object], hardware: Hardware) -> float:
-    """Seconds that some work takes."""
-    began = now(hardware)
-    work()
-    return now(hardware) - began
 
 
 def alternate(sides: Sequence[Timed], *, seconds: float) -> list[list[float]]:

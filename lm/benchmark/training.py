@@ -14,13 +14,13 @@ import torch
 
 from lm import files
 from lm.benchmark import random_pairs
-from lm.benchmark.timing import Timed, alternate, timed
+from lm.benchmark.timing import Timed, alternate
 from lm.config import END_OF_TEXT, RunConfig, TokenizerConfig
 from lm.data import tokenizer_training
 from lm.data.array_writer import token_dtype
 from lm.data.shards import MANIFEST, SPLITS, Manifest, ShardWriter, SplitRecord
 from lm.data.tokenizer import Tokenizer
-from lm.hardware import Hardware
+from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.training.data import batch_rows
 from lm.training.run import Run, start

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lm import files
+
 
 def token_dtype(vocab_size: int) -> str:
     """The smallest type for the ids of a vocabulary."""
@@ -21,6 +23,7 @@ class ArrayWriter:
     def __init__(self, path: Path, *, dtype: str) -> None:
         """Begins the file."""
         self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._path = path
         self._stream = path.open("wb")
         self._length = 0
         self._write_header()
@@ -31,17 +34,19 @@ class ArrayWriter:
 
     def append(self, values: npt.NDArray[Any]) -> None:
         """Write some numbers."""
-        self._stream.write(values.astype(self._dtype, copy=False).tobytes())
+        with files.naming(self._path):
+            self._stream.write(values.astype(self._dtype, copy=False).tobytes())
         self._length += len(values)
 
     def close(self) -> None:
         """Finish the file; it is on disk when this returns."""
         if not self._stream.closed:
-            self._stream.seek(0)
-            self._write_header()  # the first one was written with room for any length
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
-            self._stream.close()
+            with files.naming(self._path):
+                self._stream.seek(0)
+                self._write_header()  # the first one was written with room for any length
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+                self._stream.close()
 
     def discard(self) -> None:
         """Close the file without finishing it."""

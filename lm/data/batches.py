@@ -40,6 +40,17 @@ class Batch:
         """How many targets count."""
         return int((self.targets != IGNORED).sum())
 
+    def part(self, *, rows: int, length: int) -> Batch:
+        """The first rows, cut to a length."""
+        source = None if self.source is None else self.source[:rows, :length]
+        lengths = None if self.source_lengths is None else np.minimum(self.source_lengths[:rows], length)
+        return Batch(self.inputs[:rows, :length], self.targets[:rows, :length], source, lengths)
+
+    def within(self, vocab_size: int) -> Batch:
+        """The same shape with ids of a smaller vocabulary, to try out what such a batch takes."""
+        source = None if self.source is None else self.source % vocab_size
+        return Batch(self.inputs % vocab_size, self.targets % vocab_size, source, self.source_lengths)
+
     def split(self, rows: int | None) -> Iterator[Batch]:
         """Parts of at most `rows` rows each; the batch itself for None."""
         for start in range(0, self.rows, rows or self.rows):

@@ -85,5 +85,8 @@ def tokenizer_of(
 def _keep(tokenizer: Tokenizer, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    tokenizer.save(partial)
-    partial.replace(path)
+    try:
+        tokenizer.save(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

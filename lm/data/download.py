@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import http.client
 import re
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
+from lm import locks
 from lm.errors import InputError
 
 Progress = Callable[[int, int | None], None]
@@ -61,11 +61,9 @@ def download(url: str, part: Path, *, progress: Progress | None = None) -> None:
 
 def _lock(stream: BinaryIO, part: Path) -> None:
     try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locks.lock(stream.fileno())
     except BlockingIOError:
         raise InputError(f"{part}: another process is fetching this file; wait for it") from None
-    except OSError:  # a file system without locks
-        return
 
 
 def _transfer(url: str, stream: BinaryIO, progress: Progress | None) -> None:

@@ -78,7 +78,7 @@ def open_examples(folder: Path | str, split: SplitName) -> Examples:
 def _open_index(path: Path) -> npt.NDArray[Any] | None:
     try:
         index: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
     return index if index.dtype == EXAMPLE and index.ndim == 1 else None
 

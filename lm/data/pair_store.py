@@ -28,7 +28,7 @@ from lm import files, options
 from lm.config import FORMAT_VERSION
 from lm.data.array_writer import ArrayWriter
 from lm.data.ragged import Ragged
-from lm.data.shards import SourceRecord, SplitName
+from lm.data.shards import SPLITS, SourceRecord, SplitName
 from lm.data.tokenizer import FILE_NAME, Tokenizer
 from lm.data.word_table import WordTable
 from lm.errors import InputError, UsageError
@@ -106,9 +106,7 @@ class PairManifest:
             for key in ("sources", "validation_sources"):
                 fields[key] = tuple(options.build(SourceRecord, record, where=where) for record in fields[key])
             fields["languages"] = tuple(fields["languages"])
-            fields["splits"] = {
-                name: options.build(PairSplit, record, where=where) for name, record in fields["splits"].items()
-            }
+            fields["splits"] = {name: options.build(PairSplit, fields["splits"][name], where=where) for name in SPLITS}
             return options.build(cls, fields, where=where)
         except (KeyError, TypeError, AttributeError, UsageError) as error:
             raise InputError(f"{where}: not a manifest of prepared pairs ({error})") from None
@@ -198,7 +196,7 @@ def _open(folder: Path, values: str, ends: str) -> Ragged:
         rows = Ragged(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in (values, ends)))
         if len(rows.values) == (rows.ends[-1] if len(rows) else 0):
             return rows
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         pass
     raise InputError(f"{folder / values}.npy: missing or damaged; prepare the pairs again")
 

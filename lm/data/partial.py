@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import os
 import secrets
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lm import files
+from lm import files, locks
 
 _SECONDS_TO_LOCK = 60
 """A folder this old that nobody has locked is abandoned; a new one may be about to be locked."""
@@ -76,7 +75,6 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 def _lock(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        return locks.lock(descriptor)
+    except BlockingIOError:
         return False
-    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,9 @@ from lm.errors import InputError
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of text that are done, and all there are."""
+
+_PREPARED = re.compile(r"(train|validation)-\w+\.npy|" + "|".join(map(re.escape, (shards.MANIFEST, FILE_NAME))))
+"""What a folder of prepared tokens holds."""
 
 _BATCHES_AHEAD = 2  # one batch is encoded while the tokens of the other are copied and written
 
@@ -85,12 +89,12 @@ def prepare(
     existing = _existing(folder)
     if existing and existing.key == key:
         return Prepared(folder, existing, reused=True)
-    if (folder / shards.MANIFEST).exists():
-        if not force:
-            raise InputError(f"{folder}: holds other tokens already; choose another folder, or --force")
-    elif folder.exists() and any(folder.iterdir()):
+    present = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if present and not (shards.MANIFEST in present and all(map(_PREPARED.fullmatch, present))):
         raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")
-    remove_abandoned(folder.absolute().parent, folder.absolute().name)
+    if present and not force:
+        raise InputError(f"{folder}: holds other tokens already; choose another folder, or --force")
+    remove_abandoned(folder.resolve().parent, folder.resolve().name)
     manifest = _write(corpus, tokenizer, folder, config=config, key=key, progress=progress)
     return Prepared(folder, manifest, reused=False)
 
@@ -144,7 +148,7 @@ def _write(
     corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, config: DataConfig, key: str, progress: Progress | None
 ) -> Manifest:
     """Write all files into a folder beside the final one, which then takes its place."""
-    place = folder.absolute()
+    place = folder.resolve()  # so that a link stays one
     with partial_folder(place) as partial:
         repeated: Repetition | None = None
         dtype = token_dtype(tokenizer.vocab_size)
@@ -166,6 +170,7 @@ def _write(
             validation_sources=_records(corpus.validation_sources),
             splits=splits,
             repetition=repeated,
+            field=config.field,
         )
         _check(manifest, corpus)
         tokenizer.save(partial / FILE_NAME)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lm import options
-from lm.config import FORMAT_VERSION
+from lm.config import FORMAT_VERSION, DataConfig
 from lm.data.array_writer import ArrayWriter
 from lm.errors import InputError, UsageError
 
@@ -85,6 +85,7 @@ class Manifest:
         splits: what "train" and "validation" hold.
         supervised: whether they are examples to learn from (see `example_store`).
         repetition: what of the text is there more than once; None for examples, and where it was not looked for.
+        field: what held the text in JSON Lines.
     """
 
     key: str
@@ -98,6 +99,14 @@ class Manifest:
     splits: dict[str, SplitRecord]
     supervised: bool = False
     repetition: Repetition | None = None
+    field: str = DataConfig.field
+
+    @property
+    def data(self) -> DataConfig:
+        """How the corpus became tokens, as the options say it."""
+        return DataConfig(
+            validation=self.validation, separator=self.separator, field=self.field, supervised=self.supervised
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the format's version in front."""
@@ -114,8 +123,8 @@ class Manifest:
             for key in ("sources", "validation_sources"):
                 fields[key] = tuple(options.build(SourceRecord, record, where=where) for record in fields[key])
             fields["splits"] = {
-                name: SplitRecord(**{**record, "shards": tuple(record["shards"])})
-                for name, record in fields["splits"].items()
+                name: SplitRecord(**{**fields["splits"][name], "shards": tuple(fields["splits"][name]["shards"])})
+                for name in SPLITS
             }
             if (repetition := fields.get("repetition")) is not None:
                 fields["repetition"] = options.build(Repetition, repetition, where=where)
@@ -151,7 +160,7 @@ def _open_shard(path: Path, tokens: int) -> npt.NDArray[Any]:
         shard: npt.NDArray[Any] = np.load(path, mmap_mode="r")
         if shard.shape == (tokens,):
             return shard
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         pass
     raise InputError(f"{path}: missing or damaged; prepare the corpus again")
 

@@ -14,6 +14,7 @@ from lm.data.character_table import ANY_CHARACTER
 from lm.data.spelling import byte_alphabet
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
+from lm.options import check_text
 
 SAMPLE_BYTES = 128_000_000
 """BPE is trained on at most this much text, so that memory stays bounded however large the corpus is."""
@@ -72,6 +73,9 @@ def check(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknow
     """Raise UsageError if the settings contradict each other, before any text is read."""
     if "" in special_tokens:
         raise UsageError("a special token cannot be empty (--special)")
+    for token in special_tokens:
+        check_text(token, name="a special token", flag="--special")
+    check_text(unknown or "", name="the character for unknown ones", flag="--unknown")
     if unknown is not None and config.kind != "char":
         raise UsageError(f"{config.kind} tokenizers know every text; only --kind char takes --unknown")
     if unknown is not None and len(unknown) != 1:

@@ -80,11 +80,15 @@ class WindowData:
     """Training data of a language model: windows of the training split, and the whole validation split in order."""
 
     def __init__(self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int) -> None:
-        """Batches of `rows` windows of `context` tokens; InputError if there is not one."""
+        """Batches of `rows` windows of `context` tokens; InputError if there is not one, or nothing to evaluate on."""
         if len(train) <= context:
             raise InputError(
                 f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
                 "add text, or use a shorter --context"
+            )
+        if len(validation) == 1:
+            raise InputError(
+                "the validation split has 1 token, which nothing before it predicts: hold out more text (--validation)"
             )
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
         self._order = WindowOrder(tokens=len(train), context=context, seed=seed)

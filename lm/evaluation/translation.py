@@ -20,6 +20,8 @@ from lm.errors import InputError
 
 Lines = Sequence[str]
 
+_FEWEST_RESAMPLES = 2  # that an interval can be made of
+
 
 @dataclass(frozen=True)
 class Score:
@@ -47,7 +49,8 @@ class Comparison:
     Attributes:
         first: the first system's score.
         second: the second's.
-        p_value: how often resampling alone makes so great a difference, if the two are alike; None where they are.
+        p_value: how often resampling alone makes so great a difference, if the two are alike; None where they are, and
+            without a bootstrap.
     """
 
     first: Score
@@ -85,7 +88,7 @@ def scores(hypotheses: Lines, references: Sequence[Lines], config: ScoringConfig
     """
     config = config or ScoringConfig()
     check_lines(hypotheses, references)
-    if config.resamples < 2:
+    if config.resamples < _FEWEST_RESAMPLES:
         return [_plain_score(metric, hypotheses, references) for metric in _metrics(config).values()]
     signatures, results = _tested([hypotheses], references, config)
     return [_score(metric, signature, results[metric][0]) for metric, signature in signatures.items()]
@@ -105,7 +108,7 @@ def compare(
         first: one translation a line.
         second: the other system's.
         references: one or more sets of reference translations, of as many lines.
-        config: as for `scores`; at least two resamples.
+        config: as for `scores`.
 
     Raises:
         InputError: the numbers of lines differ, or there are none.
@@ -113,6 +116,9 @@ def compare(
     config = config or ScoringConfig()
     for lines in (first, second):
         check_lines(lines, references)
+    if config.resamples < _FEWEST_RESAMPLES:
+        one, other = (scores(lines, references, config) for lines in (first, second))
+        return [Comparison(*pair, p_value=None) for pair in zip(one, other, strict=True)]
     signatures, results = _tested([first, second], references, config)
     return [_comparison(metric, signature, *results[metric]) for metric, signature in signatures.items()]
 
@@ -126,7 +132,7 @@ def _tested(
     interval that `corpus_score` makes fails on corpora so small that a resample has no match.
     """
     named: list[tuple[str, Lines]] = [(str(place), lines) for place, lines in enumerate(systems)]
-    test = PairedTest(named, _metrics(config), references, test_type="bs", n_samples=max(2, config.resamples))
+    test = PairedTest(named, _metrics(config), references, test_type="bs", n_samples=config.resamples)
     signatures, results = test()
     found = {metric: [one for one in results[metric] if isinstance(one, Result)] for metric in signatures}
     return {metric: str(signature) for metric, signature in signatures.items()}, found

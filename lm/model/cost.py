@@ -34,7 +34,7 @@ def _part(name: str) -> str:
     return next(part for part, word in reversed(_PARTS.items()) if word in name)
 
 
-def training_flops(config: ModelConfig, *, rows: int, length: int, source_length: int = 0) -> float:
+def training_flops(config: ModelConfig, *, rows: int, length: int, source_length: int = 0, passes: int = 1) -> float:
     """Arithmetic of training on a batch, padding included: three times the forward pass's.
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
@@ -46,6 +46,7 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
         rows: sequences.
         length: positions of each, in an encoder-decoder those of the target.
         source_length: positions that an encoder reads.
+        passes: how often the batch goes through the model; R-Drop takes two.
 
     Source: Kaplan et al. 2020, section 2.1.
     """
@@ -53,14 +54,14 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     d_model = config.d_model
     of_target = length * decoder + config.n_layers * d_model * length * (length + 2 * source_length)
     of_source = source_length * (encoder + memory) + 2 * config.n_encoder_layers * d_model * source_length**2
-    return 6.0 * rows * (of_target + of_source)
+    return 6.0 * passes * rows * (of_target + of_source)
 
 
-def training_flops_per_token(config: ModelConfig) -> float:
+def training_flops_per_token(config: ModelConfig, *, passes: int = 1) -> float:
     """Arithmetic of training on one target token, in sequences (and sources) as long as the context."""
     length = config.context_length
     source_length = length if config.is_encoder_decoder else 0
-    return training_flops(config, rows=1, length=length, source_length=source_length) / length
+    return training_flops(config, rows=1, length=length, source_length=source_length, passes=passes) / length
 
 
 @cache
@@ -80,11 +81,6 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
         else:
             decoder += parameter.numel()
     return encoder, decoder, memory
-
-
-def training_bytes(config: ModelConfig) -> int:
-    """Memory for weights, gradients and AdamW's two moments in float32; activations come on top."""
-    return 16 * sum(parameters_by_part(config).values())
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import platform
+import statistics
+import time
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lm.hardware import one_thread
+
 _LEAST_PRODUCTS = 1_000_000
+_ROWS, _INPUTS, _OUTPUTS, _TRIES = 128, 256, 512, 9
+_CLEARLY = 1.25
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """X weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
 
-    On CPUs that are not Intel's, MKL leaves half of the vector units idle, and oneDNN does not: 160 rows of 160 by
-    480 weights in float32, one thread of an AMD EPYC with AVX-512: MKL 101, oneDNN 201 GFLOP/s. They cross at about a
-    million multiplications. torch itself takes oneDNN for bfloat16 only.
+    torch takes MKL for float32, which on some CPUs leaves half of the vector units idle, as oneDNN does not: 160 rows
+    of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
+    Below a million multiplications neither is ahead by much.
     """
     if (
         weight.dtype is torch.float32
@@ -27,10 +32,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         and not torch.is_grad_enabled()
         and x.numel() * len(weight) >= _LEAST_PRODUCTS
         and not torch.is_autocast_enabled("cpu")
-        and _has_onednn_and_no_intel()
         and not torch.compiler.is_compiling()
+        and _onednn_is_faster()
     ):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return _by_onednn(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
@@ -42,10 +47,25 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
 @cache
-def _has_onednn_and_no_intel() -> bool:
-    if not torch.backends.mkldnn.is_available() or platform.machine() not in {"x86_64", "AMD64"}:
+def _onednn_is_faster() -> bool:
+    """Whether it clearly is on this machine: both multiply in turns, with one thread, since others may be at work."""
+    if not torch.backends.mkldnn.is_available():
         return False
-    described = Path("/proc/cpuinfo")
-    text = described.read_text(encoding="utf-8", errors="replace") if described.is_file() else platform.processor()
-    return "AuthenticAMD" in text
+    x, weight = torch.ones(_ROWS, _INPUTS), torch.ones(_OUTPUTS, _INPUTS)
+    try:
+        with one_thread():
+            rounds = [(_seconds(F.linear, x, weight), _seconds(_by_onednn, x, weight)) for _ in range(1 + _TRIES)]
+    except (AttributeError, RuntimeError):  # a torch without this operator, or one that does not know the processor
+        return False
+    return statistics.median(mkl / onednn for mkl, onednn in rounds[1:]) > _CLEARLY
+
+
+def _seconds(product: Callable[[Tensor, Tensor, None], Tensor], x: Tensor, weight: Tensor) -> float:
+    began = time.perf_counter()
+    product(x, weight, None)
+    return time.perf_counter() - began

@@ -38,7 +38,13 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
 
 
 def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, softcap: float = 0.0
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    places: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    softcap: float = 0.0,
 ) -> Tensor:
     """`cross_entropy(hidden @ weightᵀ, targets)`, a few rows at a time, its gradient on the way.
 
@@ -49,6 +55,8 @@ def linear_cross_entropy(
         hidden: (…, d_model).
         weight: (vocabulary, d_model).
         targets: (…) ids, IGNORED where none.
+        places: (some,) positions that have a target, in the order of `targets.flatten()`; to find them on a GPU would
+            be to wait for it.
         label_smoothing: see `cross_entropy`.
         softcap: see `Transformer.logits`; 0 leaves the logits alone.
 
@@ -56,12 +64,20 @@ def linear_cross_entropy(
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    targets = targets.flatten()
+    places = _places(targets) if places is None else places
     return _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, targets.flatten(), label_smoothing, softcap, dtype
+        hidden.flatten(0, -2), weight, targets, places, label_smoothing, softcap, dtype
     )
 
 
-def in_parts(loss: PartLoss, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+def _places(targets: Tensor) -> Tensor:
+    return (targets != IGNORED).nonzero()[:, 0]
+
+
+def in_parts(
+    loss: PartLoss, hidden: Tensor, weight: Tensor, targets: Tensor, *, places: Tensor | None = None
+) -> Tensor:
     """The sum of a loss over all positions that have a target, of some positions at a time, its gradient on the way.
 
     Memory does not grow with positions × vocabulary, as in `linear_cross_entropy`, and autograd does the rest.
@@ -71,8 +87,10 @@ def in_parts(loss: PartLoss, hidden: Tensor, weight: Tensor, targets: Tensor) ->
         hidden: (passes, positions, d_model).
         weight: (vocabulary, d_model).
         targets: (positions,) ids, IGNORED where none.
+        places: see `linear_cross_entropy`.
     """
-    total: Tensor = _InParts.apply(loss, hidden, weight, targets)  # type: ignore[no-untyped-call]
+    places = _places(targets) if places is None else places
+    total: Tensor = _InParts.apply(loss, hidden, weight, targets, places)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -80,8 +98,14 @@ class _InParts(torch.autograd.Function):
     """As `_LinearCrossEntropy`, but each part is differentiated by autograd."""
 
     @staticmethod
-    def forward(ctx: Any, loss: PartLoss, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:  # noqa: ANN401
-        places = (targets != IGNORED).nonzero()[:, 0]
+    def forward(  # noqa: PLR0917 (apply takes no keywords)
+        ctx: Any,  # noqa: ANN401 (torch's own)
+        loss: PartLoss,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        places: Tensor,
+    ) -> Tensor:
         of_hidden, of_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
         total = torch.zeros((), device=hidden.device)
         with torch.enable_grad():
@@ -97,7 +121,7 @@ class _InParts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         (of_hidden, of_weight), ctx.gradients = ctx.gradients, None
-        return None, of_hidden.mul_(of_total), of_weight.mul_(of_total), None
+        return None, of_hidden.mul_(of_total), of_weight.mul_(of_total), None, None
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -109,11 +133,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
+        places: Tensor,
         smoothing: float,
         softcap: float,
         dtype: torch.dtype,
     ) -> Tensor:
-        places = (targets != IGNORED).nonzero()[:, 0]
         inputs, wanted, matrix = hidden[places].to(dtype), targets[places, None], weight.to(dtype)
         wants_gradient = hidden.requires_grad or weight.requires_grad
         on_cpu = hidden.device.type == "cpu"
@@ -144,7 +168,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
         (of_hidden, of_weight), ctx.gradients = ctx.gradients, None
-        return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), None, None, None, None
+        return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), None, None, None, None, None
 
 
 def _surprisal_and_gradient(

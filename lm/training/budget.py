@@ -1,4 +1,4 @@
-"""A time instead of a number of steps: the clock of a run says when the decay of its learning rate has to begin."""
+"""A time instead of a number of steps: the clock of a run says when its learning rate falls, and when it is over."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from lm.training.schedules import steps_in_all
 
 _STEPS_LOOKED_BACK_ON = 100
 _TO_FINISH = 1.0  # seconds for the last checkpoint and the end of the process
+_OFF, _OFF_BY, _OFF_BY_STEPS = (
+    0.02,
+    0.5,
+    1.5,
+)  # share of a budget, seconds, steps: the end is moved if it is off by more
+_LONG, _SHARE_OF_LONG, _SHARE_OF_SHORT = 120.0, 0.1, 0.2
+
+
+def aside(budget: float) -> float:
+    """Seconds of a budget that getting ready, evaluating and saving may take together."""
+    return budget * (_SHARE_OF_LONG if budget >= _LONG else _SHARE_OF_SHORT)
 
 
 class Clock:
@@ -19,10 +30,12 @@ class Clock:
     All that happens between two steps counts: reading a batch, writing the journal, drawing the display.
     """
 
-    def __init__(self, left: float) -> None:
-        """With `left` seconds from now."""
+    def __init__(self, left: float, *, spent: float = 0.0) -> None:
+        """With `left` seconds from now, after so many that went into getting ready."""
         self._last = time.monotonic()
         self._deadline = self._last + left
+        self._whole = max(0.0, left) + spent
+        self._aside = aside(self._whole) - spent
         self._steps: deque[float] = deque(maxlen=_STEPS_LOOKED_BACK_ON)
         self._pauses: list[float] = []
 
@@ -38,20 +51,54 @@ class Clock:
         if is_plain:
             self._steps.append(seconds)
         elif self._steps:
-            self._pauses.append(seconds - statistics.median(self._steps))
+            self._pauses.append(max(0.0, seconds - statistics.median(self._steps)))
+
+    def has_time_to_pause(self) -> bool:
+        """Whether one more pause and the last one are within what may be spent on all that is not training."""
+        return sum(self._pauses) + 2 * self._a_pause <= self._aside or not self._pauses
 
     def steps_in_all(self, step: int, *, config: TrainingConfig) -> int | None:
         """How many steps there will be in all if the decay has to begin now, after `step`; None if there is time.
 
         Where it should have begun before, as after a step that took very long, there are only as many as fit.
         """
-        steps, pauses = steps_in_all(step, config=config), 1
-        if config.evaluate_every:
-            pauses += steps // config.evaluate_every - (step - 1) // config.evaluate_every
-        a_step = statistics.fmean(self._steps) if self._steps else 0.0
-        a_pause = statistics.fmean(self._pauses) if self._pauses else 0.0
-        for_steps = self.left - pauses * a_pause - _TO_FINISH
-        if for_steps > (steps - step) * a_step:
+        steps = steps_in_all(step, config=config)
+        if self._seconds_for(step, steps, config=config) < self.left:
             return None
-        fitting = max(1, int(for_steps / a_step)) if a_step else 1
-        return step + min(fitting, max(1, steps - step))
+        return min(max(step + 1, steps), self._fitting(step, steps, config=config))
+
+    def moved_end(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
+        """How many steps there should be in all, where a decay of `steps` is far from ending in time; else None."""
+        off = self._seconds_for(step, steps, config=config) - self.left
+        if (
+            step >= steps
+            or not self._steps
+            or abs(off) <= max(_OFF_BY, _OFF * self._whole, _OFF_BY_STEPS * self._a_step)
+        ):
+            return None
+        fitting = self._fitting(step, steps, config=config)
+        return fitting if fitting != steps else None
+
+    @property
+    def _a_step(self) -> float:
+        return statistics.fmean(self._steps) if self._steps else 0.0
+
+    @property
+    def _a_pause(self) -> float:
+        return statistics.fmean(self._pauses) if self._pauses else 0.0
+
+    def _seconds_for(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+        """What is still to come takes, if there are so many steps in all."""
+        return (steps - step) * self._a_step + self._for_pauses(step, steps, config=config)
+
+    def _for_pauses(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+        pauses = 1
+        if config.evaluate_every:
+            pauses += (steps - 1) // config.evaluate_every - step // config.evaluate_every
+        affordable = max(self._a_pause, self._aside - sum(self._pauses))
+        return min(pauses * self._a_pause, affordable) + _TO_FINISH
+
+    def _fitting(self, step: int, steps: int, *, config: TrainingConfig) -> int:
+        """As many steps in all as fit; one more at least."""
+        for_steps = self.left - self._for_pauses(step, steps, config=config)
+        return step + (max(1, int(for_steps / self._a_step)) if self._a_step else 1)

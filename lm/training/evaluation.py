@@ -22,7 +22,7 @@ from lm.evaluation.translation import bleu
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.training.events import Evaluation, Sample
 from lm.training.objective import summed_loss
-from lm.training.run import Run
+from lm.training.run import Run, diverged
 
 _SAMPLE_TOKENS = 60
 _SHOWN_TRANSLATIONS = 2
@@ -34,6 +34,9 @@ def report(run: Run) -> Iterator[Evaluation | Sample]:
     Yields:
         the evaluation, if there is a validation split, and what the model makes of its sample prompts; for
         translation, also of the first sentences of the split.
+
+    Raises:
+        TrainingError: the loss is no longer finite.
     """
     with _evaluating(run):
         if run.data.validation_bytes:
@@ -47,14 +50,18 @@ def report(run: Run) -> Iterator[Evaluation | Sample]:
 def _evaluating(run: Run) -> Iterator[None]:
     """While open, the model is in eval mode and has the weights that would be saved."""
     run.model.eval()
-    with run.average.in_place() if run.average else nullcontext():
-        yield
-    run.model.train()
+    try:
+        with run.average.in_place() if run.average else nullcontext():
+            yield
+    finally:
+        run.model.train()
 
 
 def _evaluate(run: Run) -> tuple[Evaluation, list[Sample]]:
     began = time.perf_counter()
     nats, predicted = validation_loss(run)
+    if not math.isfinite(nats):
+        raise diverged(run, f"the validation loss is {nats / predicted}")
     loss, (bleu, translated) = nats / predicted, _translations(run)
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes
     is_best = _note_best(run, loss, bleu)

@@ -12,6 +12,7 @@ from lm.checkpoint import TrainingState
 from lm.config import RunConfig
 from lm.errors import InputError
 from lm.model.cost import parameters_by_part
+from lm.training.journal import lines
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def runs(folder: Path) -> tuple[list[Summary], list[str]]:
                 found.append(summarise(path))
             except InputError as error:
                 damaged.append(str(error))
+            except OSError as error:
+                damaged.append(f"{error.filename or path}: {error.strerror}")
     return sorted(found, key=lambda summary: summary.changed), damaged
 
 
@@ -82,11 +85,11 @@ def curves(run: Path) -> dict[str, Curve]:
     for name in ("metrics.jsonl", "timings.jsonl"):
         if not (run / name).is_file():
             raise InputError(f"{run / name}: no such file; is {run} a run?")
-        for number, line in enumerate((run / name).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(lines(run / name), 1):
             try:
                 values = json.loads(line)
                 step = int(values.pop("step"))
-            except (ValueError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError):
                 raise InputError(f"{run / name}, line {number}: not an entry of a journal") from None
             for key, value in values.items():
                 if isinstance(value, (int, float)):

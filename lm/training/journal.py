@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+from lm import files
 from lm.training.events import Evaluation, Sample, Step
+
+_OF_STEPS = {"loss", "tokens_per_second"}
+"""Entries of optimizer steps have one of these; all others are of the evaluation after one."""
 
 
 class Journal:
@@ -37,22 +43,65 @@ class Journal:
         _append(self.metrics, metrics)
         _append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
 
-    def forget_after(self, step: int) -> None:
-        """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped."""
+    def forget_after(self, step: int, *, evaluation_due: bool = False) -> None:
+        """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped.
+
+        Each log is replaced at one stroke, and left alone where there is nothing to drop.
+
+        Args:
+            step: the last one to keep.
+            evaluation_due: whether its evaluation is still to come, so that none of it is kept.
+        """
+        for path in self._paths():
+            kept = _kept(path, step, evaluation_due=evaluation_due)
+            if kept.encode() != path.read_bytes():
+                files.replace_text(path, kept)
+
+    def set_aside(self) -> None:
+        """Keep the logs as they are now, until `settle`."""
+        for path in self._paths():
+            files.replace_text(_aside(path), _kept(path, math.inf))
+
+    def settle(self) -> None:
+        """Forget what was set aside."""
         for path in (self.metrics, self.timings):
-            if path.exists():
-                kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-                path.write_text("".join(line + "\n" for line in kept))
+            _aside(path).unlink(missing_ok=True)
+
+    def restore(self) -> None:
+        """Go back to what was set aside, if anything still is."""
+        for path in (self.metrics, self.timings):
+            with contextlib.suppress(FileNotFoundError):
+                _aside(path).replace(path)
+
+    def _paths(self) -> list[Path]:
+        return [path for path in (self.metrics, self.timings) if path.exists()]
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.before")
+
+
+def lines(path: Path) -> list[bytes]:
+    """The lines of a log. Without a line feed at its end, the last is torn or still being written, and left out."""
+    return path.read_bytes().split(b"\n")[:-1]  # text would be split at U+2028 too, which JSON leaves as it is
 
 
 def _append(path: Path, values: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
+    with files.naming(path), path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
-def _step_of(line: str) -> float:
-    """The step a line tells of; a line torn by a crash belongs to no step."""
+def _kept(path: Path, step: float, *, evaluation_due: bool = False) -> str:
+    """The lines of a log up to a step."""
+    return b"".join(line + b"\n" for line in lines(path) if _is_kept(line, step, evaluation_due)).decode()
+
+
+def _is_kept(line: bytes, step: float, evaluation_due: bool) -> bool:
+    """Whether a line tells of a step up to `step`; a line torn by a crash tells of none."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return float("inf")
+        entry = json.loads(line)
+        of_step = int(entry["step"])
+    except (ValueError, TypeError, KeyError):
+        return False
+    is_later_than_the_step = evaluation_due and not _OF_STEPS & entry.keys()
+    return of_step < step or (of_step == step and not is_later_than_the_step)

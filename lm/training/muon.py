@@ -31,6 +31,7 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         weight_decay: float = 0.0,
         momentum: float = 0.95,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         """For matrices of hidden layers, (outputs, inputs) each; several may stand in one parameter.
 
@@ -39,8 +40,10 @@ class Muon(torch.optim.Optimizer):
             lr: learning rate.
             weight_decay: share of the learning rate by which weights shrink.
             momentum: decay of the mean gradient.
+            dtype: of the products that orthogonalise an update; it need not be exact.
         """
         super().__init__(list(parameters), {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self._dtype = dtype
         self._rows = {parameter: list(rows) for parameter, rows in parameters.items()}
 
     @torch.no_grad()
@@ -54,7 +57,7 @@ class Muon(torch.optim.Optimizer):
                     for matrix in self._matrices(parameter):
                         by_shape.setdefault(matrix[0].shape, []).append(matrix)
             for matrices in by_shape.values():
-                _update(*map(list, zip(*matrices, strict=True)), group=group)
+                _update(*map(list, zip(*matrices, strict=True)), group=group, dtype=self._dtype)
 
     def _matrices(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Weights, gradient and momentum of each matrix in a parameter: parts of it, not copies."""
@@ -65,24 +68,31 @@ class Muon(torch.optim.Optimizer):
         return zip(*(tensor.split(self._rows[parameter]) for tensor in whole), strict=True)
 
 
-def _update(weights: list[Tensor], gradients: list[Tensor], momenta: list[Tensor], *, group: dict[str, Any]) -> None:
+def _update(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    momenta: list[Tensor],
+    *,
+    group: dict[str, Any],
+    dtype: torch.dtype,
+) -> None:
     """Update matrices of one shape."""
     torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
     ahead = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
     size = _RMS_OF_ADAMW * max(weights[0].shape) ** 0.5
-    updates = orthogonalised(ahead).to(weights[0].dtype)
+    updates = orthogonalised(ahead.to(dtype)).to(weights[0].dtype)
     torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
     torch._foreach_add_(weights, list(updates.unbind()), alpha=-group["lr"] * size)
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """(matrices, rows, columns) -> the same shape in bfloat16, each with singular values between about 0.7 and 1.2.
+    """(matrices, rows, columns) -> the same shape and type, each with singular values between about 0.7 and 1.2.
 
     Source: the Newton-Schulz iteration of Jordan et al. 2024.
     """
     a, b, c = _COEFFICIENTS
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = (matrices.mT if tall else matrices).bfloat16()
+    x = matrices.mT if tall else matrices
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_EPSILON)
     for _ in range(_ITERATIONS):
         gram = x @ x.mT

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm.config import IGNORED
 from lm.data.batches import Batch
 from lm.hardware import Hardware
 from lm.model.linear import linear
@@ -44,6 +45,7 @@ def summed_loss(
         r_drop: weight of `disagreement` between two passes of the batch; the surprisal is then their mean.
     """
     states = states or final_states(model)
+    places = _on_device(np.flatnonzero(batch.targets != IGNORED), hardware)
     if r_drop:
         batch = _twice(batch)
     targets = _on_device(batch.targets, hardware)
@@ -54,6 +56,7 @@ def summed_loss(
                 hidden,
                 model.output_weight,
                 targets,
+                places=places,
                 label_smoothing=label_smoothing,
                 softcap=model.config.softcap,
             )
@@ -64,7 +67,7 @@ def summed_loss(
             return surprisal + r_drop / 4 * disagreement(*logits)
 
         once = targets[: len(targets) // 2].flatten()
-        return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_weight, once)
+        return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_weight, once, places=places)
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

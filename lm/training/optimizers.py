@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lm.config import TrainingConfig
+from lm.config import ModelConfig, TrainingConfig
 from lm.model.attention import MultiHeadAttention
 from lm.model.block import Block, FeedForward
+from lm.model.transformer import build_model
 from lm.training.muon import Muon
 
 
-def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
+def make_optimizers(
+    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16
+) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices of the blocks, and AdamW for embeddings, output and vectors.
 
-    Matrices and embeddings are decayed, vectors (norms, biases) are not.
+    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`.
 
     Source: Loshchilov and Hutter 2019; what decays: Radford et al. 2018, section 4.1.
     """
@@ -35,7 +38,7 @@ def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opti
     )
     if not matrices:
         return [adamw]
-    return [adamw, Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay)]
+    return [adamw, Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype)]
 
 
 def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
@@ -49,6 +52,19 @@ def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
             elif isinstance(module, FeedForward):
                 found[module.up.weight] = module.projected
     return found
+
+
+def training_bytes(model: ModelConfig, config: TrainingConfig) -> int:
+    """Memory of float32 weights, their gradients, their average if there is one, and what the optimizers keep of each.
+
+    AdamW keeps the mean of a gradient and of its square, Muon a momentum. Activations come on top.
+    """
+    with torch.device("meta"):
+        built = build_model(model)
+    weights = sum(parameter.numel() for parameter in built.parameters())
+    of_muon = sum(parameter.numel() for parameter in inner_matrices(built)) if config.optimizer == "muon" else 0
+    copies = 2 + bool(config.ema)
+    return 4 * (copies * weights + 2 * (weights - of_muon) + of_muon)
 
 
 def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:

@@ -16,10 +16,13 @@ from lm.checkpoint import TrainingState
 from lm.config import LENGTHS, ModelConfig, Plan, RunConfig, TrainingConfig
 from lm.data.batches import TrainingData
 from lm.data.tokenizer import Tokenizer
-from lm.errors import InputError, UsageError
-from lm.hardware import Hardware, training_hardware
+from lm.errors import InputError, TrainingError, UsageError
+from lm.hardware import Hardware
+from lm.locks import LockFile
 from lm.model.transformer import build_model
 from lm.options import options
+from lm.training.ahead import Ahead
+from lm.training.arithmetic import training_hardware
 from lm.training.budget import Clock
 from lm.training.compiling import compiled
 from lm.training.data import data_files, data_key, open_data
@@ -27,14 +30,19 @@ from lm.training.journal import Journal
 from lm.training.moving_average import MovingAverage
 from lm.training.objective import final_states
 from lm.training.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
-from lm.training.schedules import steps_for
+from lm.training.schedules import learning_rate, steps_for
 
 _TRAINED = "trained."
 """In the optimizer's file, before the names of the weights that are trained while their average is the model."""
 
 
 class Run:
-    """A run in progress: model, optimizer, data and how far it has come. Made by `start` or `resume`."""
+    """A run in progress: model, optimizer, data and how far it has come. Made by `start` or `resume`.
+
+    Attributes:
+        other_branch: checkpoints later than the one gone on with, which go as soon as this run has saved its own.
+        lock: held from the start to the end of training.
+    """
 
     def __init__(
         self,
@@ -45,43 +53,87 @@ class Run:
         *,
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer | None,
+        lock: LockFile | None = None,
         spent: float = 0.0,
     ) -> None:
+        self.other_branch: list[Path] = []
+        self.lock = LockFile(folder / checkpoint.LOCK) if lock is None else lock
         self.folder, self.config, self.plan, self.state = folder, config, plan, state
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
-        self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
+        self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
         device = self.hardware.torch_device
         self.model = build_model(config.model, seed=config.training.seed).to(device)
         self.states = compiled(self.model, device) if config.training.compile else final_states(self.model)
-        self.optimizers = make_optimizers(self.model, config.training)
+        self.optimizers = make_optimizers(self.model, config.training, dtype=self.hardware.torch_optimizer_dtype)
         decay = config.training.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
-        self.data = open_data(Path(plan.data), config, steps=plan.steps)
-        self.clock = None if plan.deadline is None else Clock(plan.deadline - state.elapsed - spent)
+        self._open_data()
+        self.clock = None if plan.deadline is None else Clock(plan.deadline - state.elapsed - spent, spent=spent)
 
     @property
     def is_complete(self) -> bool:
         """Whether the last step has been taken."""
-        return self.clock is None and self.state.step >= self.plan.steps
+        return self.plan.deadline is None and self.state.step >= self.plan.steps
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        steps = self.plan.steps if self.plan.deadline is None else None
+        return learning_rate(self.state.step, config=self.config.training, steps=steps, falls_from=self.plan.falls_from)
 
     def settle_length(self) -> bool:
-        """Under a budget, make the number of steps final if the decay has to begin now; returns whether it does."""
+        """Under a budget, make the number of steps final if the decay has to begin now; returns whether it does.
+
+        In a decay that would end far too soon or too late, since the machine is busier than it was or less so, the end
+        is moved, and the learning rate falls from where it is.
+        """
         if self.clock is None:
             return False
-        steps = self.clock.steps_in_all(self.state.step, config=self.config.training)
+        step, training = self.state.step, self.config.training
+        if begins := self.plan.deadline is not None:
+            steps, share = self.clock.steps_in_all(step, config=training), 1.0
+        else:
+            steps = self.clock.moved_end(step, self.plan.steps, config=training)
+            share = self.rate / training.learning_rate if training.learning_rate else 1.0
         if steps is None:
             return False
-        self.plan, self.clock = dataclasses.replace(self.plan, steps=steps, deadline=None), None
-        self.config = dataclasses.replace(self.config, plan=self.plan)
-        self.data = open_data(Path(self.plan.data), self.config, steps=steps)  # BPE dropout ends after a share of them
+        self._settle(dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share))
+        return begins
+
+    def _open_data(self) -> None:
+        """As the plan says: how many steps there are says when BPE dropout ends."""
+        self.data = open_data(Path(self.plan.data), self.config, steps=self.plan.steps)
+        self.ahead = Ahead(self.data) if self.plan.device == "cuda" else None
+
+    def _settle(self, plan: Plan) -> None:
+        self.plan = plan
+        self.config = dataclasses.replace(self.config, plan=plan)
+        self._open_data()
         files.write_json(self.folder / checkpoint.CONFIG, self.config.to_dict())
-        return True
 
     @property
     def epoch(self) -> float:
         """Passes over the training split so far."""
         return self.state.samples / self.data.samples
+
+
+def claim(lock: LockFile) -> None:
+    """Keep other processes from training a run until its lock is released; InputError if one is at it already."""
+    try:
+        lock.acquire()
+    except BlockingIOError:
+        raise InputError(
+            f"{lock.path.parent}: another process is training this run; wait for it to end, or choose another -o"
+        ) from None
+
+
+def refuse_trained(folder: Path) -> None:
+    """InputError if another process trains in a folder just now; `start` says so too, but only when all is prepared."""
+    lock = LockFile(folder / checkpoint.LOCK)
+    if lock.path.exists():
+        claim(lock)
+        lock.release()
 
 
 def start(
@@ -94,11 +146,12 @@ def start(
     weights: Mapping[str, Tensor] | None = None,
     spent: float = 0.0,
     pace: float = 1.0,
+    hardware: Hardware | None = None,
 ) -> Run:
     """A new run in a folder of its own, its plan written down.
 
     Args:
-        folder: to be made; InputError if it holds a run already.
+        folder: to be made; InputError if it holds a run already or another process is about to make one there.
         config: what to train; the vocabulary size is taken from the tokenizer.
         tokenizer: that made the data; of the targets, where sources have their own.
         data: folder of the prepared data.
@@ -106,6 +159,7 @@ def start(
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
         spent: seconds of a budget that are gone already.
         pace: seconds that a step takes, about; for a budget.
+        hardware: what to train on, where that was measured already.
     """
     checkpoint.refuse_existing(folder)
     model = dataclasses.replace(
@@ -114,12 +168,12 @@ def start(
         source_vocab_size=None if source_tokenizer is None else source_tokenizer.vocab_size,
     )
     config = dataclasses.replace(config, model=model)
-    hardware = training_hardware(config.hardware, d_model=config.model.d_model)
+    opened = open_data(data, config)
+    if hardware is None:
+        hardware = training_hardware(config, next(opened.batch(0).split(config.training.micro_batch_size)))
     plan = Plan(
-        device=hardware.device,
-        dtype=hardware.dtype,
-        threads=hardware.threads,
-        steps=planned_steps(config.training, open_data(data, config), pace=pace, spent=spent),
+        **vars(hardware),
+        steps=planned_steps(config.training, opened, pace=pace, spent=spent),
         data=str(data.resolve()),
         data_key=data_key(data),
         deadline=None if config.training.budget is None else durations.seconds(config.training.budget),
@@ -130,9 +184,17 @@ def start(
     )
     if weights is not None:
         _load_weights(run, weights)
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / checkpoint.CONFIG, config.to_dict())
-    Journal(folder).forget_after(0)
+    claim(run.lock)
+    try:
+        checkpoint.refuse_existing(folder)  # again: another process may have been faster
+        checkpoint.remove_leftovers(folder)
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        files.write_json(folder / checkpoint.CONFIG, config.to_dict())
+        Journal(folder).settle()
+        Journal(folder).forget_after(0)
+    except BaseException:
+        run.lock.release()
+        raise
     return run
 
 
@@ -185,15 +247,48 @@ def resume(
     """Go on with a run from its last checkpoint (or the one given), as if it had never stopped.
 
     Args:
-        path: a run folder, or one of its checkpoints.
+        path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
         longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
         data: the shards, where they are no longer where the run's plan says.
         compiled: whether to compile the model, if not as before; losses differ by rounding then.
         spent: seconds that are gone already of what a run under a budget has left.
+
+    Raises:
+        InputError: there is no such run, it or its data are damaged, or another process is training it.
+        UsageError: it has finished, and no greater length is given.
     """
+    folder = _run_of(path)
+    lock = LockFile(folder / checkpoint.LOCK)
+    claim(lock)
+    try:
+        checkpoint.remove_leftovers(folder)
+        Journal(folder).restore()
+        found = checkpoint.find_checkpoint(path, which="last")
+        return _resumed(found, lock, longer=longer, data=data, compiled=compiled, spent=spent)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _run_of(path: Path) -> Path:
+    """The folder of the run that a path names, or a checkpoint of which it names; InputError if there is none."""
+    if (path / "checkpoints").is_dir():
+        return path
     found = checkpoint.find_checkpoint(path, which="last")
     if found.parent.name != "checkpoints":
         raise InputError(f"{path}: not in the checkpoints/ of a run; --resume takes a run or a checkpoint in one")
+    return found.parent.parent
+
+
+def _resumed(
+    found: Path,
+    lock: LockFile,
+    *,
+    longer: TrainingConfig | None,
+    data: Path | None,
+    compiled: bool | None,
+    spent: float,
+) -> Run:
     checkpoint.verify(found)
     config = checkpoint.load_config(found)
     if config.plan is None:
@@ -206,14 +301,14 @@ def resume(
         lengths = {name: getattr(longer, name) for name in LENGTHS}
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
         pace = state.seconds / max(1, state.step)
-        steps = planned_steps(config.training, open_data(Path(plan.data), config), pace=pace)
+        steps = planned_steps(config.training, open_data(Path(plan.data), config), pace=pace, spent=spent)
         deadline = None
         if longer.budget is not None:
             steps, deadline = state.step + steps, state.elapsed + durations.seconds(longer.budget)
-        plan = dataclasses.replace(plan, steps=steps, deadline=deadline)
+        plan = dataclasses.replace(plan, steps=steps, deadline=deadline, decay_step=None, decay_share=1.0)
     if compiled is not None:
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
-    if plan.deadline is None and state.step >= plan.steps:
+    if plan.deadline is None and state.step >= plan.steps and not state.evaluation_due:
         raise UsageError(f"{folder}: finished after {state.step} steps; give a larger --steps to train on")
     if state.finished and longer is None:
         ended = f"ended after {state.step} of {plan.steps} steps, when --patience ran out"
@@ -226,12 +321,28 @@ def resume(
         state,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
+        lock=lock,
         spent=spent,
     )
     _restore(run, load_file(found / checkpoint.MODEL), load_file(found / checkpoint.OPTIMIZER))
     files.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
-    Journal(folder).forget_after(state.step)
+    _branch(run)
+    Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
     return run
+
+
+def _branch(run: Run) -> None:
+    """Where a run goes on from an older checkpoint, note which ones belong to another branch from now on.
+
+    They stay until this branch has saved something, and so does the journal: a run that is killed before that has lost
+    nothing. Where the best so far is gone, this branch finds its own.
+    """
+    run.other_branch = checkpoint.later_than(run.folder, run.state.step)
+    if not run.other_branch:
+        return
+    Journal(run.folder).set_aside()
+    if run.state.best_step not in [checkpoint.step_of(folder) for folder in checkpoint.complete(run.folder)]:
+        run.state = dataclasses.replace(run.state, best_loss=None, best_bleu=None, best_step=None)
 
 
 def _restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
@@ -273,9 +384,23 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, sp
     return config.steps
 
 
+def diverged(run: Run, problem: str, *, step: int | None = None) -> TrainingError:
+    """What to raise when a quantity of a step, by default the one just taken, is no longer a number."""
+    return TrainingError(
+        f"{run.folder}: {problem} at step {run.state.step if step is None else step}; "
+        "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
+    )
+
+
 def save(run: Run, *, is_best: bool) -> Path:
-    """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder."""
+    """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder.
+
+    Raises:
+        TrainingError: a weight is no longer finite, which the loss of the next step would show too late.
+    """
     weights, optimizer = run.model.state_dict(), optimizer_tensors(run.optimizers, run.model)
+    if broken := next((name for name, value in weights.items() if not value.isfinite().all()), None):
+        raise diverged(run, f"{broken} is no longer finite")
     if run.clock is not None and run.plan.deadline is not None:
         run.state = dataclasses.replace(run.state, elapsed=run.plan.deadline - run.clock.left)
     if run.average is not None:
@@ -291,5 +416,9 @@ def save(run: Run, *, is_best: bool) -> Path:
         state=run.state,
         is_best=is_best,
     )
+    if run.other_branch:
+        Journal(run.folder).settle()
+        checkpoint.leave(run.folder, run.other_branch, best_step=run.state.best_step)
+        run.other_branch = []
     checkpoint.remove_old(run.folder, keep=run.config.training.keep)
     return folder

@@ -9,11 +9,14 @@ from lm.config import TrainingConfig
 _FIRST_BATCH = 0.25
 
 
-def learning_rate(step: int, *, config: TrainingConfig, steps: int | None) -> float:
+def learning_rate(
+    step: int, *, config: TrainingConfig, steps: int | None, falls_from: tuple[int, float] | None = None
+) -> float:
     """The learning rate of a step, counted from 0, in a run of `steps`, or of one that does not end yet.
 
     It rises linearly over the warm-up and then follows the schedule down to `final_learning_rate` of the peak
-    (inverse-sqrt and constant end where they end).
+    (inverse-sqrt and constant end where they end). Under a budget it falls linearly from where the clock said that it
+    has to: after so many steps, from that share of the peak.
 
     Source: cosine: Loshchilov and Hutter 2017; inverse-sqrt: Vaswani et al. 2017; wsd: Hu et al. 2024 (MiniCPM).
     """
@@ -21,8 +24,15 @@ def learning_rate(step: int, *, config: TrainingConfig, steps: int | None) -> fl
         return config.learning_rate * (step + 1) / (config.warmup_steps + 1)
     if steps is None:
         return config.learning_rate
+    if falls_from is not None:
+        return config.learning_rate * _falling(step, *falls_from, steps=steps, final=config.final_learning_rate)
     after, remaining = step - config.warmup_steps, max(1, steps - config.warmup_steps)
     return config.learning_rate * _share(config, after, remaining)
+
+
+def _falling(step: int, since: int, share: float, *, steps: int, final: float) -> float:
+    """A share of the peak that falls linearly, `since` a step, to `final` after all steps."""
+    return share - (share - final) * min(1.0, (step - since) / max(1, steps - since))
 
 
 def share_of_batch(step: int, *, config: TrainingConfig) -> float:

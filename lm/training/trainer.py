@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lm.data.batches import Batch
 from lm.errors import TrainingError
@@ -19,8 +19,8 @@ from lm.training.evaluation import report
 from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
-from lm.training.run import Run, save
-from lm.training.schedules import learning_rate, share_of_batch
+from lm.training.run import Run, claim, diverged, save
+from lm.training.schedules import share_of_batch
 
 
 def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
@@ -34,44 +34,72 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
         what happened, in order; it is in the run's journal by then.
 
     Raises:
-        TrainingError: the loss is no longer finite. Checkpoints stay as they are.
+        TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
+        InputError: another process is training this run, or a checkpoint cannot be saved.
     """
+    claim(run.lock)
+    try:
+        yield from _events(run, stop)
+    finally:
+        run.lock.release()
+
+
+def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     journal = Journal(run.folder)
+    if run.state.evaluation_due:
+        yield from _evaluated(run, journal)
+        yield Saved(run.state.step, save(run, is_best=run.state.best_step == run.state.step))
+        if run.state.finished and not run.is_complete:
+            yield Stopped(run.state.step, patience_ran_out=True)
+            return
+        if run.clock is not None:
+            run.clock.note(is_plain=False)
     while not run.is_complete:
         step = _step(run)
         journal.step(step, epoch=run.epoch)
         yield step
-        stopping, is_last, evaluated = stop(), run.is_complete, False
+        stopping, is_last = stop(), run.is_complete
         if decay_begins := run.settle_length():
             yield Decay(run.state.step, run.plan.steps)
-        is_best = out_of_patience = False
-        if is_last or (_due(run.config.training.evaluate_every, run.state.step) and not stopping):
-            for event in _evaluation(run):
-                journal.note(event)
-                yield event
-                is_best = is_best or (isinstance(event, Evaluation) and event.is_best)
-            out_of_patience = _out_of_patience(run)
-            evaluated = True
-        ends = is_last or stopping or out_of_patience
-        run.state = dataclasses.replace(run.state, finished=is_last or out_of_patience)
-        saved = ends or is_best or decay_begins or _checkpoint_due(run)
+        evaluation_due = is_last or _evaluation_due(run)
+        run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
+        evaluated = evaluation_due and (is_last or not stopping)
+        if evaluated:
+            yield from _evaluated(run, journal)
+        is_best = run.state.best_step == run.state.step
+        ends = stopping or run.state.finished
+        saved = ends or is_best or decay_begins or _checkpoint_due(run, evaluated=evaluated)
         if saved:
             yield Saved(run.state.step, save(run, is_best=is_best))
         if ends and not is_last:
-            yield Stopped(run.state.step, patience_ran_out=out_of_patience)
+            yield Stopped(run.state.step, patience_ran_out=run.state.finished)
             return
         if run.clock is not None:
             run.clock.note(is_plain=not evaluated and not saved)
+
+
+def _evaluated(run: Run, journal: Journal) -> Iterator[Evaluation | Sample]:
+    """Evaluate the run as it is and note what that brings; its state knows of it, and whether that was the last one."""
+    for event in _evaluation(run):
+        journal.note(event)
+        yield event
+    is_last = run.is_complete or _out_of_patience(run)
+    run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
 
 
 def _due(every: int, step: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _checkpoint_due(run: Run) -> bool:
-    training = run.config.training
-    every = training.evaluate_every if training.checkpoint_every is None else training.checkpoint_every
-    return _due(every, run.state.step)
+def _evaluation_due(run: Run) -> bool:
+    """Whether it is time to evaluate, and under a budget, whether there is time to."""
+    is_due = _due(run.config.training.evaluate_every, run.state.step)
+    return is_due and (run.clock is None or run.clock.has_time_to_pause())
+
+
+def _checkpoint_due(run: Run, *, evaluated: bool) -> bool:
+    every = run.config.training.checkpoint_every
+    return evaluated if every is None else _due(every, run.state.step)
 
 
 def _out_of_patience(run: Run) -> bool:
@@ -84,20 +112,18 @@ def _out_of_patience(run: Run) -> bool:
 def _step(run: Run) -> Step:
     began = time.perf_counter()
     config, state = run.config.training, run.state
-    rate = learning_rate(state.step, config=config, steps=run.plan.steps if run.clock is None else None)
+    rate = run.rate
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
     torch.manual_seed(_fold(config.seed, state.step))
-    batch = run.data.batch(state.samples, share=share_of_batch(state.step, config=config))
+    batch = _batch(run)
     tokens = batch.predicted
     with failures_in_a_line() if config.compile else nullcontext():
-        mean = _accumulate(run, batch) / tokens
-    norm = _clipped(run.model, config.clip)
+        total = _accumulate(run, batch)
+    total_nats, norm = torch.stack((total, _clipped(run.model, config.clip))).tolist()  # the one wait for a GPU
+    mean = total_nats / tokens
     if not math.isfinite(mean) or not math.isfinite(norm):
-        raise TrainingError(
-            f"{run.folder}: the loss is {mean} and the gradient's norm {norm} at step {state.step + 1}; "
-            "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
-        )
+        raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
     for optimizer in run.optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -115,7 +141,16 @@ def _step(run: Run) -> Step:
     return Step(run.state.step, mean, rate, norm, tokens, flops, seconds)
 
 
-def _accumulate(run: Run, batch: Batch) -> float:
+def _batch(run: Run) -> Batch:
+    """What the next step learns from."""
+    config, state = run.config.training, run.state
+    share, next_share = (share_of_batch(step, config=config) for step in (state.step, state.step + 1))
+    if run.ahead is None:
+        return run.data.batch(state.samples, share=share)
+    return run.ahead.batch(state.samples, share=share, next_share=next_share)
+
+
+def _accumulate(run: Run, batch: Batch) -> Tensor:
     """Gradients of the mean loss over all targets of a batch, in micro-batches; returns the summed nats."""
     total, predicted = torch.zeros((), device=run.hardware.torch_device), batch.predicted
     config = run.config.training
@@ -130,29 +165,32 @@ def _accumulate(run: Run, batch: Batch) -> float:
         )
         (nats / predicted).backward()
         total += nats.detach()
-    return float(total)
+    return total
 
 
-def _clipped(model: nn.Module, most: float) -> float:
+def _clipped(model: nn.Module, most: float) -> Tensor:
     """The norm of the gradients, which are scaled down to `most` if they are above it; 0 leaves them alone."""
     total = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    norm = float(total)
-    if 0 < most < norm < math.inf:  # torch's own way multiplies by 1 too, over all the memory of the gradients
+    # torch's own way multiplies by 1 too, over all the memory of the gradients; to ask a GPU would be to wait for it
+    if most > 0 and (total.is_cuda or most < float(total) < math.inf):
         nn.utils.clip_grads_with_norm_(model.parameters(), most, total)
-    return norm
+    return total
 
 
 def batch_flops(run: Run, batch: Batch) -> float:
     """Arithmetic of training on a batch."""
     rows, length = batch.inputs.shape
     source_length = 0 if batch.source is None else batch.source.shape[1]
-    return training_flops(run.config.model, rows=rows, length=length, source_length=source_length)
+    passes = run.config.training.passes
+    return training_flops(run.config.model, rows=rows, length=length, source_length=source_length, passes=passes)
 
 
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
-    """What evaluating brings; if it fails, what was trained is saved first."""
+    """What evaluating brings; if it fails, what was trained is saved first, unless it is that which is broken."""
     try:
         yield from report(run)
+    except TrainingError:
+        raise
     except Exception:
         save(run, is_best=False)
         raise

@@ -13,12 +13,11 @@ import statistics
 
 import torch
 
-from lm.benchmark.timing import timed
 from lm.config import ModelConfig, SamplingConfig
 from lm.decoding.generate import Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
-from lm.hardware import Hardware
+from lm.hardware import Hardware, timed
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.model import hugging_face
 

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 from lm.benchmark import hugging_face
-from lm.benchmark.timing import Timed, alternate, timed
+from lm.benchmark.timing import Timed, alternate
 from lm.benchmark.training import random_run, training_step
 from lm.config import RunConfig
 from lm.data.batches import Batch
-from lm.hardware import Hardware, peak_memory
+from lm.hardware import Hardware, peak_memory, timed
 from lm.model.cost import training_flops
 from lm.model.linear import linear
 from lm.presets import resolve

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import sys
 
@@ -15,7 +14,6 @@ from cli.display import (
     count,
     duration,
     fact,
-    json_line,
     paragraph,
     perplexity,
     quantity,
@@ -86,13 +84,6 @@ def test_a_table_in_a_pipe_is_plain_and_aligned(capsys):
 def test_wide_characters_take_two_places_in_a_table(capsys):
     table(("이름", "number", "note"), [("한국어.txt", "5", "x"), ("a", "1,234", "고양이")])
     assert capsys.readouterr().out == "이름        number  note\n한국어.txt       5  x\na            1,234  고양이\n"
-
-
-def test_json_is_one_line_to_every_reader():
-    values = {"text": "".join(map(chr, range(0xD800)))}
-    assert len(json_line(values).splitlines()) == 1
-    assert json.loads(json_line(values)) == values
-    assert "고양이" in json_line("고양이")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

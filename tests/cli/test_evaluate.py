@@ -79,6 +79,18 @@ def test_two_systems_are_compared(succeed, translation_run):
     assert text.splitlines()[-1].startswith(f"{translation_run} is better than worse.de by ")
 
 
+def test_without_resamples_a_comparison_tests_nothing(succeed):
+    flags = ["--hypotheses", "test.de", "--target", "test.de", "--versus", "worse.de", "--resamples", "0"]
+    report = json.loads(succeed(*flags, "--json"))
+    assert report["first"]["scores"]["BLEU"]["value"] == pytest.approx(100)
+    assert set(report["p_value"].values()) == {None}
+    assert {report[one]["scores"]["BLEU"]["mean"] for one in ("first", "second")} == {None}
+    text = succeed(*flags)
+    assert "±" not in text
+    assert "bootstrap" not in text
+    assert text.splitlines()[-1].startswith("test.de is ahead of worse.de by ")
+
+
 def test_a_run_can_be_compared_with_a_run_or_a_file(succeed, translation_run):
     flags = ["--source", "test.en", "--target", "test.de"]
     report = json.loads(succeed("--hypotheses", "worse.de", *flags, "--versus", translation_run, "--json"))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.metadata import version
+from pathlib import Path
 
+import pytest
 import torch
 
 from cli.main import run
 from lm.config import HardwareConfig
 from lm.hardware import inference_hardware
+from tests.cli.small_runs import make_run
 
 
 def test_the_version_says_with_which_torch_and_on_what(capsys):
@@ -18,3 +24,16 @@ def test_the_version_says_with_which_torch_and_on_what(capsys):
     assert said.startswith(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}")
     threads = inference_hardware(HardwareConfig()).threads
     assert said.endswith(f", {threads} threads)\n" if threads > 1 else ", 1 thread)\n")
+
+
+@pytest.mark.parametrize("arguments", [["train", "-"], ["perplexity", "run"], ["tokenizer", "encode", "run"]])
+def test_a_closed_stdin_is_an_empty_one(tmp_path, arguments):
+    make_run(tmp_path / "run")
+    command = f'exec "$@" <&- > "{tmp_path}/out" 2> "{tmp_path}/err"'
+    code = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-m", "cli.main", *arguments],
+        cwd=tmp_path, check=False, timeout=120, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    ).returncode  # fmt: skip
+    said = (tmp_path / "err").read_text()
+    assert "Traceback" not in said
+    assert code == (0 if arguments[0] == "tokenizer" else 1)

@@ -53,6 +53,7 @@ def test_line_n_out_is_the_translation_of_line_n_in(translate, tmp_path):
     (tmp_path / "a").write_text("\n".join(sources[:4]) + "\n")
     (tmp_path / "b").write_text("\n".join(sources[4:]))
     assert translate(tmp_path / "a", tmp_path / "b")[1] == [source.strip() for source in sources]
+    assert translate("-", tmp_path / "b", text="\n".join(sources[:4]))[1] == [source.strip() for source in sources]
     code, out, _ = translate("-o", tmp_path / "out", text=text)
     assert (code, out) == (0, [])
     assert (tmp_path / "out").read_text().split("\n") == [*(source.strip() for source in sources), ""]

@@ -16,6 +16,7 @@ from lm.data import tokenizer_training
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
+from tests.lm.full_disk import full_disk
 
 CPU = Hardware("cpu", "float32", 2)
 
@@ -25,11 +26,11 @@ def save(tmp_path):
     config = RunConfig(model=ModelConfig(vocab_size=257, d_model=16, n_layers=1, n_heads=2, context_length=8))
     tokenizer = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
 
-    def save(step: int, *, is_best: bool = False):
+    def save(step: int, *, is_best: bool = False, moments: int = 3):
         model = build_model(config.model, seed=step).state_dict()
-        moments = {"embedding.tokens.weight.exp_avg": torch.ones(3)}
+        optimizer = {"embedding.tokens.weight.exp_avg": torch.ones(moments)}
         return save_checkpoint(
-            tmp_path, config=config, tokenizer=tokenizer, model=model, optimizer=moments,
+            tmp_path, config=config, tokenizer=tokenizer, model=model, optimizer=optimizer,
             state=TrainingState(step=step, best_loss=1.5), is_best=is_best,
         )  # fmt: skip
 
@@ -116,11 +117,70 @@ def test_a_failed_save_loses_nothing(save, tmp_path, failing, monkeypatch):
         monkeypatch.setattr(owner, name, fail)
         try:
             save(12)
-        except OSError:
+        except InputError as error:
+            said = str(error)
+            assert "cannot be saved (No space left on device); earlier checkpoints are untouched" in said
+            assert not list((tmp_path / "checkpoints").glob(".*"))
             assert load_model(tmp_path, CPU, which="last").folder.name in ("step-3", "step-12")
         else:
             assert fails_at > 0
             break
+
+
+@pytest.mark.parametrize("room", [100, 9_000, 1_000_000])
+def test_a_full_disk_is_told_of_in_a_line_and_nothing_is_left_behind(save, tmp_path, room):
+    """Whether the settings, the weights or the moments of the optimizer are what it has no room for."""
+    save(3)
+    with full_disk(after=room), pytest.raises(InputError, match="step-12: cannot be saved .*[Ff]ile too large"):
+        save(12, moments=room)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-3"]
+    assert load_model(tmp_path, CPU, which="last").folder.name == "step-3"
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next_save(save, tmp_path):
+    save(3)
+    shutil.copytree(tmp_path / "checkpoints" / "step-3", tmp_path / "checkpoints" / ".step-5.4321")
+    shutil.copytree(tmp_path / "checkpoints" / "step-3", tmp_path / "checkpoints" / ".step-1.removed")
+    (tmp_path / ".best.4321").write_text("step-")
+    (tmp_path / ".config.json.4321").write_text("{")
+    (tmp_path / ".notes").write_text("mine")
+    save(12)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-3", "step-12"}
+    assert {path.name for path in tmp_path.glob(".*")} == {".notes"}
+
+
+def test_a_checkpoint_that_is_replaced_is_never_lost(save, tmp_path):
+    """Where a process was killed after it had set the old one aside, that goes back to its place."""
+    old = save(3)
+    content, aside = (old / "model.safetensors").stat().st_ino, old.with_name(".step-3.replaced")
+    old.rename(aside)
+    checkpoint.remove_leftovers(tmp_path)
+    assert (find_checkpoint(tmp_path) / "model.safetensors").stat().st_ino == content
+    shutil.copytree(old, aside)
+    assert (save(3) / "model.safetensors").stat().st_ino != content
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-3"]
+
+
+def test_a_copy_beside_the_checkpoints_is_none_of_them(save, tmp_path):
+    shutil.copytree(save(20), tmp_path / "checkpoints" / "step-20-backup")
+    save(30)
+    assert [folder.name for folder in checkpoint.complete(tmp_path)] == ["step-20", "step-30"]
+    checkpoint.remove_old(tmp_path, keep=1)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-20-backup", "step-30"}
+    assert load_model(tmp_path / "checkpoints" / "step-20-backup", CPU).folder.name == "step-20-backup"
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"sha256": {}}', '{"sha256": []}', '{"sha256": {"config.json": ""}}'])
+def test_a_manifest_that_is_none(save, tmp_path, content):
+    (save(3) / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match="step-3/manifest.json: not the manifest of a checkpoint"):
+        load_model(tmp_path, CPU)
+
+
+def test_a_pointer_that_is_no_text_points_nowhere(save, tmp_path):
+    folder = save(3)
+    (tmp_path / "last").write_bytes(b"\xff\xfe")
+    assert find_checkpoint(tmp_path, which="last") == folder
 
 
 def test_a_half_written_checkpoint_is_none(save, tmp_path):
@@ -147,9 +207,63 @@ def test_a_folder_that_is_no_run(tmp_path, content, message):
         find_checkpoint(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"config.json": '{"architectures": ["GPT2LMHeadModel"]}', "model.safetensors": ""},
+        {"config.json": "{}", "checkpoints/": ""},
+        {"notes.txt": "mine"},
+        {"checkpoints/epoch=3.ckpt": ""},
+        {"checkpoints/": "", "metrics.jsonl": "", "figures/": ""},
+    ],
+)
+def test_a_folder_that_holds_other_things_is_no_place_for_a_run(tmp_path, content):
+    fill(tmp_path, content)
+    with pytest.raises(InputError, match=r"holds what is no run's \(.*\); choose an empty or a new folder \(-o\)"):
+        checkpoint.refuse_existing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {".lock": "", ".gitkeep": ""}, {"checkpoints/": ""}, {"checkpoints/": "", "metrics.jsonl": ""}]
+)
+def test_an_empty_folder_is_one(tmp_path, content):
+    fill(tmp_path, content)
+    checkpoint.refuse_existing(tmp_path)
+    checkpoint.refuse_existing(tmp_path / "new")
+
+
+def fill(folder, content):
+    for name, text in content.items():
+        if name.endswith("/"):
+            (folder / name).mkdir()
+        else:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+
+
 def test_a_newer_format_is_refused_by_name(save):
     folder = save(3)
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**values, "format_version": 99}))
     with pytest.raises(InputError, match="config.json: format version 99"):
         checkpoint.load_config(folder)
+
+
+def test_a_run_begins_with_nothing_behind_it():
+    begun = TrainingState()
+    assert (begun.step, begun.samples, begun.tokens, begun.flops, begun.seconds, begun.elapsed) == (0, 0, 0, 0, 0, 0)
+    assert begun.best_loss is begun.best_bleu is begun.best_step is None
+    assert begun.finished is False
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, disk):
+    files_of_it = {path.name for path in save(3).iterdir()}
+    disk.entries.clear()
+    save(12, is_best=True)
+    renamed = next(at for at, (what, name) in enumerate(disk.entries) if name.endswith("-> step-12"))
+    before, after = disk.entries[:renamed], disk.entries[renamed + 1 :]
+    unfinished = disk.entries[renamed][1].partition(" -> ")[0]
+    assert {name for what, name in before if what == "sync"} == files_of_it | {unfinished}
+    assert before[-2:] == [("sync", "manifest.json"), ("sync", unfinished)]
+    assert after[0] == ("sync", "checkpoints")
+    assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["last", "best"]

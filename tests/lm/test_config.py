@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
 from lm import options
-from lm.config import SECTIONS, DataConfig, ModelConfig, Plan, RunConfig, TrainingConfig
+from lm.config import (
+    SECTIONS,
+    AttentionConfig,
+    BeamConfig,
+    DataConfig,
+    ModelConfig,
+    PerplexityConfig,
+    Plan,
+    RunConfig,
+    SamplingConfig,
+    ScoringConfig,
+    TrainingConfig,
+    TranslationConfig,
+)
 from lm.errors import InputError, UsageError
 from lm.presets import PRESETS, named_by_depth, preset, read_toml, resolve
+
+PLAN = {"device": "cpu", "dtype": "float32", "threads": 1, "steps": 9, "data": "tokens", "data_key": "k"}
 
 
 @pytest.mark.parametrize("config", SECTIONS.values())
@@ -40,14 +56,35 @@ def test_no_two_sections_share_a_flag():
         (ModelConfig, {"dropout": 1.5}, "dropout must be at most 0.99, not 1.5"),
         (ModelConfig, {"source_vocab_size": 9}, "needs an encoder"),
         (TrainingConfig, {"steps": 5, "epochs": 1.0}, "only one of --steps, --epochs"),
-        (TrainingConfig, {"learning_rate": float("nan")}, "learning_rate must be at least 0, not nan"),
+        (TrainingConfig, {"learning_rate": float("nan")}, "learning_rate must be a finite number, not nan"),
         (TrainingConfig, {"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        (TrainingConfig, {"seed": 2**64}, "seed must be at most 18446744073709551615, not 18446744073709551616"),
         (DataConfig, {"validation": 3}, "validation must be a word"),
     ],
 )
 def test_a_wrong_value_is_named(config, values, message):
     with pytest.raises(UsageError, match=message):
         config(**values)
+
+
+CONFIGS = (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, ScoringConfig,
+           AttentionConfig)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_numbers_are_finite_and_texts_are_utf8(config):
+    for described in options.options(config):
+        if described.kind is float:
+            for value in (float("inf"), float("-inf"), float("nan"), 10**400):
+                with pytest.raises(UsageError, match=rf"{described.name} must be a finite number.*{described.flag}"):
+                    described.check(value)
+        elif described.kind in (str, tuple) and not described.choices and described.name != "validation":
+            with pytest.raises(UsageError, match=rf"{described.name} is not valid UTF-8: .*{described.flag}"):
+                described.check("caf\udce9" if described.kind is str else ["one", "caf\udce9"])
+
+
+def test_a_held_out_file_may_have_any_name():
+    assert DataConfig(validation="caf\udce9.txt").validation == "caf\udce9.txt"
 
 
 def test_unknown_keys_suggest_the_nearest():
@@ -64,6 +101,31 @@ def test_unknown_presets_suggest_the_nearest():
 def test_a_run_config_survives_json(name):
     config = dataclasses.replace(resolve(name), plan=Plan("cpu", "float32", 2, 10, "data", "key"))
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict())), where="config.json") == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training": []}, "config.json, training: must be names with values, not []"),
+        ({"model": 3}, "config.json, model: must be names with values, not 3"),
+        ({"model": {"vocab_size": "many"}}, "config.json, model: vocab_size must be a whole number, not 'many'"),
+        ({"plan": []}, "config.json, plan: must be names with values, not []"),
+        ({"plan": {**PLAN, "steps": None}}, "config.json, plan: steps must be a whole number, not None"),
+        ({"plan": {**PLAN, "steps": True}}, "config.json, plan: steps must be a whole number, not True"),
+        ({"plan": {**PLAN, "deadline": "soon"}}, "plan: deadline must be a number or nothing, not 'soon'"),
+    ],
+)
+def test_settings_of_another_kind_are_named(change, message):
+    values = {**RunConfig().to_dict(), **change}
+    with pytest.raises(UsageError, match=re.escape(message)):
+        RunConfig.from_dict(values, where="config.json")
+    with pytest.raises(UsageError, match="config.json: must be names with values, not 7"):
+        RunConfig.from_dict(7, where="config.json")
+
+
+def test_a_whole_number_is_a_number_too():
+    values = {**RunConfig().to_dict(), "plan": {**PLAN, "deadline": 60}}
+    assert RunConfig.from_dict(values, where="config.json").plan.deadline == 60
 
 
 def test_another_format_version_is_refused():

@@ -54,6 +54,20 @@ CASES = {
     "the mean of no run": (["average", "{0}/nowhere", "-o", "{0}/mean"], 1, "nowhere: no such run"),
     "examples that are text": (["train", "{0}/text.txt", "--supervised"], 1, "the JSON Lines (.jsonl) that --supervised reads"),
     "a folder with a run as text": (["train", "{0}", "--kind", "byte"], 1, "run: is a run, not a text"),
+    "an infinite length": (["train", "{0}/text.txt", "--epochs", "inf", *SMALL], 2, "epochs must be a finite number, not inf"),
+    "a separator that is not UTF-8": (["train", "{0}/text.txt", "--separator", "\udcff", *SMALL], 2, "separator is not valid UTF-8"),
+    "a stop string that is not UTF-8": (["generate", "{0}/run", "x", "--stop", "\udcff"], 2, "stop is not valid UTF-8"),
+    "a bias that is not UTF-8": (["generate", "{0}/run", "x", "--logit-bias", "\udcff=1"], 2, "logit_bias is not valid UTF-8"),
+    "a sample that is not UTF-8": (["train", "{0}/text.txt", "--sample", "\udcff", *SMALL], 2, "sample is not valid UTF-8"),
+    "encoding what is not UTF-8": (["tokenizer", "encode", "{0}/other.json", "\udcff"], 2, "TEXT is not valid UTF-8"),
+    "inspecting what is not UTF-8": (["tokenizer", "inspect", "{0}/other.json", "\udcff"], 2, "TEXT is not valid UTF-8"),
+    "a special token that is not UTF-8": (["tokenizer", "train", "{0}/text.txt", "-o", "{0}/x.json", "--special", "\udcff"], 2, "a special token is not valid UTF-8"),
+    "an unknown character that is not UTF-8": (["tokenizer", "train", "{0}/text.txt", "-o", "{0}/x.json", "--kind", "char", "--unknown", "\udcff"], 2, "is not valid UTF-8"),
+    "a prefix that is not UTF-8": (["translate", "{0}/run", "--prefix", "\udcff"], 2, "prefix is not valid UTF-8"),
+    "control characters in a name": (["train", "{0}/\x1b[31mnone.txt"], 1, "␛[31mnone.txt: no file matches"),
+    "control characters in a key": (["train", "{0}/keys.jsonl"], 1, "␛[31mkey�"),
+    "a run that is not called UTF-8": (["train", "{0}/text.txt", "-o", "{0}/\udcff", *SMALL], 1, "the name of a run must be valid UTF-8"),
+    "measuring speed for ever": (["bench", "--seconds", "inf"], 2, "--seconds must be a finite number"),
     "information on nothing": (["info", "{0}/nowhere"], 1, "nowhere: neither a run nor a preset"),
     "a preset almost": (["info", "gtp2"], 2, "did you mean 'gpt2'"),
 }  # fmt: skip
@@ -64,6 +78,7 @@ def files(place):
     (place / "binary.bin").write_bytes(b"\x7fELF\x00\x01\x02" * 100)
     (place / "latin1.txt").write_bytes("Caf\xe9 au lait\n".encode("latin-1") * 50)
     (place / "empty.txt").write_text("")
+    (place / "keys.jsonl").write_text('{"\\u001b[31mkey\\u009b": "some text"}\n')
     (place / "broken.toml").write_text("[model\n")
     (place / "short.txt").write_text("too short\n")
     assert run(["prepare", str(place / "text.txt"), "-o", str(place / "characters"), "--kind", "char"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
+from lm.config import ParallelConfig
+from lm.locks import LockFile
+from lm.options import options
 from tests.system.conftest import SMALL
 
 COMMANDS = ["demo", "train", "generate", "perplexity", "info", "prepare", "tokenizer",
@@ -47,6 +51,32 @@ def test_information_names_what_a_block_has_besides_the_usual(capsys):
     assert "QK-norm, value residual" in capsys.readouterr().out
     assert run(["info", "gpt2"]) == 0
     assert "QK-norm" not in capsys.readouterr().out
+
+
+def test_information_says_what_each_optimizer_keeps(capsys):
+    def facts(preset):
+        assert run(["info", preset]) == 0
+        return capsys.readouterr().out
+
+    assert "gradients and AdamW's two moments;" in facts("gpt2")
+    assert "gradients and Muon's momentum (matrices) or AdamW's two moments (the rest);" in facts("tiny")
+    assert "their average, gradients and Muon's" in facts("translation")
+
+
+def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
+    flags = ["--steps", "4", "--checkpoint-every", "2", *SMALL]
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *flags]) == 0
+    assert run(["average", str(tmp_path / "run"), "-o", str(tmp_path / "mean"), "--last", "2"]) == 0
+    capsys.readouterr()
+    assert run(["info", str(tmp_path / "mean")]) == 0
+    assert re.search(r"^trained +step 4: ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_two_passes_that_are_the_same_are_warned_of(place, capsys, tmp_path):
+    for dropout, warned in (("0", True), ("0.1", False)):
+        flags = ["--steps", "2", "--r-drop", "1", "--dropout", dropout, *SMALL]
+        assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / dropout), *flags]) == 0
+        assert ("two passes of R-Drop are the same" in capsys.readouterr().err) is warned
 
 
 def test_training_says_nothing_on_stdout_but_what_is_asked_for(place):
@@ -261,3 +291,97 @@ def test_many_passes_over_a_small_text_are_warned_of(place, capsys, tmp_path, fl
     command = ["train", str(place / "few.txt"), "-o", str(tmp_path / "run"), *SMALL, "--batch-size", "220", *flags]
     assert run(command) == 0
     assert ("times the same small text" in capsys.readouterr().err) is warned
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_before_anything_is_prepared(place, capsys, tmp_path):
+    lock = LockFile(tmp_path / "run" / ".lock")
+    lock.acquire()
+    capsys.readouterr()
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "3", *SMALL]) == 1
+    assert capsys.readouterr().err.startswith(f"lm: {tmp_path / 'run'}: another process is training this run; wait")
+    lock.release()
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "3", *SMALL]) == 0
+
+
+def test_going_on_from_an_older_checkpoint_says_which_ones_will_go(place, capsys, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "33"]) == 0
+    older = tmp_path / "run" / "checkpoints" / "step-30"
+    capsys.readouterr()
+    assert run(["train", "--resume", str(older), "--steps", "32"]) == 0
+    assert "step-33: of another branch from here on; removed once this one has saved" in capsys.readouterr().err
+    assert {path.name for path in older.parent.iterdir()} == {"step-30", "step-32"}
+
+
+def test_a_run_knows_how_its_prepared_tokens_were_made(place, capsys, tmp_path):
+    words = (place / "text.txt").read_text().split("\n")
+    (tmp_path / "text.txt").write_text("\n%%\n".join(words[:200]))
+    (tmp_path / "held.txt").write_text("\n%%\n".join(words[200:263]))
+    made_with = ["--separator", "%%", "--validation", str(tmp_path / "held.txt"), "--field", "body"]
+    tokens, shape = str(tmp_path / "tokens"), SMALL[:-2]
+    assert run(["prepare", str(tmp_path / "text.txt"), "-o", tokens, "--kind", "byte", *made_with]) == 0
+    for name, flags in (("silent", []), ("agreeing", made_with)):
+        assert run(["train", tokens, "-o", str(tmp_path / name), "--steps", "1", *shape, *flags]) == 0
+        data = json.loads((tmp_path / name / "config.json").read_text())["data"]
+        assert data == {"separator": "%%", "validation": made_with[3], "field": "body", "supervised": False}
+    capsys.readouterr()
+    assert run(["perplexity", str(tmp_path / "silent"), str(tmp_path / "held.txt"), "--per-token"]) == 0
+    documents = {json.loads(line)["document"] for line in capsys.readouterr().out.splitlines()}
+    assert len(documents) == 63
+
+
+@pytest.mark.parametrize("flags", [("--separator", "%%"), ("--validation", "0.2"), ("--field", "body")])
+def test_flags_that_contradict_prepared_tokens_are_refused(place, capsys, tmp_path, monkeypatch, flags):
+    tokens = str(tmp_path / "tokens")
+    assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--kind", "byte"]) == 0
+    capsys.readouterr()
+    assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", *SMALL[:-2], *flags]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"({flags[0]})" in said
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("LM_" + flags[0][2:].upper(), flags[1])  # of other corpora
+    assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", *SMALL[:-2]]) == 0
+
+
+_OF_PAIRS = {
+    "--bidirectional": (), "--source-language": ("en",), "--target-language": ("de",), "--source-field": ("a",),
+    "--target-field": ("b",), "--separate-vocabularies": (), "--max-length": ("99",), "--max-ratio": ("9",),
+    "--bpe-dropout": ("0.1",), "--bpe-dropout-until": ("0.5",), "--best-by": ("bleu",), "--bleu-sentences": ("5",),
+    "--validation-source": ("text.en", "--validation-target", "text.de"),
+}  # fmt: skip
+_OF_TEXT = {"--separator": ("%%",), "--field": ("body",), "--supervised": ()}
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    for language in ("en", "de"):
+        (tmp_path / f"text.{language}").write_text("".join(f"{number} {language}\n" for number in range(200)))
+    return ["--source", str(tmp_path / "text.en"), "--target", str(tmp_path / "text.de")]
+
+
+@pytest.mark.parametrize("flag", [*_OF_PAIRS, *_OF_TEXT])
+def test_flags_of_the_other_kind_of_corpus_are_refused(place, pairs, capsys, tmp_path, flag):
+    corpus = [str(place / "text.txt")] if flag in _OF_PAIRS else pairs
+    values = _OF_PAIRS[flag] if flag in _OF_PAIRS else _OF_TEXT[flag]
+    assert run(["train", *corpus, "-o", str(tmp_path / "run"), "--steps", "1", flag, *values]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"lm: {flag} is for {'pairs' if flag in _OF_PAIRS else 'text'}")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_setting_of_pairs_is_known_to_be_one():
+    assert {described.flag for described in options(ParallelConfig)} < set(_OF_PAIRS)
+
+
+def test_the_environment_may_speak_of_both_kinds_of_corpus(place, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("LM_BPE_DROPOUT", "0.1")
+    flags = ["--steps", "1", "--no-bidirectional", "--best-by", "loss", *SMALL]
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *flags]) == 0
+
+
+def test_validation_is_held_out_in_one_way(pairs, capsys):
+    held_out = ["--validation-source", pairs[1], "--validation-target", pairs[3], "--validation", "0.2"]
+    assert run(["train", *pairs, *held_out]) == 2
+    assert "what is held out?" in capsys.readouterr().err

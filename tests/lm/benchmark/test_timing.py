@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lm.benchmark.timing import alternate, timed
-from lm.hardware import Hardware
+from lm.benchmark.timing import alternate
+from lm.hardware import Hardware, timed
 
 
 def test_sides_take_turns_and_the_first_round_does_not_count():

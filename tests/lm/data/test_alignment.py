@@ -53,3 +53,11 @@ def test_a_replaced_character_has_its_own_bytes():
     tokenizer = tokenizer_training.train(["abc?"], TokenizerConfig(kind="char"), corpus_bytes=4, unknown="?").tokenizer
     found, _ = parts(tokenizer, "a한b☃?c")
     assert found == [b"a", "한".encode(), b"b", "☃".encode(), b"?", b"c"]
+
+
+def test_characters_have_as_many_bytes_as_in_utf_8():
+    """The first and the last of each length, between characters that the tokenizer knows."""
+    tokenizer = tokenizer_training.train(["ab?"], TokenizerConfig(kind="char"), corpus_bytes=3, unknown="?").tokenizer
+    edges = "\x7f\x80\u07ff\u0800\uffff\U00010000\U0010ffff"
+    found, _ = parts(tokenizer, "".join(f"a{edge}b" for edge in edges))
+    assert found == [part.encode() for edge in edges for part in ("a", edge, "b")]

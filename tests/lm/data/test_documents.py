@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -196,3 +197,22 @@ class TestResolve:
         (source,), (again,) = (documents.resolve([f"/dev/fd/{receiving}"]) for _ in range(2))
         os.close(receiving)
         assert read(source) == read(source) == read(again) == ["text"]
+
+
+def test_files_tell_how_much_text_they_hold_unless_they_hold_something_else(tmp_path: Path) -> None:
+    for name, text in (("a.txt", "abc"), ("b.txt", "ü"), ("c.jsonl", '{"text": "a"}')):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"abc"))
+    found = {name: documents.resolve([str(tmp_path / name)]) for name in ("a.txt", "b.txt", "c.jsonl", "d.txt.gz")}
+    assert documents.text_size([]) == 0
+    assert documents.text_size(found["a.txt"] + found["b.txt"]) == 5
+    assert documents.text_size(found["a.txt"] + found["c.jsonl"]) is None
+    assert documents.text_size(found["d.txt.gz"] + found["a.txt"]) is None
+
+
+def test_a_long_document_of_json_lines_comes_in_parts_of_which_the_first_starts_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(documents, "BLOCK_BYTES", 4)
+    (tmp_path / "a.jsonl").write_text('{"text": "abcdefghij"}\n{"text": "klmn"}\n{"text": "o"}\n')
+    (source,) = documents.resolve([str(tmp_path / "a.jsonl")])
+    found = [(fragment.text, fragment.starts_document) for fragment in documents.fragments(source, "---")]
+    assert found == [("abcd", True), ("efgh", False), ("ij", False), ("klmn", True), ("o", True)]

@@ -242,6 +242,9 @@ class TestPreparation:
         np.save(path, np.load(path)[:-1])
         with pytest.raises(InputError, match="train-examples.npy: missing or damaged"):
             open_examples(prepared.folder, "train")
+        path.write_bytes(b"")
+        with pytest.raises(InputError, match="train-examples.npy: missing or damaged"):
+            open_examples(prepared.folder, "train")
 
     def test_progress_reaches_all_text(self, tmp_path: Path) -> None:
         seen: list[tuple[int, int]] = []

@@ -3,6 +3,7 @@ import random
 
 import pytest
 
+from lm.data import lines as module
 from lm.data.lines import file_lines, lines
 from lm.errors import InputError
 
@@ -44,3 +45,16 @@ def test_files_may_be_compressed(tmp_path):
     assert list(file_lines(tmp_path / "a.txt.gz")) == ["one", "two"]
     with pytest.raises(InputError, match="no such file"):
         list(file_lines(tmp_path / "none"))
+
+
+def test_a_line_that_is_too_long_is_named(monkeypatch):
+    monkeypatch.setattr(module, "_LONGEST", 5)
+    assert list(lines([b"12345\n", b"123", b"45"], name="x")) == ["12345", "12345"]
+    for parts in ([b"a\n123", b"456"], [b"a\n123456"]):
+        with pytest.raises(InputError, match="x: line 2 is longer than"):
+            list(lines(parts, name="x"))
+
+
+def test_a_last_line_that_is_no_utf_8_is_named_too():
+    with pytest.raises(InputError, match="x: line 2 is not valid UTF-8 .at its byte 0."):
+        list(lines([b"one\n\xff"], name="x"))

@@ -278,3 +278,11 @@ def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch
         data(single, DROPPING)
     with pytest.raises(UsageError, match="no special token <2de>"):
         data(single, BOTH)
+
+
+def test_dropout_for_the_whole_of_a_run_goes_on_where_it_takes_longer(stored: StoredPairs) -> None:
+    whole = dataclasses.replace(DROPPING, bpe_dropout_until=1.0)
+    planned = data(stored, whole, steps=int(data(stored, DROPPING).steps_per_epoch))
+    unplanned = data(stored, dataclasses.replace(DROPPING, bpe_dropout_until=0.5))
+    for given in (planned, unplanned):
+        assert all(equal(*both) for both in zip(epoch(given, 3), epoch(data(stored, DROPPING), 3), strict=True))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -173,3 +174,18 @@ def test_what_cannot_be_prepared(tmp_path: Path) -> None:
     ).tokenizer
     with pytest.raises(InputError, match=r"train.de: line 2: .*'c'"):
         prepare_pairs(corpus(tmp_path, ["a", "b"], ["b", "c"]), chars, PLAIN)
+
+
+def test_all_is_on_the_disk_before_the_folder_has_its_name(tmp_path: Path, disk) -> None:
+    prepared = prepare_pairs(corpus(tmp_path, *lines(30), validation="0.1"), BYTES, PLAIN, source_tokenizer=BYTES)
+    name = prepared.folder.name
+    assert disk.synced_before(name) == {name} | {path.name for path in prepared.folder.iterdir()}
+
+
+def test_what_a_killed_process_began_in_the_cache_is_removed(tmp_path: Path, cache: Path) -> None:
+    abandoned = cache / "pairs" / ".0123.partial-4567"
+    abandoned.mkdir(parents=True)
+    os.utime(abandoned, (0, 0))
+    prepared = prepare_pairs(corpus(tmp_path, *lines(30)), BYTES, PLAIN)
+    assert prepared.folder.parent == abandoned.parent
+    assert not abandoned.exists()

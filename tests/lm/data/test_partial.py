@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.data.partial import partial_folder, remove_abandoned
+from lm.data.partial import partial_folder, put_in_place, remove_abandoned
 
 HOLD = """
 import sys, time, pathlib
@@ -70,3 +70,27 @@ def test_a_folder_that_was_renamed_stays_and_one_that_failed_goes(tmp_path: Path
     with pytest.raises(KeyboardInterrupt), partial_folder(tmp_path / "other"):
         raise KeyboardInterrupt
     assert names(tmp_path) == {"out"}
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path: Path, disk, there_before: bool) -> None:
+    folder = tmp_path / "there" / "out"
+    if there_before:
+        folder.mkdir(parents=True)
+        (folder / "old").touch()
+    with partial_folder(folder) as partial:
+        (partial / "new").touch()
+        put_in_place(partial, folder, is_there=lambda: False)
+    aside = [("rename", f"out -> {partial.name}-replaced")] if there_before else []
+    assert disk.entries == [("sync", partial.name), *aside, ("rename", f"{partial.name} -> out"), ("sync", "there")]
+    assert names(folder) == {"new"}
+    assert names(tmp_path / "there") == {"out"}
+
+
+def test_where_another_process_was_faster_its_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with partial_folder(tmp_path / "out") as partial:
+        (partial / "new").touch()
+        put_in_place(partial, tmp_path / "out", is_there=lambda: True)
+    assert names(tmp_path) == {"out"}
+    assert names(tmp_path / "out") == set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lm.data.permutation import permute
+from lm.data.permutation import mix, permute
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 1000, 4097])
@@ -23,3 +23,17 @@ def test_permute_scatters():
         assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.05
         assert abs(np.corrcoef(order, indices)[0, 1]) < 0.05
     assert abs(np.corrcoef(orders[0], orders[1])[0, 1]) < 0.05
+
+
+def test_mix_is_splitmix64():
+    """The first outputs of the reference implementation (Vigna's splitmix64.c) from the seeds 0 and 1234567."""
+    golden, outputs = 0x9E3779B97F4A7C15, [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    states = np.array([0, *(1234567 + index * golden for index in range(3))], dtype=np.object_) % 2**64
+    assert mix(states.astype(np.uint64)).tolist() == [0xE220A8397B1DCDAF, *outputs]
+
+
+def test_the_order_is_that_of_earlier_versions():
+    """Runs depend on it: one that another version has begun goes on with the same windows."""
+    indices, keys = np.arange(10, dtype=np.uint64), np.full(10, 7, np.uint64)
+    assert permute(indices, 10, keys).tolist() == [5, 1, 8, 6, 2, 7, 9, 4, 3, 0]
+    assert permute(indices[:5], 10**6, keys[:5]).tolist() == [22580, 187917, 696494, 47772, 85725]

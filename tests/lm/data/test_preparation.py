@@ -17,6 +17,7 @@ from lm.data.shards import SplitName, open_split
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
 from tests.lm.data.conftest import TEXT
+from tests.lm.full_disk import full_disk
 
 SEPARATOR = "<|endoftext|>"
 WHOLE = DataConfig(validation="0")
@@ -242,6 +243,31 @@ class TestReuse:
             prepare(sources(tmp_path, "some text"), byte_tokenizer(), WHOLE, out, force=True)
         assert (out / "thesis.tex").read_text() == "precious"
 
+    def test_a_checkpoint_is_something_else_too(self, tmp_path: Path) -> None:
+        """It has a manifest and a tokenizer, as prepared tokens have."""
+        out = tmp_path / "out"
+        out.mkdir()
+        for name in ("manifest.json", "tokenizer.json", "model.safetensors"):
+            (out / name).write_text("{}")
+        with pytest.raises(InputError, match="holds no prepared tokens"):
+            prepare(sources(tmp_path, "some text"), byte_tokenizer(), WHOLE, out, force=True)
+        (out / "model.safetensors").unlink()  # what is left may be damaged tokens, which --force replaces
+        assert not prepare(sources(tmp_path, "some text"), byte_tokenizer(), WHOLE, out, force=True).reused
+
+    def test_a_link_to_an_empty_folder_stays_one(self, tmp_path: Path) -> None:
+        (tmp_path / "there").mkdir()
+        (tmp_path / "out").symlink_to(tmp_path / "there")
+        prepare(sources(tmp_path, "some text"), byte_tokenizer(), WHOLE, tmp_path / "out")
+        assert (tmp_path / "out").is_symlink()
+        assert (tmp_path / "there" / "manifest.json").is_file()
+        assert not list(tmp_path.glob(".*"))
+
+    def test_a_full_disk_is_told_of_by_file_and_leaves_nothing(self, tmp_path: Path) -> None:
+        found, tokenizer = sources(tmp_path, "some text" * 1000), byte_tokenizer()
+        with full_disk(after=1000), pytest.raises(OSError, match=r"File too large: '.*train-00000\.npy'"):
+            prepare(found, tokenizer, WHOLE, tmp_path / "out")
+        assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
     def test_a_corpus_that_changes_on_the_way_is_noticed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found = sources(tmp_path, "some text")
         surveyed = corpus.survey(found, WHOLE)
@@ -271,3 +297,12 @@ class TestCache:
         assert cache.train_tokenizer(surveyed, TokenizerConfig(vocab_size=300)).sha256 == first.sha256
         with pytest.raises(TypeError):
             cache.train_tokenizer(surveyed, TokenizerConfig(vocab_size=301))
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_all_is_on_the_disk_before_the_folder_has_its_name(tmp_path: Path, disk, supervised: bool) -> None:
+    lines = (json.dumps({"text": str(number), "prompt": str(number), "completion": "b"}) for number in range(40))
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    found = documents.resolve([str(tmp_path / "corpus.jsonl")], supervised=supervised)
+    prepare(found, byte_tokenizer(), DataConfig(validation="0.1", supervised=supervised), tmp_path / "out")
+    assert disk.synced_before("out") == {"out"} | {path.name for path in (tmp_path / "out").iterdir()}

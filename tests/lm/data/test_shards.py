@@ -72,14 +72,14 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
         open_split(tmp_path, "train")
 
 
-@pytest.mark.parametrize("damage", ["missing", "short"])
+@pytest.mark.parametrize("damage", ["missing", "short", "empty"])
 def test_a_damaged_shard_is_named(damage: str, tmp_path: Path) -> None:
     write(tmp_path, np.arange(25))
     path = tmp_path / "train-00001.npy"
     if damage == "missing":
         path.unlink()
     else:
-        path.write_bytes(path.read_bytes()[:-1])
+        path.write_bytes(path.read_bytes()[:-1] if damage == "short" else b"")
     with pytest.raises(InputError, match=r"train-00001\.npy: missing or damaged; prepare the corpus again"):
         open_split(tmp_path, "train")
 
@@ -91,3 +91,11 @@ def test_a_damaged_manifest_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=r"manifest\.json"):
         open_split(tmp_path, "train")
+
+
+def test_a_manifest_without_a_split_is_named(tmp_path: Path) -> None:
+    values = write(tmp_path, np.arange(5)).to_dict()
+    del values["splits"]["validation"]
+    (tmp_path / "manifest.json").write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"manifest\.json: not a manifest of prepared tokens \('validation'\)"):
+        open_split(tmp_path, "validation")

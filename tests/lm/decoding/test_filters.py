@@ -177,3 +177,12 @@ def test_min_p_and_typical_keep_one_token_at_least_and_all_at_the_other_end():
     assert keep_min_p(logits, 0.0).equal(logits)
     assert keep_typical(logits, 0.0).isfinite().nonzero()[:, 1].tolist() == [0]  # 1.39 nats, expected are 1.21
     assert keep_typical(logits, 1.0).equal(logits)
+
+
+@pytest.mark.parametrize("keep", [keep_top_p, keep_typical])
+def test_a_mass_of_one_keeps_all_of_a_large_vocabulary(keep):
+    """The best ones reach 1 by rounding long before the last of them."""
+    logits = 5 * torch.randn(4, 50_000, generator=torch.Generator().manual_seed(0))
+    logits[0, 7] = 80.0
+    assert keep(logits, 1.0).equal(logits)
+    assert not keep(logits, 0.999999).equal(logits)

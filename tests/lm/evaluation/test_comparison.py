@@ -5,7 +5,7 @@ import pytest
 
 from lm.data import documents
 from lm.evaluation.comparison import Difference, aligned, compare
-from lm.evaluation.scoring import stretches
+from lm.evaluation.scoring import Stretch, stretches
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
 from tests.lm.evaluation.test_surprisal import stretch
 
@@ -135,3 +135,26 @@ def test_where_the_truth_is_known_it_is_found():
     assert abs(np.mean(scores)) < 4 / math.sqrt(200)
     assert 0.85 < np.std(scores) < 1.15
     assert 0.9 <= np.mean(np.abs(scores) < 1.96) <= 0.99
+
+
+def test_a_single_block_has_no_standard_error():
+    total = Difference()
+    assert (total.difference, total.standard_error, total.z) == (None, None, None)
+    total.add(segments=3, size=10, first=25.0, second=20.0)
+    assert (total.difference, total.standard_error, total.z) == (0.5, None, None)
+    total.add(segments=1, size=30, first=5.0, second=20.0)
+    assert total.difference == -0.25
+    assert total.standard_error == pytest.approx(math.sqrt(2 * (7.5**2 + 7.5**2)) / 40)
+    assert total.z == pytest.approx(-0.25 / (15 / 40))
+
+
+def test_tokens_that_end_where_a_stretch_of_both_models_does_are_not_lost():
+    """Each model's second stretch goes on with a token that ends where the first stretch did."""
+    ends, parts = [1, 2, 2, 4], []
+    for nats in ([1, 2, 4, 8], [16, 32, 64, 128]):
+        passage = stretch("abcd", ends, nats).passage
+        parts.append([Stretch(passage, 0, np.array(nats[:2], float)), Stretch(passage, 2, np.array(nats[2:], float))])
+    pairs = list(aligned(*parts))
+    assert np.concatenate([p.bytes for p in pairs]).tolist() == [1, 1, 2]
+    assert np.concatenate([p.first for p in pairs]).tolist() == [1, 6, 8]
+    assert np.concatenate([p.second for p in pairs]).tolist() == [16, 96, 128]

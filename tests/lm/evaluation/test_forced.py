@@ -9,7 +9,7 @@ import torch
 from lm.config import ModelConfig
 from lm.data.aligned import Pair
 from lm.errors import InputError, UsageError
-from lm.evaluation.forced import PairEncoder, direction, measure_pairs, score_pairs
+from lm.evaluation.forced import PairEncoder, _batches, direction, measure_pairs, score_pairs
 from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer
 
@@ -110,3 +110,19 @@ def test_learned_positions_end_and_numbers_are_numbers(tokenizer):
     broken.embedding.tokens.weight.data[:] = torch.nan
     with pytest.raises(InputError, match="test: line 1: the model's output is not a number"):
         list(measure_pairs(broken, encoder, PAIRS, name="test"))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batches"),
+    [
+        ([], []),
+        ([9], [[9]]),
+        ([3, 3, 3, 3], [[3, 3], [3, 3]]),
+        ([1, 2, 3, 4], [[1, 2], [3], [4]]),
+        ([6, 1], [[6], [1]]),
+    ],
+)
+def test_batches_hold_as_many_positions_as_they_may(lengths, batches):
+    """Six, padding included; a longer pair is one of its own."""
+    found = _batches(range(len(lengths)), lambda row: lengths[row], 6)
+    assert [[lengths[row] for row in batch] for batch in found] == batches

@@ -12,7 +12,7 @@ def library(request, monkeypatch):
     """Each of the two libraries, whatever the processor."""
     if request.param and not torch.backends.mkldnn.is_available():
         pytest.skip("torch without oneDNN")
-    monkeypatch.setattr(module, "_has_onednn_and_no_intel", lambda: request.param)
+    monkeypatch.setattr(module, "_onednn_is_faster", lambda: request.param)
 
 
 @pytest.mark.parametrize("size", SIZES)

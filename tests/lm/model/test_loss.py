@@ -119,3 +119,21 @@ def test_under_autocast_the_gradient_stays_near(softcap):
         gradients.append(torch.cat([part.grad.flatten() for part in inputs]))
     assert gradients[1].dtype is torch.float32
     assert F.cosine_similarity(*gradients, dim=0) > 0.999
+
+
+@pytest.mark.parametrize("frozen", ["weight", "hidden"])
+def test_what_is_frozen_leaves_the_other_gradient_alone(frozen):
+    torch.manual_seed(1)
+    hidden, weight, targets = torch.randn(11, 8), torch.randn(17, 8), torch.randint(0, 17, (11,))
+    found = []
+    for total in (
+        linear_cross_entropy,
+        lambda *inputs: F.cross_entropy(F.linear(*inputs[:2]), targets, reduction="sum"),
+    ):
+        inputs = [hidden.clone().requires_grad_(frozen != "hidden"), weight.clone().requires_grad_(frozen != "weight")]
+        total(*inputs, targets).backward()
+        found.append([part.grad for part in inputs])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours is None) == (theirs is None)
+        if theirs is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)

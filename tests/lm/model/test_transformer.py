@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -250,3 +251,43 @@ def test_a_block_needs_no_length_squared_memory_for_a_long_causal_sequence(monke
     model = build_model(small(n_layers=1, d_model=8, n_heads=1)).eval()
     with torch.inference_mode():
         assert model.hidden(ids(1, 4000)).shape == (1, 4000, 8)
+
+
+DEVIATIONS = {
+    "tokens.weight": 0.05,
+    "positions.weight": 0.05,
+    "attention.input.weight": 0.05,
+    "up.weight": 0.05,
+    "head.weight": 0.05,
+    "output.weight": 0.05 / math.sqrt(2 * 3),
+    "down.weight": 0.05 / math.sqrt(2 * 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "changed"),
+    [
+        ({}, {}),
+        ({"n_encoder_layers": 5}, {"output.weight": 0.05 / math.sqrt(10), "down.weight": 0.05 / math.sqrt(10)}),
+        ({"n_encoder_layers": 1}, {}),
+        ({"scale_embeddings": True}, {"tokens.weight": 1 / math.sqrt(128)}),
+        ({"zero_init": True}, {"output.weight": 0.0, "down.weight": 0.0, "head.weight": 0.0}),
+    ],
+)
+def test_matrices_start_with_the_deviations_of_the_papers(fields, changed):
+    """Sublayers' outputs at 1/√(2·layers) of the others', scaled embeddings at 1/√d_model; to 4 standard errors."""
+    config = ModelConfig(
+        vocab_size=300, context_length=64, d_model=128, n_layers=3, n_heads=4, init_std=0.05, positions="learned",
+        tie_embeddings=False, **fields,
+    )  # fmt: skip
+    found = {name: p.detach() for name, p in build_model(config).named_parameters() if p.ndim == 2}
+    for name, matrix in found.items():
+        (expected,) = (value for ending, value in (DEVIATIONS | changed).items() if name.endswith(ending))
+        tolerance = 4 / math.sqrt(2 * matrix.numel())
+        assert matrix.square().mean().sqrt().item() == pytest.approx(expected, rel=tolerance), name
+        assert abs(matrix.mean().item()) <= 4 * expected / math.sqrt(matrix.numel()), name
+
+
+def test_the_deviation_of_a_width_is_that_of_gpt_2_scaled():
+    assert ModelConfig(d_model=768).initial_std == pytest.approx(0.02)
+    assert ModelConfig(d_model=192).initial_std == pytest.approx(0.04)

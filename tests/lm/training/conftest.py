@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainingConfig
+from lm.config import DataConfig, HardwareConfig, ModelConfig, RunConfig, TokenizerConfig, TrainingConfig
 from lm.data import documents, preparation, tokenizer_training
 from lm.data.tokenizer import Tokenizer
 from lm.training.run import Run, start
+
+SAME_EVERYWHERE = HardwareConfig(dtype="float32", threads=1)
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    """For `train`: true once so many steps have been taken."""
+    taken = iter(range(1, 1_000_000))
+    return lambda: next(taken) >= steps
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +48,7 @@ def make_run(tmp_path, shards, byte_tokenizer):
     def make(name: str = "run", *, model: dict | None = None, **training: object) -> Run:
         shape = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, **(model or {})}
         settings = {"batch_size": 6, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **training}
-        config = RunConfig(model=ModelConfig(**shape), training=TrainingConfig(**settings))
+        config = RunConfig(ModelConfig(**shape), training=TrainingConfig(**settings), hardware=SAME_EVERYWHERE)
         return start(tmp_path / name, config, byte_tokenizer, shards)
 
     return make

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 
 from lm.config import ModelConfig
@@ -62,3 +65,35 @@ def test_singular_values_come_near_one():
     values = torch.linalg.svdvals(orthogonalised(torch.randn(3, 60, 20) * 7).float())
     assert values.min() > 0.4
     assert values.max() < 1.4
+
+
+def updated(weight, gradients, *, rows, lr=0.02, weight_decay=0.1, momentum=0.95):
+    """What Muon makes of a parameter, in a float64 loop straight from the papers."""
+    weight, mean = weight.double(), torch.zeros_like(weight, dtype=torch.float64)
+    for gradient in gradients:
+        mean = momentum * mean + (1 - momentum) * gradient.double()
+        ahead = momentum * mean + (1 - momentum) * gradient.double()
+        updates = []
+        for part in ahead.split(rows):
+            x = part / part.norm()
+            for _ in range(5):
+                gram = x @ x.T
+                x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+            updates.append(0.2 * math.sqrt(max(part.shape)) * x)
+        weight = (1 - lr * weight_decay) * weight - lr * torch.cat(updates)
+    return weight
+
+
+@pytest.mark.parametrize("rows", [[40], [24, 8, 8], [12, 28]])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_update_is_that_of_a_loop_in_float64(rows, steps):
+    """Relative to the update itself: the rounding of bfloat16 is about 1% of it, another iteration 10% or more."""
+    torch.manual_seed(0)
+    start, gradients = torch.randn(40, 16), list(torch.randn(steps, 40, 16))
+    ours = start.clone().requires_grad_()
+    optimizer = Muon({ours: rows}, lr=0.02, weight_decay=0.1)
+    for gradient in gradients:
+        ours.grad = gradient.clone()
+        optimizer.step()
+    expected = updated(start, gradients, rows=rows) - start
+    assert (ours.detach() - start - expected).norm() < 0.03 * expected.norm()

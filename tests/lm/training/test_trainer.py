@@ -10,23 +10,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm import checkpoint
+from lm import checkpoint, files
 from lm.config import TrainingConfig
 from lm.data.shards import open_split
 from lm.errors import InputError, TrainingError, UsageError
+from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
+from lm.training.history import curves
 from lm.training.objective import disagreement
-from lm.training.optimizers import make_optimizers
+from lm.training.optimizers import make_optimizers, training_bytes
 from lm.training.run import planned_steps, resume, start
-from lm.training.schedules import learning_rate
+from lm.training.schedules import learning_rate, share_of_batch
 from lm.training.trainer import train
-
-
-def stop_after(steps: int):
-    taken = iter(range(1, 1_000_000))
-    return lambda: next(taken) >= steps
+from tests.lm.training.conftest import stop_after
 
 
 def loss_of(run) -> tuple[float, int]:
@@ -37,6 +35,10 @@ def loss_of(run) -> tuple[float, int]:
 def sums(run) -> dict[str, str]:
     found = checkpoint.find_checkpoint(run.folder, which="last")
     return json.loads((found / "manifest.json").read_text())["sha256"]
+
+
+def journal(run) -> list[str]:
+    return (run.folder / "metrics.jsonl").read_text().split("\n")
 
 
 @pytest.mark.parametrize("fields", [{}, {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0}])
@@ -82,12 +84,46 @@ def test_resuming_equals_never_having_stopped(make_run, stop, optimizer):
     list(train(resumed))
     assert sums(whole)["model.safetensors"] == sums(resumed)["model.safetensors"]
     assert sums(whole)["optimizer.safetensors"] == sums(resumed)["optimizer.safetensors"]
-    steps = [
-        [line for line in (run.folder / "metrics.jsonl").read_text().splitlines() if "gradient_norm" in line]
-        for run in (whole, resumed)
-    ]
-    assert steps[0] == steps[1]
-    assert len(steps[0]) == 12
+    assert journal(whole) == journal(resumed)
+    assert sum("gradient_norm" in line for line in journal(whole)) == 12
+
+
+@pytest.mark.parametrize(
+    ("stops", "settings"), [([5], {}), ([3, 5, 5, 10], {"checkpoint_every": 0, "sample": ["ba du"], "ema": 0.8})]
+)
+def test_an_evaluation_that_stopping_puts_off_comes_first_on_resuming(make_run, stops, settings):
+    """The journal and the best checkpoint are as if the run had never stopped, however often it does."""
+    whole, parts = make_run("whole", **settings), make_run("parts", **settings)
+    list(train(whole))
+    last = 0
+    for step in stops:
+        events = list(train(parts, stop=stop_after(step - last)) if step > last else put_off_again(parts))
+        assert not any(isinstance(event, Evaluation) and event.step == step for event in events)
+        parts, last = resume(parts.folder), step
+    list(train(parts))
+    assert journal(whole) == journal(parts)
+    for which in ("best", "last"):
+        ours, theirs = (checkpoint.find_checkpoint(run.folder, which=which) for run in (whole, parts))
+        assert ours.name == theirs.name
+        assert files.sha256(ours / "model.safetensors") == files.sha256(theirs / "model.safetensors")
+    assert dataclasses.replace(parts.state, seconds=0.0) == dataclasses.replace(whole.state, seconds=0.0)
+
+
+def put_off_again(run):
+    """A process that is killed in the evaluation that was put off, after having noted what it brought."""
+    events = train(run)
+    assert isinstance(next(events), Evaluation)
+    events.close()
+    return []
+
+
+def test_patience_may_run_out_on_resuming(make_run):
+    settings = {"learning_rate": 0.0, "steps": 100, "evaluate_every": 3, "patience": 2}
+    run = make_run(**settings)
+    assert list(train(run, stop=stop_after(9)))[-1] == Stopped(9)
+    assert list(train(resume(run.folder)))[-1] == Stopped(9, patience_ran_out=True)
+    with pytest.raises(UsageError, match="when --patience ran out"):
+        resume(run.folder)
 
 
 def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
@@ -181,13 +217,34 @@ def test_a_finished_run_can_be_trained_on(make_run):
 
 def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_run):
     run = make_run()
-    list(train(run, stop=stop_after(5)))
+    list(train(run, stop=stop_after(4)))
     before, broken = sums(run), resume(run.folder)
     with torch.no_grad():
         broken.model.embedding.tokens.weight.fill_(torch.nan)
-    with pytest.raises(TrainingError, match="the loss is nan .* at step 6"):
+    with pytest.raises(TrainingError, match="the loss is nan .* at step 5"):
         list(train(broken))
     assert sums(run) == before
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_weights_that_are_no_numbers_are_never_saved(make_run, broken, ema):
+    """The loss of the step was finite, but not what the step made: neither an evaluation nor a checkpoint takes it."""
+    for evaluate_every, problem in ((6, "the validation loss is nan at step 6"), (7, "is no longer finite at step 6")):
+        run = make_run(str(evaluate_every), evaluate_every=evaluate_every, ema=ema, checkpoint_every=3)
+        events = train(run)
+        next(event for event in events if isinstance(event, Step) and event.step == 6)
+        before = sums(run)
+        for weights in (run.model.state_dict(), run.average.weights if run.average else {}):
+            for value in weights.values():
+                value[0] = broken
+        with pytest.raises(TrainingError, match=problem):
+            list(events)
+        assert sums(run) == before
+        assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-3"}
+        assert not (run.folder / "best").exists()
+        assert run.state.best_loss is None
+        assert all(math.isfinite(value) for curve in curves(run.folder).values() for value in curve.values)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -265,12 +322,26 @@ def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
     assert not (tmp_path / "third").exists()
 
 
-def test_an_evaluation_that_fails_loses_no_training(make_run, monkeypatch):
-    run = make_run()
-    monkeypatch.setattr("lm.training.evaluation.validation_loss", lambda _: (_ for _ in ()).throw(MemoryError))
-    with pytest.raises(MemoryError):
-        list(train(run))
-    assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).step == 5
+@pytest.mark.parametrize("fails_at", [5, 12])
+def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run, monkeypatch, fails_at):
+    whole, run = make_run("whole"), make_run("run")
+    list(train(whole))
+
+    def fail(run):
+        if run.state.step == fails_at:
+            raise MemoryError
+        return validation_loss(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.training.evaluation.validation_loss", fail)
+        with pytest.raises(MemoryError):
+            list(train(run))
+    assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).step == fails_at
+    resumed = resume(run.folder)
+    list(train(resumed))
+    assert resumed.state.finished
+    assert journal(resumed) == journal(whole)
+    assert (run.folder / "best").read_text() == (whole.folder / "best").read_text()
 
 
 def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run):
@@ -296,6 +367,26 @@ def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run)
     assert evaluated == pytest.approx(nats / predicted, rel=1e-6)
 
 
+@pytest.mark.parametrize("ema", [0.0, 0.99])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_training_takes_the_memory_that_is_foreseen(make_run, optimizer, ema):
+    run = make_run(steps=1, optimizer=optimizer, ema=ema)
+    list(train(run))
+    weights = [*run.model.parameters()]
+    average = [] if run.average is None else run.average.weights.values()
+    states = [tensor for one in run.optimizers for state in one.state.values() for tensor in state.values()]
+    kept = [*weights, *weights, *average, *(tensor for tensor in states if tensor.ndim)]  # counts of steps aside
+    assert sum(4 * tensor.numel() for tensor in kept) == training_bytes(run.config.model, run.config.training)
+
+
+def test_r_drop_takes_twice_the_arithmetic(make_run):
+    plain, dropped = (make_run(name, steps=2, r_drop=r_drop) for name, r_drop in (("a", 0.0), ("b", 1.0)))
+    list(train(plain))
+    steps = [event for event in train(dropped) if isinstance(event, Step)]
+    assert dropped.state.flops == sum(step.flops for step in steps) == 2 * plain.state.flops
+    assert dropped.state.tokens == plain.state.tokens
+
+
 def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
     """Without dropout two passes agree; with it, the loss is that of torch's own divergence."""
     model = {"dropout": 0.0, "softcap": 3.0}
@@ -307,3 +398,57 @@ def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
     assert disagreement(first, second).item() == pytest.approx(expected.item(), rel=1e-5)
     wild = make_run("c", model={"dropout": 0.5}, r_drop=5.0)
     assert next(train(wild)).loss > next(train(make_run("d", model={"dropout": 0.5}))).loss
+
+
+def test_the_dropout_mask_differs_at_every_step_and_for_every_seed(make_run):
+    """The losses of one batch under weights that stay: only the masks can make them differ."""
+    losses, batch = [], make_run("of the batch").data.batch(0)
+    for seed in range(3):
+        run = make_run(str(seed), model={"dropout": 0.5}, seed=seed, learning_rate=0.0, steps=5, evaluate_every=0)
+        run.model.load_state_dict(build_model(run.config.model, seed=0).state_dict())
+        run.data.batch = lambda *_, **_of_it: batch
+        losses += [event.loss for event in train(run) if isinstance(event, Step)]
+    assert len(losses) == len(set(losses)) == 15
+
+
+def test_patience_of_evaluations_after_every_step(make_run):
+    run = make_run(learning_rate=0.0, steps=100, evaluate_every=1, patience=3)
+    assert list(train(run))[-1] == Stopped(4, patience_ran_out=True)
+
+
+def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
+    run = make_run(batch_warmup=6, sample=["ba"], evaluate_every=5)
+    events = list(train(run))
+    steps = [event for event in events if isinstance(event, Step)]
+    rows = [run.data.batch(0, share=share_of_batch(step, config=run.config.training)).rows for step in range(12)]
+    assert rows[0] < rows[-1]
+    assert [step.tokens for step in steps] == [16 * count for count in rows]
+    assert [step.flops for step in steps] == [training_flops(run.config.model, rows=r, length=16) for r in rows]
+    assert run.state == checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last"))
+    assert (run.state.step, run.state.samples, run.state.tokens) == (12, sum(rows), 16 * sum(rows))
+    assert run.state.flops == pytest.approx(sum(step.flops for step in steps))
+    assert run.state.seconds == pytest.approx(sum(step.seconds for step in steps))
+    assert run.epoch == sum(rows) / run.data.samples
+    metrics, timings = (
+        [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "timings.jsonl")
+    )
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    assert [line for line in metrics if "loss" in line] == [
+        {"step": step.step, "loss": step.loss, "learning_rate": step.learning_rate, "tokens": step.tokens,
+         "gradient_norm": step.gradient_norm, "epoch": sum(rows[: step.step]) / run.data.samples}
+        for step in steps
+    ]  # fmt: skip
+    assert [line for line in metrics if "validation_loss" in line] == [
+        {"step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
+         "validation_tokens": event.tokens} for event in evaluations
+    ]  # fmt: skip
+    assert [line for line in metrics if "prompt" in line] == [
+        {"step": event.step, "prompt": "ba", "sample": event.text} for event in events if isinstance(event, Sample)
+    ]
+    assert [line for line in timings if "seconds" in line] == [
+        {"step": step.step, "seconds": step.seconds, "tokens_per_second": step.tokens / step.seconds} for step in steps
+    ]
+    assert [(line["step"], line["evaluation_seconds"]) for line in timings if "evaluation_seconds" in line] == [
+        (event.step, event.seconds) for event in evaluations
+    ]

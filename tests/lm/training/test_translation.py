@@ -12,6 +12,7 @@ from lm import checkpoint
 from lm.config import DataConfig, ModelConfig, ParallelConfig, RunConfig, TokenizerConfig, TrainingConfig
 from lm.data import parallel, parallel_preparation
 from lm.errors import UsageError
+from lm.model.cost import training_flops
 from lm.training import budget
 from lm.training.events import Evaluation, Sample, Step, Stopped
 from lm.training.run import Run, resume, start
@@ -146,3 +147,11 @@ def test_the_best_by_bleu(make_run):
 def test_pairs_need_an_encoder(make_run):
     with pytest.raises(UsageError, match="pairs need an encoder-decoder"):
         make_run(list, model={"n_encoder_layers": 0})
+
+
+def test_operations_count_the_source(make_run):
+    run = make_run(list, steps=2)
+    batch = run.data.batch(0)
+    (rows, length), source_length = batch.inputs.shape, batch.source.shape[1]
+    expected = training_flops(run.config.model, rows=rows, length=length, source_length=source_length)
+    assert next(train(run)).flops == expected > training_flops(run.config.model, rows=rows, length=length)

@@ -1,0 +1,127 @@
+"""The arithmetic that a run trains in: the types of its products and the threads that are fastest on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+from lm.config import ModelConfig, RunConfig
+from lm.data.batches import Batch
+from lm.hardware import MOST_THREADS, Hardware, inference_hardware, one_thread, quick_types, timed
+from lm.model.transformer import build_model
+from lm.training.objective import summed_loss
+
+Choice = TypeVar("Choice")
+
+_SECONDS = 0.3  # for each of the three choices
+_FEWEST_TRIES, _TRIES = 3, 15
+_WORTH_IT = 0.9  # of the time that the first choice takes: what is nearly equal should not change from run to run
+_FIRST_TOKENS = 64
+_MOST_MATRICES = 16
+_LARGEST_VOCABULARY = 4096
+
+
+def training_hardware(config: RunConfig, batch: Batch) -> Hardware:
+    """The device asked for or found, and what is fastest on it for a run: measured, save what the config says.
+
+    A model of one layer goes forward and back with each type that the device multiplies natively, matrices of the shape
+    that Muon has most of are multiplied in each, and the model goes forward and back with one, two, four … threads.
+    Sets the number of threads.
+
+    Args:
+        config: of the run.
+        batch: that goes through the model at once, or as much of it as there is time for.
+    """
+    asked = config.hardware
+    hardware = dataclasses.replace(inference_hardware(asked), optimizer_dtype="float32")
+    types = quick_types(hardware.device)
+    probe = _Probe(config.model, batch, hardware)
+    with one_thread():
+        dtypes = types if asked.dtype == "auto" else (asked.dtype,)
+        hardware = fastest([dataclasses.replace(hardware, dtype=dtype) for dtype in dtypes], probe.seconds, probe.sizes)
+        if config.training.optimizer == "muon":
+            choices = [dataclasses.replace(hardware, optimizer_dtype=dtype) for dtype in types]
+            hardware = fastest(choices, _square_products(config.model.d_model), _doubled(1, _MOST_MATRICES))
+    if asked.threads is None and hardware.device == "cpu":
+        choices = [dataclasses.replace(hardware, threads=number) for number in _numbers_of_threads()]
+        hardware = fastest(choices, probe.seconds_with_threads, probe.sizes)
+    torch.set_num_threads(hardware.threads)
+    return hardware
+
+
+def fastest(choices: Sequence[Choice], seconds: Callable[[Choice, int], float], sizes: Sequence[int]) -> Choice:
+    """The first choice, unless another one takes clearly less time for as much work as there is time to try.
+
+    Args:
+        choices: at least one; one alone is not measured.
+        seconds: what a choice takes for work of some size.
+        sizes: that are tried one after the other, about twice as much work each, while a fraction of a second lasts.
+    """
+    if len(choices) == 1:
+        return choices[0]
+    began = time.perf_counter()
+    for choice in choices:
+        seconds(choice, sizes[0])  # the first time doesn't count
+    for size in sizes:
+        rounds = [[seconds(choice, size) for choice in choices]]
+        if _SECONDS - (time.perf_counter() - began) < _FEWEST_TRIES * 2 * sum(rounds[0]):
+            break
+    while len(rounds) < _FEWEST_TRIES or (len(rounds) < _TRIES and time.perf_counter() - began < _SECONDS):
+        rounds.append([seconds(choice, size) for choice in choices])
+    # each round apart: whatever else the machine did slowed all of it
+    shares = [statistics.median(taken[place] / taken[0] for taken in rounds) for place in range(len(choices))]
+    best = shares.index(min(shares))
+    return choices[best] if shares[best] < _WORTH_IT else choices[0]
+
+
+class _Probe:
+    """One layer of a model, that part of a batch goes through."""
+
+    def __init__(self, config: ModelConfig, batch: Batch, hardware: Hardware) -> None:
+        one_layer = dataclasses.replace(
+            config,
+            n_layers=1,
+            n_encoder_layers=min(1, config.n_encoder_layers),
+            vocab_size=min(config.vocab_size, _LARGEST_VOCABULARY),
+            source_vocab_size=None,
+        )
+        self._model = build_model(one_layer).to(hardware.torch_device)
+        self._batch = batch.within(one_layer.vocab_size)
+        self.sizes = _doubled(min(_FIRST_TOKENS, batch.inputs.size), batch.inputs.size)
+
+    def seconds(self, hardware: Hardware, tokens: int) -> float:
+        """What it takes forward and back, for some of the tokens of the batch."""
+        length = min(tokens, self._batch.inputs.shape[1])
+        part = self._batch.part(rows=max(1, tokens // length), length=length)
+        return timed(lambda: summed_loss(self._model, part, hardware).backward(), hardware)
+
+    def seconds_with_threads(self, hardware: Hardware, tokens: int) -> float:
+        """The same, with as many threads as the hardware says."""
+        torch.set_num_threads(hardware.threads)
+        return self.seconds(hardware, tokens)
+
+
+def _square_products(n: int) -> Callable[[Hardware, int], float]:
+    """What it takes to multiply so many pairs of matrices of n rows and columns, in the type of the optimizer."""
+
+    def seconds(hardware: Hardware, matrices: int) -> float:
+        dtype = getattr(torch, hardware.optimizer_dtype)
+        stack = torch.ones(matrices, n, n, dtype=dtype, device=hardware.torch_device)
+        return timed(lambda: stack @ stack, hardware)
+
+    return seconds
+
+
+def _numbers_of_threads() -> list[int]:
+    """As many as there are, and the powers of two below."""
+    return [MOST_THREADS, *(number for number in reversed(_doubled(1, MOST_THREADS)) if number < MOST_THREADS)]
+
+
+def _doubled(first: int, last: int) -> list[int]:
+    """From the first number to the last, each twice the one before."""
+    return [first << power for power in range((last // first).bit_length())]

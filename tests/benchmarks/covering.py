@@ -1,0 +1,178 @@
+"""Which tests run a line of the core, and running them on a copy of the tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOADED_BEFORE = ("torch", "numpy", "safetensors.torch", "sacrebleu", "tokenizers", "transformers", "typer.testing")
+"""What takes seconds to import: a process that has done so is forked for each run of tests."""
+
+_OWN = {"tests", "lm", "cli", "corpora"}
+_NOT_FOUND = 9
+Lines = set[tuple[str, int]]
+
+
+@dataclass(eq=False)
+class Recorder:
+    """A plugin of pytest that notes which test runs which lines below a folder, and how long it takes.
+
+    What a fixture of several tests runs counts for each of them.
+    """
+
+    folder: Path
+    lines: Lines = field(default_factory=set)
+    shared: dict[tuple[str, str], Lines] = field(default_factory=lambda: defaultdict(set))
+    tests: dict[str, tuple[float, Lines]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):
+        self.lines, began = set(), time.perf_counter()
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            used = (lines for (name, base), lines in self.shared.items()
+                    if name in item.fixturenames and item.nodeid.startswith(base))  # fmt: skip
+            self.tests[item.nodeid] = time.perf_counter() - began, self.lines.union(*used)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        before, self.lines = self.lines, set()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self.shared[fixturedef.argname, fixturedef.baseid].update(self.lines)
+            self.lines |= before
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport):
+        if report.failed:
+            self.failed.add(report.nodeid)
+
+    def _call(self, frame: FrameType, _event: str, _argument: object):
+        return self._line if frame.f_code.co_filename.startswith(str(self.folder)) else None
+
+    def _line(self, frame: FrameType, _event: str, _argument: object):
+        self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
+
+    def written(self, path: Path) -> None:
+        """Tests that passed with their seconds, those that failed, and for each line of each file who runs it."""
+        passed = {name: found for name, found in self.tests.items() if name not in self.failed}
+        lines: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for number, (_, run) in enumerate(passed.values()):
+            for file, line in run:
+                lines[os.path.relpath(file, self.folder.parent)][line].append(number)
+        tests = [(name, round(seconds, 3)) for name, (seconds, _) in passed.items()]
+        path.write_text(json.dumps({"tests": tests, "failed": sorted(self.failed), "lines": lines}))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a `Recorder` has written."""
+
+    tests: list[tuple[str, float]]
+    failed: list[str]
+    lines: dict[str, dict[str, list[int]]]
+
+    @classmethod
+    def recorded(cls, kept: Path | None) -> Coverage:
+        """What is in a file, or else, by running all tests of the modules once, what is to be kept there."""
+        if kept is None or not kept.is_file():
+            with tempfile.TemporaryDirectory() as folder:
+                copy = copied(Path(folder))
+                passes(copy, ["tests/lm", "tests/cli"], plugin=Recorder(copy / "lm"), limit=None)
+                if not (copy / "coverage.json").is_file():
+                    raise SystemExit((copy / "output.txt").read_text()[-2000:])
+                text = (copy / "coverage.json").read_text()
+            if kept is None:
+                return cls(**json.loads(text))
+            kept.write_text(text)
+        return cls(**json.loads(kept.read_text()))
+
+    def covering(self, path: str, line: int, most_seconds: float) -> list[str]:
+        """Arguments for pytest: the files beside a module, then single tests, the quickest first.
+
+        Where no test runs a line, as outside of functions, those are taken that run any of its module.
+        """
+        files = sorted((ROOT / "tests" / path).parent.glob(f"test_{Path(path).stem}*.py"))
+        beside = [str(file.relative_to(ROOT)) for file in files]
+        lines = self.lines.get(path, {})
+        numbers = lines.get(str(line)) or set(chain(*lines.values()))
+        tests = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
+        others = [(name, seconds) for name, seconds in tests if name.partition("::")[0] not in beside]
+        totals = accumulate(seconds for _, seconds in others)
+        quick = [name for (name, _), total in zip(others, totals, strict=True) if total <= most_seconds]
+        return [*beside, *quick, *(f"--deselect={name}" for name in self.failed)]
+
+
+def copied(to: Path) -> Path:
+    """The working tree, as git knows it; returns the folder it is copied to."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    for name in subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, to / name)
+    return to
+
+
+def passes(tree: Path, arguments: Sequence[str], *, plugin: Recorder | None, limit: float | None) -> bool:
+    """Whether tests pass in a copy of the tree, within so many seconds; all are run only for a plugin."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(_run(tree, arguments, plugin))
+        finally:
+            os._exit(1)
+    ends = time.monotonic() + (limit or float("inf"))
+    while time.monotonic() < ends:
+        if (found := os.waitpid(child, os.WNOHANG))[0]:
+            if os.waitstatus_to_exitcode(found[1]) == _NOT_FOUND:
+                raise SystemExit("a test of the map is no longer there: remove its file")
+            return found[1] == 0
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def _run(tree: Path, arguments: Sequence[str], plugin: Recorder | None) -> int:
+    """In a process of its own: no module of the project is loaded, what is printed goes to a file."""
+    os.setpgid(0, 0)
+    for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
+        del sys.modules[name]
+    os.chdir(tree)
+    sys.path[:] = [str(tree), *(path for path in sys.path if Path(path).resolve() != ROOT)]
+    sys.dont_write_bytecode, tempfile.tempdir = True, None
+    (tree / "temporary").mkdir()
+    os.environ.update(PYTHONPATH=str(tree), PYTHONDONTWRITEBYTECODE="1", TMPDIR=str(tree / "temporary"))
+    output = os.open(tree / "output.txt", os.O_RDWR | os.O_CREAT)
+    for stream in range(3):
+        os.dup2(output, stream)
+    options = ["-x" if plugin is None else "-q", "-pno:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning"]
+    code = pytest.main([*options, *arguments], [] if plugin is None else [plugin])
+    if code == pytest.ExitCode.USAGE_ERROR and "ERROR: not found:" in (tree / "output.txt").read_text():
+        return _NOT_FOUND
+    if plugin is not None:
+        plugin.written(tree / "coverage.json")
+    return 0 if code in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED} else 1

@@ -1,0 +1,43 @@
+"""The order in which things come to be on the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+class DiskJournal:
+    """What was waited for and what was renamed below a folder, by the names at that time; both really happen."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entries: list[tuple[str, str]] = []
+        self._root, self._fsync = root, os.fsync
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        for name in ("replace", "rename"):
+            monkeypatch.setattr(os, name, self._renaming(getattr(os, name)))
+
+    def fsync(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        found = os.fstat(descriptor)
+        names = (path.name for path in self._root.rglob("*") if os.path.samestat(path.stat(), found))
+        self.entries.append(("sync", next(names, "")))
+
+    def synced_before(self, name: str) -> set[str]:
+        """What was waited for before something was renamed to a name; its own name is the one it had until then."""
+        renamed = next(at for at, (what, to) in enumerate(self.entries) if to.endswith(f" -> {name}"))
+        own = self.entries[renamed][1].removesuffix(f" -> {name}")
+        return {name if synced == own else synced for what, synced in self.entries[:renamed] if what == "sync"}
+
+    def _renaming(self, real):
+        def rename(source, target, **places) -> None:
+            real(source, target, **places)
+            self.entries.append(("rename", f"{Path(source).name} -> {Path(target).name}"))
+
+        return rename
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskJournal:
+    return DiskJournal(tmp_path, monkeypatch)

@@ -1,0 +1,107 @@
+"""Files are replaced whole, and what is no plain file stays what it is."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from lm import files
+from tests.lm.full_disk import full_disk
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "there" / "real.txt")
+    (tmp_path / "dangling.txt").symlink_to(tmp_path / "there" / "new.txt")
+    for name, real in (("link.txt", "real.txt"), ("dangling.txt", "new.txt")):
+        files.replace_text(tmp_path / name, "new")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "there" / real).read_text() == "new"
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {"real.txt", "new.txt"}
+
+
+def test_a_device_stays_one(tmp_path):
+    """By way of a link, since a test that fails as root must not destroy the machine's own."""
+    (tmp_path / "null").symlink_to(os.devnull)
+    files.replace_text(tmp_path / "null", "text")
+    assert (tmp_path / "null").is_symlink()
+    assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    files.replace_text(pipe, "text")
+    reader.join(timeout=10)
+    assert read == ["text"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="this system has no /dev/stdout")
+@pytest.mark.parametrize("into", ["pipe", "file"])
+def test_standard_output_is_written_to_in_order(tmp_path, into):
+    link = tmp_path / "stdout"  # as with the device above
+    link.symlink_to("/dev/stdout")
+    code = (
+        "from pathlib import Path; from lm import files\n"
+        f"print('before'); files.replace_text(Path({str(link)!r}), 'text\\n'); print('after')"
+    )
+    with (tmp_path / "out").open("w+") as file:
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE if into == "pipe" else file,
+                              check=True, timeout=60, text=True)  # fmt: skip
+        file.seek(0)
+        assert (done.stdout if into == "pipe" else file.read()) == "before\ntext\nafter\n"
+    assert link.is_symlink()
+
+
+def test_a_file_keeps_its_permissions(tmp_path):
+    path = tmp_path / "secret.txt"
+    path.write_text("old")
+    path.chmod(0o600)
+    files.replace_text(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("write", [files.replace_text, lambda path, text: files.write_json(path, {"text": text})])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, write):
+    path = tmp_path / "config.json"
+    path.write_text("old")
+    with full_disk(after=100), pytest.raises(OSError, match=r"File too large: '.*config\.json'"):
+        write(path, "new" * 1000)
+    assert path.read_text() == "old"
+    assert [found.name for found in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_file_is_on_the_disk_before_it_is_renamed_and_its_folder_after(tmp_path, disk):
+    folder = tmp_path / "of results"
+    files.replace_text(folder / "a.txt", "whole\n")
+    assert (folder / "a.txt").read_text() == "whole\n"
+    fresh = disk.entries[0][1]
+    assert fresh != "a.txt"
+    assert disk.entries == [("sync", fresh), ("rename", f"{fresh} -> a.txt"), ("sync", "of results")]
+
+
+def test_json_is_waited_for(tmp_path, disk):
+    files.write_json(tmp_path / "a.json", {"ü": 1})
+    assert [what for what, _ in disk.entries] == ["sync", "rename", "sync"]
+    assert files.read_json(tmp_path / "a.json") == {"ü": 1}
+    assert "ü" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
+def test_what_fails_on_the_way_leaves_the_old_file_alone(tmp_path, disk):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), files.replaced(path) as file:
+        file.write("half of the new" + "!" * (1 // 0))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    assert disk.entries == []

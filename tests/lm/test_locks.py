@@ -1,0 +1,57 @@
+"""A lock keeps other processes out, and ends with the process that holds it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lm import locks
+from lm.locks import LockFile
+
+HOLD = (
+    "import sys; from pathlib import Path; from lm.locks import LockFile\n"
+    "lock = LockFile(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process, which holds the lock until it is killed."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_dead_holder_blocks_nobody(tmp_path, holder):
+    lock = LockFile(tmp_path / ".lock")
+    with pytest.raises(BlockingIOError):
+        lock.acquire()
+    holder.kill()
+    holder.wait()
+    lock.acquire()
+
+
+def test_it_is_released_once_and_held_once(tmp_path):
+    mine, other = LockFile(tmp_path / "folder" / ".lock"), LockFile(tmp_path / "folder" / ".lock")
+    mine.acquire()
+    mine.acquire()
+    with pytest.raises(BlockingIOError):
+        other.acquire()
+    mine.release()
+    mine.release()
+    other.acquire()
+    del other
+    mine.acquire()
+
+
+def test_a_system_without_locks_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "fcntl", None)
+    LockFile(tmp_path / ".lock").acquire()
+    with Path(tmp_path / ".lock").open() as file:
+        assert not locks.lock(file.fileno())
+    LockFile(tmp_path / ".lock").acquire()

@@ -1,0 +1,79 @@
+"""The journal loses no line that was whole, whatever is in it and whatever happens while it is cut."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lm.errors import InputError
+from lm.training.events import Evaluation, Sample, Step
+from lm.training.history import curves
+from lm.training.journal import Journal
+from tests.lm.full_disk import full_disk
+
+ANY_LINE_END = "one\u2028two\u0085three\x0bfour\rfive\nsix"
+
+
+@pytest.fixture
+def journal(tmp_path) -> Journal:
+    """Of twenty steps, with a sample at the tenth."""
+    journal = Journal(tmp_path)
+    for step in range(1, 21):
+        journal.step(Step(step, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=step / 20)
+        if step == 10:
+            journal.note(Evaluation(step, 1.5, 2.0, 64, 0.1, is_best=True))
+            journal.note(Sample(step, "the", ANY_LINE_END))
+    return journal
+
+
+def entries(journal: Journal) -> list[dict]:
+    return [json.loads(line) for line in journal.metrics.read_text().split("\n")[:-1]]
+
+
+def test_a_line_ends_with_a_line_feed_alone(journal, tmp_path):
+    journal.forget_after(15)
+    assert [entry["step"] for entry in entries(journal)] == [*range(1, 11), 10, 10, *range(11, 16)]
+    assert next(entry["sample"] for entry in entries(journal) if "sample" in entry) == ANY_LINE_END
+    assert curves(tmp_path)["loss"].steps == list(range(1, 16))
+
+
+def test_a_full_disk_loses_no_line(journal):
+    before = journal.metrics.read_bytes()
+    with full_disk(after=200), pytest.raises(OSError, match="File too large"):
+        journal.forget_after(15)
+    assert journal.metrics.read_bytes() == before
+
+
+def test_a_line_for_which_there_is_no_room_is_told_of_by_file(journal):
+    whole = entries(journal)
+    with full_disk(after=journal.metrics.stat().st_size + 9), pytest.raises(OSError, match=r"metrics\.jsonl'"):
+        journal.note(Sample(20, "the", "end"))
+    journal.forget_after(20)
+    assert entries(journal) == whole
+
+
+def test_what_needs_no_cut_is_not_written(journal):
+    before = journal.metrics.stat()
+    with full_disk(after=200):
+        journal.forget_after(20)
+    assert journal.metrics.stat().st_ino == before.st_ino
+    assert journal.metrics.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 21, "lo', b'{"step": 21, "prompt": "\xc3', b"\0\0\0\0", b"[1]\n", b"7"])
+def test_what_a_crash_has_torn_is_dropped(journal, tmp_path, torn):
+    whole = entries(journal)
+    for path in (journal.metrics, journal.timings):
+        path.write_bytes(path.read_bytes() + torn)
+    if not torn.endswith(b"\n"):  # it may still be in the writing, which need not keep anybody from looking
+        assert curves(tmp_path)["loss"].steps[-1] == 20
+    journal.forget_after(25)
+    assert entries(journal) == whole
+
+
+@pytest.mark.parametrize("line", ["[1]", '{"step": null}', '"step"', "\xe9"])
+def test_what_is_no_entry_is_named(journal, tmp_path, line):
+    journal.timings.write_bytes(line.encode("latin-1") + b"\n" + journal.timings.read_bytes())
+    with pytest.raises(InputError, match="timings.jsonl, line 1: not an entry of a journal"):
+        curves(tmp_path)
