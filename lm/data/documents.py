@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -151,8 +151,7 @@ def _resolve(pattern: str, suffixes: tuple[str, ...]) -> list[Source]:
     if path.is_file():
         return [Source(pattern, path)]
     if path.exists():  # a pipe, as the shell's <(command) makes one, can be read only once
-        with path.open("rb") as stream:
-            return [_spool(stream, pattern)]
+        return [_spool_pipe(path, path.stat().st_ino)]
     if not glob.has_magic(pattern):
         raise InputError(f"{pattern}: no such file or folder")
     matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 (may be absolute)
@@ -180,6 +179,13 @@ def _is_text(path: Path, suffixes: tuple[str, ...]) -> bool:
 def _spool_once(stdin: BinaryIO) -> Source:
     """Stdin, which ends after it was read, however often it is asked for."""
     return _spool(stdin, "stdin")
+
+
+@cache
+def _spool_pipe(path: Path, _inode: int) -> Source:
+    """A pipe, which is empty after it was read, however often it is asked for; another has an inode of its own."""
+    with path.open("rb") as stream:
+        return _spool(stream, str(path))
 
 
 def _spool(stream: BinaryIO, name: str) -> Source:
