@@ -25,7 +25,7 @@ class DiskJournal:
         self.entries.append(("sync", next(names, "")))
 
     def synced_before(self, name: str) -> set[str]:
-        """What was waited for before something was renamed to a name, each by the name that it had then or got later."""
+        """What was waited for before something was renamed to a name, each by the name it had then or got later."""
         renamed = next(at for at, (what, to) in enumerate(self.entries) if to.endswith(f" -> {name}"))
         later = dict(names.split(" -> ") for what, names in self.entries[: renamed + 1] if what == "rename")
         return {later.get(synced, synced) for what, synced in self.entries[:renamed] if what == "sync"}

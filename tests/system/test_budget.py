@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from cli import clock, training_budget
+from cli import clock
 from cli.main import run
+from lm.benchmark import training
 from lm.presets import resolve
+from lm.training import budget
 from tests.cli.toy_translation import DICTIONARY
 from tests.system.conftest import SMALL
 
 
 @pytest.fixture
 def steady(monkeypatch):
-    """A machine on which everything takes the same time: getting ready none, and a step what a clock of its own says."""
+    """A machine on which everything takes the same time: getting ready none, a step what a clock of its own says."""
     monkeypatch.setattr(clock, "elapsed", lambda: 0.0)
     monkeypatch.setattr(training, "rate", lambda config, *, seconds: 1e9)
     monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 0.02)
@@ -103,20 +107,17 @@ def test_what_does_not_go_together_is_said_before_anything_is_made(place, tmp_pa
 
 
 @pytest.fixture
-def pairs(tmp_path, monkeypatch):
-    """The flags that name pairs of sentences, and a clock on which getting ready takes no time; nor does it much."""
+def pairs(tmp_path, steady):
+    """The flags that name pairs of sentences."""
     chance = random.Random(6)
     sources = [chance.choices(list(DICTIONARY), k=chance.randint(2, 6)) for _ in range(300)]
     (tmp_path / "text.en").write_text("".join(" ".join(line) + "\n" for line in sources))
     (tmp_path / "text.de").write_text("".join(" ".join(map(DICTIONARY.get, line)) + "\n" for line in sources))
-    monkeypatch.setattr(clock, "elapsed", lambda: 0.0)
-    monkeypatch.setattr(training_budget, "_SECONDS", 0.0)
-    monkeypatch.setitem(training_budget._MEASURED, True, (1, 64))
     return ["--source", str(tmp_path / "text.en"), "--target", str(tmp_path / "text.de")]
 
 
 def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training_budget, "_pace_of_pairs", lambda config, data: 1e-4)
+    monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 1e-4)
     assert run(["train", *pairs, "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert "on each side and about" in said
@@ -132,11 +133,12 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys
 
 
 def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training_budget, "_pace_of_pairs", lambda config, data: 10.0)
+    monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 10.0)
     assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert said.index("teach hardly any translation") < said.index("the learning rate falls")
     assert "or more would be enough" in said
+    assert "1s is enough for about 1 steps only" in said
 
 
 def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_path, capsys):
@@ -171,6 +173,23 @@ def test_a_depth_is_a_preset_for_pairs_too(pairs, tmp_path):
     assert run([*command, "-o", str(tmp_path / "run")]) == 0
     assert config(tmp_path / "run")["preset"] == "translation-depth-1"
     assert run(["info", "translation-depth-3", "--json"]) == 0
+
+
+def test_a_text_that_takes_longer_to_prepare_than_there_is_time_is_refused_before(steady, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("All work and no play.\n" * 200_000)
+    assert run(["train", str(tmp_path / "text.txt"), "--budget", "4s", "-o", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.startswith("lm: 4s is too short: preparing 4.4 MB of text takes about 4.4 s;")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
+    flags = [*SMALL, "--steps", "5", "--schedule", "linear", "-o", str(tmp_path / "run")]
+    assert run(["train", str(place / "text.txt"), *flags]) == 0
+    assert run(["train", "--resume", str(tmp_path / "run"), "--budget", "3s"]) == 0
+    made = config(tmp_path / "run")
+    assert (made["training"]["budget"], made["training"]["schedule"], made["plan"]["deadline"]) == ("3s", "wsd", None)
+    assert made["plan"]["steps"] > 10
+    assert (tmp_path / "run" / "last").read_text() == f"step-{made['plan']['steps']}\n"
 
 
 def test_a_budget_that_is_over_before_training_begins_says_so(place, tmp_path, capsys, monkeypatch):

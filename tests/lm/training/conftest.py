@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lm.config import DataConfig, HardwareConfig, ModelConfig, RunConfig, TokenizerConfig, TrainingConfig
+from lm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainingConfig
 from lm.data import documents, preparation, tokenizer_training
 from lm.data.tokenizer import Tokenizer
 from lm.training.run import Run, start
-
-SAME_EVERYWHERE = HardwareConfig(dtype="float32", threads=1)
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
@@ -48,7 +46,7 @@ def make_run(tmp_path, shards, byte_tokenizer):
     def make(name: str = "run", *, model: dict | None = None, **training: object) -> Run:
         shape = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, **(model or {})}
         settings = {"batch_size": 6, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **training}
-        config = RunConfig(ModelConfig(**shape), training=TrainingConfig(**settings), hardware=SAME_EVERYWHERE)
+        config = RunConfig(ModelConfig(**shape), training=TrainingConfig(**settings))
         return start(tmp_path / name, config, byte_tokenizer, shards)
 
     return make

@@ -75,7 +75,7 @@ def test_two_layers_learn_a_rule_of_order(make_run, rule):
     shown = {event.prompt: event.text for event in events if isinstance(event, Sample)}
     assert shown == {text: dict(zip(source, target, strict=True))[text] for text in shown}
     last = [event for event in events if isinstance(event, Evaluation)][-1]
-    assert last.bleu > 99
+    assert last.bleu > 95
     assert last.loss < 0.05
 
 
