@@ -4,7 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test check format docs clean
+# What other processors would do, as far as this one can be told to do no more than they can.
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
+
+.PHONY: install demo test test-portable test-gpu check format docs clean
 
 install: $(VENV)/installed
 
@@ -12,7 +16,14 @@ demo: install
 	$(BIN)/lm demo -o runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadscope
+
+test-portable: $(VENV)/installed-dev
+	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope tests/system
+	$(PLAIN) $(BIN)/python -m pytest tests/system/test_portable.py
+
+test-gpu: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m device --device cuda -rs
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

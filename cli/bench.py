@@ -41,7 +41,7 @@ _BatchSize = Annotated[
         "--batch-size",
         min=1,
         metavar="N",
-        help="Sequences in a training step [default: the preset's, or as many of them as there is time for].",
+        help="Sequences in a training step [default: the preset's, worked out from as many as there is time for].",
         show_default=False,
     ),
 ]
@@ -70,8 +70,8 @@ def bench(
     """Measure how fast this machine trains and generates.
 
     First the limits: products of large matrices, and reading memory. Then for each preset, with random weights and
-    random tokens: optimizer steps as lm train takes them, reading a prompt of half the context, and generating from it
-    as lm generate does, greedily, one text and 16 side by side.
+    random tokens: whole optimizer steps as lm train takes them, in the arithmetic that it chooses here, reading a
+    prompt of half the context, and generating from it as lm generate does, greedily, one text and 16 side by side.
 
     MFU (model-FLOPs utilisation) is the share of the matrix product's speed, in the same arithmetic and measured just
     before, that the arithmetic of the model came to: for a token of training 6 for each parameter of its matrices, the
@@ -176,7 +176,10 @@ def _figures(measurement: Measurement) -> dict[str, Any]:
         "task": measurement.task,
         "rows": measurement.rows,
         "length": measurement.length,
-        "dtype": measurement.dtype,
+        "timed_rows": measurement.timed_rows,
+        "dtype": measurement.hardware.dtype,
+        "threads": measurement.hardware.threads,
+        "optimizer_dtype": measurement.hardware.optimizer_dtype if measurement.task == "training" else None,
         "rounds": timings.rounds,
         "tokens": measurement.tokens,
         "seconds": timings.seconds,
@@ -189,11 +192,10 @@ def _figures(measurement: Measurement) -> dict[str, Any]:
 
 
 def _print(machine: dict[str, Any], limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
-    from cli.display import quantity, table
+    from cli.display import quantity, table, threads
 
-    threads = f"{machine['threads']} thread{'' if machine['threads'] == 1 else 's'}"
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
-    print(", ".join([machine["device_name"] or machine["device"], threads, *packages]))
+    print(", ".join([machine["device_name"] or machine["device"], threads(machine["threads"]), *packages]))
     print()
     products = [
         (f"products of {limits.matrix_size:,}³, {dtype}", quantity(rate, "FLOP/s"))
@@ -210,7 +212,7 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
         measurement.preset,
         measurement.task,
         f"{measurement.rows} x {measurement.length}",
-        measurement.dtype,
+        measurement.hardware.dtype,
         f"{measurement.tokens_per_second:,.0f}",
         f"{measurement.utilisation:.1%}",
     )
@@ -220,7 +222,7 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
 
 def _notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, wanted: bool, comparing: bool) -> None:
     """How the table is to be read, on stderr."""
-    from cli.display import note, size
+    from cli.display import note, size, threads
 
     note("MFU is against the product of the same arithmetic above, measured in this process.")
     if comparing:
@@ -229,8 +231,11 @@ def _notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, wanted
         note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
     steps = [measurement for measurement in found if measurement.task == "training"]
     for config, step in zip(configs, steps, strict=True):
-        batch = config.training.batch_size
-        if step.rows < batch:
-            note(f"{step.preset}: a training step has {step.rows} of {batch} sequences, for --seconds or --batch-size.")
+        chosen = f"{step.preset}: lm train takes {step.hardware.dtype} and {threads(step.hardware.threads)} here"
+        muon = f", {step.hardware.optimizer_dtype} in Muon" if config.training.optimizer == "muon" else ""
+        note(f"{chosen}{muon}: what was fastest before the run.")
+        if step.timed_rows is not None and step.timed_rows < step.rows:
+            worked_out = f"a training step of {step.rows} sequences is worked out from steps of {step.timed_rows}"
+            note(f"{step.preset}: {worked_out}, the optimizer's part of them counted once.")
         if step.peak_bytes is not None:
             note(f"{step.preset}: a training step takes {size(step.peak_bytes)} of the GPU's memory at most.")

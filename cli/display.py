@@ -77,6 +77,11 @@ def count(number: float) -> str:
     return f"{number:.3g}"
 
 
+def threads(number: int) -> str:
+    """How many there are: 1 thread, 2 threads."""
+    return f"{number} thread{'' if number == 1 else 's'}"
+
+
 def quantity(number: float, unit: str) -> str:
     """A number with a unit at a glance: 812 B, 12.3 MB, 4.5 GFLOPs."""
     shown = count(number)

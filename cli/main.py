@@ -73,13 +73,13 @@ def _print_version(wanted: bool) -> None:
 
         import torch
 
+        from cli.display import threads
         from lm.config import HardwareConfig
         from lm.hardware import inference_hardware
 
         found = inference_hardware(HardwareConfig())
-        threads = f"{found.threads} thread{'' if found.threads == 1 else 's'}"
         device = f"cuda: {torch.cuda.get_device_name()}" if found.device == "cuda" else found.device
-        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {threads})")
+        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {threads(found.threads)})")
         raise typer.Exit
 
 

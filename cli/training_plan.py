@@ -15,14 +15,13 @@ _BATCHES_LOOKED_AT = 20
 
 def describe(run: Run) -> None:
     """Say what will be trained, on what, for how long; and warn where model and data are far from fitting."""
-    from cli.display import count, fact, note, quantity
+    from cli.display import count, fact, note, quantity, threads
     from lm.model.block import count_parameters
 
     parameters, flops = count_parameters(run.model), _planned_flops(run)
     epochs = run.plan.steps / run.data.steps_per_epoch
-    threads = f"{run.plan.threads} thread{'' if run.plan.threads == 1 else 's'}"
     kind = f"{count(parameters)} parameters (preset {run.config.preset})"
-    fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads}")
+    fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads(run.plan.threads)}")
     batch, epoch = _shape(run, parameters)
     fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
     note(f"run     {run.folder}")

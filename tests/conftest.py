@@ -18,6 +18,11 @@ for _name in [name for name in os.environ if name.startswith("LM_")]:
     del os.environ[_name]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--device` for the tests that depend on one."""
+    parser.addoption("--device", default="cpu", help="device of the tests marked so: cpu, cuda or mps")
+
+
 @pytest.fixture(autouse=True)
 def the_first_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs train in float32 wherever they may choose, so that what they learn is the same every time."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm.benchmark.timing import Timed
+from lm.benchmark.timing import Timed, whole_step
 from lm.config import ModelConfig, RunConfig
 from lm.data.batches import Batch
 from lm.hardware import Hardware, now, timed
@@ -36,13 +36,13 @@ def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no depend
     )  # fmt: skip
 
 
-def training_step(run: Run) -> Timed:
+def training_step(run: Run, *, passes: float = 1.0) -> Timed:
     """A step of `plain_step` on a run's first batch, in its arithmetic and micro-batches."""
-    return plain_step(run.config, run.hardware, lambda: run.data.batch(0))
+    return plain_step(run.config, run.hardware, lambda: run.data.batch(0), passes=passes)
 
 
-def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batch]) -> Timed:
-    """A step of a plain loop: AdamW and clipping, on what `batches` gives."""
+def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0) -> Timed:
+    """A step of a plain loop: AdamW and clipping, on what `batches` gives; see `whole_step`."""
     training = config.training
     model = gpt2(config.model).to(hardware.torch_device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, fused=True)
@@ -58,7 +58,7 @@ def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batc
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return lambda: timed(step, hardware)
+    return whole_step(lambda: timed(step, hardware), [optimizer], hardware, passes=passes)
 
 
 def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: ANN401

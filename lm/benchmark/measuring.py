@@ -12,8 +12,9 @@ from lm.benchmark.flops import decoding_flops, prefill_flops
 from lm.benchmark.limits import Limits
 from lm.benchmark.timing import Timed, alternate
 from lm.config import RunConfig
-from lm.hardware import inference_hardware
+from lm.hardware import Hardware, inference_hardware
 from lm.model.cost import training_flops
+from lm.training.data import batch_rows
 
 Task = Literal["training", "prefill", "decoding"]
 
@@ -50,10 +51,11 @@ class Measurement:
         task: what was done: an optimizer step, reading a prompt, or generating from it.
         rows: sequences side by side.
         length: tokens of each.
-        dtype: arithmetic of the matrix products.
+        hardware: that it was done on, and in what arithmetic.
         flops: arithmetic of all of it.
         limit: FLOP/s of a large matrix product of the same type.
         timings: how long it took.
+        timed_rows: how many sequences were timed, where a step of all was worked out from fewer; see `whole_step`.
         peak_bytes: of a GPU's memory; None elsewhere.
     """
 
@@ -61,10 +63,11 @@ class Measurement:
     task: Task
     rows: int
     length: int
-    dtype: str
+    hardware: Hardware
     flops: float
     limit: float
     timings: Timings
+    timed_rows: int | None = None
     peak_bytes: int | None = None
 
     @property
@@ -105,7 +108,7 @@ def measure(
         limits: of the machine.
         seconds: for each measurement, about, and each side of it.
         compare: let Hugging Face's GPT-2 of the same shape do the same in turns.
-        rows: sequences in a training step; without, those of the config, or as many of them as there is time for.
+        rows: sequences in a training step; without, those of the config, worked out from as many as there is time for.
         progress: is told what is measured next.
     """
     name = str(config.preset)
@@ -120,22 +123,22 @@ def measure(
 
 
 def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: bool, rows: int | None) -> Measurement:
-    model = config.model
-    rows = rows or training.fitting_rows(config, rate=max(limits.flops.values()), seconds=seconds)
-    with training.random_run(config, rows=rows) as run:
-        hardware = run.hardware
-        step = training.training_step(run)
-        peak = training.peak_of(step, hardware)
-        sides = [step, hugging_face.training_step(run)] if compare else [step]
+    model, whole = config.model, rows or batch_rows(config)
+    timed = rows or training.fitting_rows(config, rate=max(limits.flops.values()), seconds=seconds)
+    with training.random_run(config, rows=timed) as run:
+        step = training.training_step(run, passes=whole / timed)
+        peak = training.peak_of(step, run.hardware)
+        sides = [step, hugging_face.training_step(run, passes=whole / timed)] if compare else [step]
         return Measurement(
             str(config.preset),
             "training",
-            rows=rows,
+            rows=whole,
             length=model.context_length,
-            dtype=hardware.dtype,
-            flops=training_flops(model, rows=rows, length=model.context_length),
-            limit=limits.flops[hardware.dtype],
+            hardware=run.hardware,
+            flops=training_flops(model, rows=whole, length=model.context_length),
+            limit=limits.flops[run.hardware.dtype],
             timings=_timings(sides, seconds=seconds),
+            timed_rows=timed,
             peak_bytes=peak,
         )
 
@@ -173,9 +176,9 @@ class _Generation:
         return self._measured("decoding", sides, rows=rows, length=tokens, flops=flops)
 
     def _measured(self, task: Task, sides: Sequence[Timed], *, rows: int, length: int, flops: float) -> Measurement:
-        dtype = self._hardware.dtype
+        limit = self._limits.flops[self._hardware.dtype]
         return Measurement(
-            self._name, task, rows, length, dtype, flops, self._limits.flops[dtype],
+            self._name, task, rows, length, self._hardware, flops, limit,
             _timings(sides, seconds=self._seconds),
         )  # fmt: skip
 

@@ -1,12 +1,43 @@
-"""Sides that take turns."""
+"""Work that is timed, and sides that take turns."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
+import torch
+
+from lm.hardware import Hardware, now
+
 Timed = Callable[[], float]
 """Does some work once; returns the seconds that counted."""
+
+
+def whole_step(step: Timed, optimizers: Sequence[torch.optim.Optimizer], hardware: Hardware, *, passes: float) -> Timed:
+    """What an optimizer step takes that goes through the model so many times as often as the one that is timed.
+
+    The weights are updated once all the same: with one sequence of a batch of 64 that would seem most of the work.
+    """
+    began, updating = 0.0, 0.0
+
+    def begin(*_: object) -> None:
+        nonlocal began
+        began = now(hardware)
+
+    def end(*_: object) -> None:
+        nonlocal updating
+        updating += now(hardware) - began
+
+    for optimizer in optimizers:
+        optimizer.register_step_pre_hook(begin)
+        optimizer.register_step_post_hook(end)
+
+    def whole() -> float:
+        nonlocal updating
+        updating = 0.0
+        return passes * (step() - updating) + updating
+
+    return whole
 
 
 def alternate(sides: Sequence[Timed], *, seconds: float) -> list[list[float]]:

@@ -15,7 +15,7 @@ import torch
 
 from lm import files
 from lm.benchmark import random_pairs
-from lm.benchmark.timing import Timed, alternate
+from lm.benchmark.timing import Timed, alternate, whole_step
 from lm.config import END_OF_TEXT, RunConfig, TokenizerConfig
 from lm.data import tokenizer_training
 from lm.data.array_writer import token_dtype
@@ -85,10 +85,10 @@ def trial(
         yield start(Path(name) / "run", config, tokenizer, data, source_tokenizer=source_tokenizer)
 
 
-def training_step(run: Run) -> Timed:
-    """An optimizer step as `lm train` takes it, its batch and its journal included."""
+def training_step(run: Run, *, passes: float = 1.0) -> Timed:
+    """An optimizer step as `lm train` takes it, its batch and its journal included; see `whole_step`."""
     events = train(run)
-    return lambda: timed(lambda: next(events), run.hardware)
+    return whole_step(lambda: timed(lambda: next(events), run.hardware), run.optimizers, run.hardware, passes=passes)
 
 
 @dataclass(frozen=True)

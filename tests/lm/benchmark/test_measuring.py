@@ -39,7 +39,8 @@ def found(request):
 def test_each_task_is_measured_in_its_shape(found):
     _, measured = found
     assert [each.task for each in measured] == ["training", "prefill", *["decoding"] * len(STREAMS)]
-    assert [each.rows for each in measured] == [1, 1, *STREAMS]
+    assert [each.rows for each in measured] == [4, 1, *STREAMS]
+    assert [each.timed_rows for each in measured] == [1, None, *[None] * len(STREAMS)]
     assert [each.length for each in measured][:2] == [16, 8]
     assert all(1 <= each.length < 8 for each in measured[2:])
     assert {each.dtype for each in measured} == {"float32"}

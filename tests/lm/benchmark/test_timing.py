@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from lm.benchmark.timing import alternate
+import torch
+
+from lm.benchmark import timing
+from lm.benchmark.timing import alternate, whole_step
 from lm.hardware import Hardware, timed
 
 
@@ -25,3 +28,19 @@ def test_rounds_go_on_while_there_is_time():
     rounds = alternate([lambda: timed(lambda: sum(range(1000)), hardware)], seconds=0.05)
     assert len(rounds) > 1
     assert all(seconds > 0 for (seconds,) in rounds)
+
+
+def test_a_step_is_worked_out_from_one_pass_with_one_update(monkeypatch):
+    ticks = iter([1.0, 3.0])
+    monkeypatch.setattr(timing, "now", lambda hardware: next(ticks))
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+
+    def step() -> float:
+        optimizer.step()
+        return 5.0
+
+    whole = whole_step(step, [optimizer], Hardware("cpu", "float32", 1), passes=4)
+    assert whole() == 4 * (5 - 2) + 2
+    assert weight.tolist() == [0.5] * 3

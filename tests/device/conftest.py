@@ -1,0 +1,21 @@
+"""The device that is asked for, or a word on why there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.config import HardwareConfig
+from lm.errors import UsageError
+from lm.hardware import found_device
+from tests.lm.training.conftest import byte_tokenizer, shards
+
+__all__ = ["byte_tokenizer", "shards"]
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    asked: str = request.config.getoption("--device")
+    try:
+        return found_device(HardwareConfig(device=asked))
+    except UsageError as error:
+        pytest.skip(str(error))

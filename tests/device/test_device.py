@@ -1,0 +1,139 @@
+"""What depends on the device: the same on a GPU as on a CPU, as far as their sums round alike.
+
+`make test-gpu` runs this with --device cuda; without, a CPU is compared with itself, and with what was saved.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from lm.config import HardwareConfig, ModelConfig, RunConfig, SamplingConfig, TrainingConfig
+from lm.data.batches import Batch
+from lm.decoding.generate import Token, generate
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import DecoderSteps
+from lm.model.transformer import DecoderOnly, build_model
+from lm.training.ahead import Ahead
+from lm.training.events import Step
+from lm.training.run import Run, resume, start
+from lm.training.trainer import train
+
+pytestmark = pytest.mark.device
+
+SHAPE = {"vocab_size": 257, "context_length": 32, "d_model": 64, "n_layers": 2, "n_heads": 4}
+IDS = np.random.default_rng(0).integers(257, size=(3, 32))
+
+
+@pytest.fixture
+def run_on(tmp_path, shards, byte_tokenizer):
+    """Start a run on a device."""
+
+    def made(device: str, name: str, *, dtype: str = "float32", **training: object) -> Run:
+        settings = TrainingConfig(**{"steps": 12, "batch_size": 8, "warmup_steps": 2, "evaluate_every": 6, **training})
+        model = ModelConfig(**{**SHAPE, "dropout": 0.0, "positions": "rotary", "qk_norm": True})
+        config = RunConfig(model, training=settings, hardware=HardwareConfig(device=device, dtype=dtype))
+        return start(tmp_path / name, config, byte_tokenizer, shards)
+
+    return made
+
+
+def losses(run: Run) -> list[float]:
+    return [event.loss for event in train(run) if isinstance(event, Step)]
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "alibi"])
+def test_logits_are_those_of_a_cpu(device, positions):
+    model = build_model(ModelConfig(**{**SHAPE, "positions": positions})).eval()
+    ids = torch.from_numpy(IDS)
+    with torch.inference_mode():
+        expected = model(ids)
+        found = model.to(device)(ids.to(device)).cpu()
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_logits_of_a_translator_are_those_of_a_cpu_with_padding(device):
+    model = build_model(ModelConfig(**SHAPE, n_encoder_layers=2)).eval()
+    source, target, lengths = torch.from_numpy(IDS), torch.from_numpy(IDS[:, :9]), torch.tensor([32, 5, 17])
+    with torch.inference_mode():
+        expected = model(source, target, lengths=lengths)
+        model.to(device)
+        found = model(source.to(device), target.to(device), lengths=lengths.to(device)).cpu()
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_losses_of_a_run_are_those_of_a_cpu(device, run_on, optimizer):
+    settings = {"optimizer": optimizer, "micro_batch_size": 3, "label_smoothing": 0.1}
+    expected, found = losses(run_on("cpu", "cpu", **settings)), losses(run_on(device, "gpu", **settings))
+    assert found == pytest.approx(expected, rel=2e-3)
+    assert found[-1] < found[0]
+
+
+def test_bfloat16_learns_as_well(device, run_on):
+    exact, rounded = losses(run_on(device, "exact")), losses(run_on(device, "rounded", dtype="bfloat16"))
+    assert rounded == pytest.approx(exact, rel=0.02)
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(device, run_on):
+    whole = losses(run_on(device, "whole"))
+    steps = iter(range(1, 100))
+    stopped = run_on(device, "stopped")
+    first = [event.loss for event in train(stopped, stop=lambda: next(steps) == 6) if isinstance(event, Step)]
+    assert first + losses(resume(stopped.folder)) == whole
+
+
+def test_greedy_text_is_that_of_a_cpu(device):
+    model = build_model(ModelConfig(**SHAPE)).eval()
+    assert isinstance(model, DecoderOnly)
+
+    def continued() -> list[int]:
+        sampler = Sampler.of(SamplingConfig(greedy=True))
+        events = generate(DecoderSteps(model), [1, 2, 3], sampler, max_tokens=12)
+        return [event.id for event in events if isinstance(event, Token)]
+
+    expected = continued()
+    model.to(device)
+    assert continued() == expected
+
+
+def test_a_step_waits_for_the_device_once(device, run_on):
+    if device != "cuda":
+        pytest.skip("only a GPU is waited for")
+    events = train(run_on(device, "run", evaluate_every=0, optimizer="muon"))
+    for _ in range(3):
+        next(events)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            next(events)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(waits) <= 1, [str(wait.message) for wait in waits]
+
+
+class Counted:
+    """Data whose batches say how many samples came before them."""
+
+    samples, tokens, steps_per_epoch, validation_bytes = 100, 100, 10.0, 0
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, float]] = []
+
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        self.asked.append((consumed, share))
+        ids = np.full((round(4 * share), 2), consumed)
+        return Batch(ids, ids)
+
+
+def test_the_next_batch_is_made_ahead_and_is_the_one_that_follows():
+    data = Counted()
+    ahead = Ahead(data)
+    assert ahead.batch(0, share=0.5, next_share=1.0).inputs.tolist() == [[0, 0]] * 2
+    assert ahead.batch(2, share=1.0, next_share=1.0).inputs.tolist() == [[2, 2]] * 4
+    assert ahead.batch(50, share=1.0, next_share=1.0).inputs.tolist() == [[50, 50]] * 4  # not the one that was made
+    assert data.asked[:3] == [(0, 0.5), (2, 1.0), (6, 1.0)]
