@@ -35,13 +35,14 @@ Lines = set[tuple[str, int]]
 class Recorder:
     """A plugin of pytest that notes which test runs which lines below a folder, and how long it takes.
 
-    What a fixture of several tests runs counts for each of them.
+    A test with parameters is one; what a fixture of several tests runs counts for each of them.
     """
 
     folder: Path
     lines: Lines = field(default_factory=set)
     shared: dict[tuple[str, str], Lines] = field(default_factory=lambda: defaultdict(set))
-    tests: dict[str, tuple[float, Lines]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    run: dict[str, Lines] = field(default_factory=lambda: defaultdict(set))
     failed: set[str] = field(default_factory=set)
 
     @pytest.hookimpl(wrapper=True)
@@ -53,9 +54,11 @@ class Recorder:
             return (yield)
         finally:
             sys.settrace(None)
-            used = (lines for (name, base), lines in self.shared.items()
-                    if name in item.fixturenames and item.nodeid.startswith(base))  # fmt: skip
-            self.tests[item.nodeid] = time.perf_counter() - began, self.lines.union(*used)
+            used = (lines for (fixture, base), lines in self.shared.items()
+                    if fixture in item.fixturenames and item.nodeid.startswith(base))  # fmt: skip
+            name = _function(item.nodeid)
+            self.run[name].update(self.lines, *used)
+            self.seconds[name] += time.perf_counter() - began
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef):
@@ -69,7 +72,7 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport):
         if report.failed:
-            self.failed.add(report.nodeid)
+            self.failed.add(_function(report.nodeid))
 
     def _call(self, frame: FrameType, _event: str, _argument: object):
         return self._line if frame.f_code.co_filename.startswith(str(self.folder)) else None
@@ -80,14 +83,18 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         """Write down the tests that passed with their seconds, those that failed, and for each line who runs it."""
-        passed = {name: found for name, found in self.tests.items() if name not in self.failed}
+        passed = [name for name in self.run if name not in self.failed]
         lines: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for number, (_, run) in enumerate(passed.values()):
-            for file, line in run:
+        for number, name in enumerate(passed):
+            for file, line in self.run[name]:
                 lines[os.path.relpath(file, self.folder.parent)][line].append(number)
-        tests = [(name, round(seconds, 3)) for name, (seconds, _) in passed.items()]
+        tests = [(name, round(self.seconds[name], 3)) for name in passed]
         text = json.dumps({"tests": tests, "failed": sorted(self.failed), "lines": lines})
         (self.folder.parent / RECORD).write_text(text)
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]
 
 
 @dataclass(frozen=True)

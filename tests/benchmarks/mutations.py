@@ -171,8 +171,11 @@ def main() -> None:
     tests = [coverage.covering(change.path, change.line, given.seconds) for change in chosen]
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("fork")) as pool:
         running = {pool.submit(is_noticed, *each): each[0] for each in zip(chosen, tests, strict=True)}
-        for done in as_completed(running):
-            print("noticed  " if done.result() else "UNNOTICED", running[done], flush=True)
+        try:
+            for done in as_completed(running):
+                print("noticed  " if done.result() else "UNNOTICED", running[done], flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
     noticed = sum(done.result() for done in running)
     print(f"{noticed} of {len(running)} changes are noticed: {noticed / len(running):.1%}")
 
