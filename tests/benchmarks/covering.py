@@ -33,7 +33,7 @@ Lines = set[tuple[str, int]]
 
 @dataclass(eq=False)
 class Recorder:
-    """A plugin of pytest that notes which test runs which lines below a folder, and how long it takes.
+    """A plugin that notes which test runs which lines below a folder, and how long it takes.
 
     A test with parameters is one; what a fixture of several tests runs counts for each of them.
     """
@@ -47,6 +47,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item):
+        _forget_what_is_cached()
         self.lines, began = set(), time.perf_counter()
         threading.settrace(self._call)
         sys.settrace(self._call)
@@ -91,6 +92,14 @@ class Recorder:
         tests = [(name, round(self.seconds[name], 3)) for name in passed]
         text = json.dumps({"tests": tests, "failed": sorted(self.failed), "lines": lines})
         (self.folder.parent / RECORD).write_text(text)
+
+
+def _forget_what_is_cached() -> None:
+    """Or only the first test would run the lines of a function that remembers its results."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("lm.")]:
+        for value in vars(module).values():
+            if callable(forget := getattr(value, "cache_clear", None)):
+                forget()
 
 
 def _function(test: str) -> str:
