@@ -45,7 +45,7 @@ class Run:
         *,
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer | None,
-        spent: float = 0.0,
+        spent: float,
     ) -> None:
         self.folder, self.config, self.plan, self.state = folder, config, plan, state
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
