@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 LOADED_BEFORE = ("torch", "numpy", "safetensors.torch", "sacrebleu", "tokenizers", "transformers", "typer.testing")
 """What takes seconds to import: a process that has done so is forked for each run of tests."""
 
-_OWN = {"tests", "lm", "cli", "corpora"}
 RECORD = "coverage.json"
 _NOT_FOUND = 9
 Lines = set[tuple[str, int]]
@@ -129,14 +128,13 @@ class Coverage:
             kept.write_text(text)
         return cls(**json.loads(kept.read_text()))
 
-    def covering(self, path: str, line: int, most_seconds: float) -> Selection:
-        """The test files beside a module, then single tests, the quickest first.
+    def covering(self, path: str, line: int, most_seconds: float) -> tuple[list[str], float]:
+        """Arguments for pytest, and seconds: the files beside a module, then single tests, the quickest first.
 
         Where no test runs a line, as outside of functions, those are taken that run any of its module.
         """
         files = sorted((ROOT / "tests" / path).parent.glob(f"test_{Path(path).stem}*.py"))
-        beside = [str(file.relative_to(ROOT)) for file in files]
-        lines = self.lines.get(path, {})
+        beside, lines = [str(file.relative_to(ROOT)) for file in files], self.lines.get(path, {})
         numbers = lines.get(str(line)) or set(chain(*lines.values()))
         tests = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
         others = [test for test in tests if test[0].partition("::")[0] not in beside]
@@ -147,15 +145,7 @@ class Coverage:
         expected = sum(seconds for name, seconds in self.tests if name.partition("::")[0] in beside)
         names = [*beside, *(name for name, _ in quick)]
         deselected = [f"--deselect={name}" for name in self.failed] if names else []
-        return Selection([*names, *deselected], expected + sum(seconds for _, seconds in quick))
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Arguments for pytest, and how long these tests took when they were recorded."""
-
-    arguments: list[str]
-    seconds: float
+        return [*names, *deselected], expected + sum(seconds for _, seconds in quick)
 
 
 def copied(to: Path) -> Path:
@@ -192,7 +182,7 @@ def passes(tree: Path, arguments: Sequence[str], *, plugin: Recorder | None, lim
 def _run(tree: Path, arguments: Sequence[str], plugin: Recorder | None) -> int:
     """In a process of its own: no module of the project is loaded, what is printed goes to a file."""
     os.setpgid(0, 0)
-    for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "lm", "cli", "corpora"}]:
         del sys.modules[name]
     os.chdir(tree)
     sys.path[:] = [str(tree), *(path for path in sys.path if Path(path).resolve() != ROOT)]
