@@ -54,7 +54,7 @@ class Run:
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer | None,
         lock: LockFile | None = None,
-        spent: float = 0.0,
+        spent: float,
     ) -> None:
         self.other_branch: list[Path] = []
         self.lock = LockFile(folder / checkpoint.LOCK) if lock is None else lock

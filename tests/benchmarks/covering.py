@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 LOADED_BEFORE = ("torch", "numpy", "safetensors.torch", "sacrebleu", "tokenizers", "transformers", "typer.testing")
 """What takes seconds to import: a process that has done so is forked for each run of tests."""
 
-_OWN = {"tests", "lm", "cli", "corpora"}
 RECORD = "coverage.json"
 _NOT_FOUND = 9
 Lines = set[tuple[str, int]]
@@ -33,19 +32,21 @@ Lines = set[tuple[str, int]]
 
 @dataclass(eq=False)
 class Recorder:
-    """A plugin of pytest that notes which test runs which lines below a folder, and how long it takes.
+    """A plugin that notes which test runs which lines below a folder, and how long it takes.
 
-    What a fixture of several tests runs counts for each of them.
+    A test with parameters is one; what a fixture of several tests runs counts for each of them.
     """
 
     folder: Path
     lines: Lines = field(default_factory=set)
     shared: dict[tuple[str, str], Lines] = field(default_factory=lambda: defaultdict(set))
-    tests: dict[str, tuple[float, Lines]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    run: dict[str, Lines] = field(default_factory=lambda: defaultdict(set))
     failed: set[str] = field(default_factory=set)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item):
+        _forget_what_is_cached()
         self.lines, began = set(), time.perf_counter()
         threading.settrace(self._call)
         sys.settrace(self._call)
@@ -53,9 +54,11 @@ class Recorder:
             return (yield)
         finally:
             sys.settrace(None)
-            used = (lines for (name, base), lines in self.shared.items()
-                    if name in item.fixturenames and item.nodeid.startswith(base))  # fmt: skip
-            self.tests[item.nodeid] = time.perf_counter() - began, self.lines.union(*used)
+            used = (lines for (fixture, base), lines in self.shared.items()
+                    if fixture in item.fixturenames and item.nodeid.startswith(base))  # fmt: skip
+            name = _function(item.nodeid)
+            self.run[name].update(self.lines, *used)
+            self.seconds[name] += time.perf_counter() - began
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef):
@@ -69,7 +72,7 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport):
         if report.failed:
-            self.failed.add(report.nodeid)
+            self.failed.add(_function(report.nodeid))
 
     def _call(self, frame: FrameType, _event: str, _argument: object):
         return self._line if frame.f_code.co_filename.startswith(str(self.folder)) else None
@@ -80,14 +83,26 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         """Write down the tests that passed with their seconds, those that failed, and for each line who runs it."""
-        passed = {name: found for name, found in self.tests.items() if name not in self.failed}
+        passed = [name for name in self.run if name not in self.failed]
         lines: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for number, (_, run) in enumerate(passed.values()):
-            for file, line in run:
+        for number, name in enumerate(passed):
+            for file, line in self.run[name]:
                 lines[os.path.relpath(file, self.folder.parent)][line].append(number)
-        tests = [(name, round(seconds, 3)) for name, (seconds, _) in passed.items()]
+        tests = [(name, round(self.seconds[name], 3)) for name in passed]
         text = json.dumps({"tests": tests, "failed": sorted(self.failed), "lines": lines})
         (self.folder.parent / RECORD).write_text(text)
+
+
+def _forget_what_is_cached() -> None:
+    """Or only the first test would run the lines of a function that remembers its results."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("lm.")]:
+        for value in vars(module).values():
+            if callable(forget := getattr(value, "cache_clear", None)):
+                forget()
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]
 
 
 @dataclass(frozen=True)
@@ -113,14 +128,13 @@ class Coverage:
             kept.write_text(text)
         return cls(**json.loads(kept.read_text()))
 
-    def covering(self, path: str, line: int, most_seconds: float) -> Selection:
-        """The test files beside a module, then single tests, the quickest first.
+    def covering(self, path: str, line: int, most_seconds: float) -> tuple[list[str], float]:
+        """Arguments for pytest, and seconds: the files beside a module, then single tests, the quickest first.
 
         Where no test runs a line, as outside of functions, those are taken that run any of its module.
         """
         files = sorted((ROOT / "tests" / path).parent.glob(f"test_{Path(path).stem}*.py"))
-        beside = [str(file.relative_to(ROOT)) for file in files]
-        lines = self.lines.get(path, {})
+        beside, lines = [str(file.relative_to(ROOT)) for file in files], self.lines.get(path, {})
         numbers = lines.get(str(line)) or set(chain(*lines.values()))
         tests = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
         others = [test for test in tests if test[0].partition("::")[0] not in beside]
@@ -131,15 +145,7 @@ class Coverage:
         expected = sum(seconds for name, seconds in self.tests if name.partition("::")[0] in beside)
         names = [*beside, *(name for name, _ in quick)]
         deselected = [f"--deselect={name}" for name in self.failed] if names else []
-        return Selection([*names, *deselected], expected + sum(seconds for _, seconds in quick))
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Arguments for pytest, and how long these tests took when they were recorded."""
-
-    arguments: list[str]
-    seconds: float
+        return [*names, *deselected], expected + sum(seconds for _, seconds in quick)
 
 
 def copied(to: Path) -> Path:
@@ -176,7 +182,7 @@ def passes(tree: Path, arguments: Sequence[str], *, plugin: Recorder | None, lim
 def _run(tree: Path, arguments: Sequence[str], plugin: Recorder | None) -> int:
     """In a process of its own: no module of the project is loaded, what is printed goes to a file."""
     os.setpgid(0, 0)
-    for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "lm", "cli", "corpora"}]:
         del sys.modules[name]
     os.chdir(tree)
     sys.path[:] = [str(tree), *(path for path in sys.path if Path(path).resolve() != ROOT)]

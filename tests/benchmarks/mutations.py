@@ -11,8 +11,9 @@ as they are.
 Prints a line for each change as it is done, and the share. Which of those unnoticed cannot matter is for the reader.
 
 Which test runs which lines is recorded first, by running those of tests/lm and tests/cli once with a tracer, in about
-twice their time. --map keeps that in a file for the next time: remove it when lines of the core have moved. New tests
-beside a module are found without. A change costs some seconds, an unnoticed one up to a minute and a half.
+twice their time; what fails there is left out, as tests of Ctrl-C do where it is ignored. --map keeps that in a file
+for the next time: remove it when lines of the core have moved. New tests beside a module are found without. A change
+costs some seconds, an unnoticed one up to a minute and a half.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.benchmarks.covering import LOADED_BEFORE, ROOT, Coverage, Selection, copied, passes
+from tests.benchmarks.covering import LOADED_BEFORE, ROOT, Coverage, copied, passes
 
 CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/data", "lm/training"]
 CORE += ["lm/checkpoint.py", "lm/files.py", "lm/hardware.py"]
@@ -143,15 +144,15 @@ def _is_another_tree(change: Change) -> bool:
         return False
 
 
-def is_noticed(change: Change, tests: Selection) -> bool:
-    """Make one change in a copy, and run tests there; without any, nothing notices."""
-    if not tests.arguments:
+def is_noticed(change: Change, tests: Sequence[str], seconds: float) -> bool:
+    """Make one change in a copy, and run tests there that take so long; without any, nothing notices."""
+    if not tests:
         return False
     with tempfile.TemporaryDirectory() as folder:
         path = copied(Path(folder)) / change.path
         path.write_bytes(change.made(path.read_bytes()))
         least, times = PATIENCE
-        return not passes(Path(folder), tests.arguments, plugin=None, limit=least + times * tests.seconds)
+        return not passes(Path(folder), tests, plugin=None, limit=least + times * seconds)
 
 
 def main() -> None:
@@ -170,9 +171,14 @@ def main() -> None:
     coverage, chosen = Coverage.recorded(given.map), drawn(given.module, given.count, given.seed)
     tests = [coverage.covering(change.path, change.line, given.seconds) for change in chosen]
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("fork")) as pool:
-        running = {pool.submit(is_noticed, *each): each[0] for each in zip(chosen, tests, strict=True)}
-        for done in as_completed(running):
-            print("noticed  " if done.result() else "UNNOTICED", running[done], flush=True)
+        running = {
+            pool.submit(is_noticed, change, *with_what): change for change, with_what in zip(chosen, tests, strict=True)
+        }
+        try:
+            for done in as_completed(running):
+                print("noticed  " if done.result() else "UNNOTICED", running[done], flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
     noticed = sum(done.result() for done in running)
     print(f"{noticed} of {len(running)} changes are noticed: {noticed / len(running):.1%}")
 

@@ -268,3 +268,14 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, 
     assert before[-1] == ("sync", unfinished)
     assert after[0] == ("sync", "checkpoints")
     assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["last", "best"]
+
+
+def test_a_checkpoint_that_is_not_there_is_told_from_a_run_that_is_not(save, tmp_path):
+    save(3)
+    with pytest.raises(InputError, match="step-9: no such checkpoint; there is step-3"):
+        find_checkpoint(tmp_path / "checkpoints" / "step-9")
+    with pytest.raises(InputError, match="no such run"):
+        find_checkpoint(tmp_path / "elsewhere" / "step-9")
+    (tmp_path / "other" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(InputError, match="no such run"):
+        find_checkpoint(tmp_path / "other" / "checkpoints" / "step-9")

@@ -306,3 +306,10 @@ def test_all_is_on_the_disk_before_the_folder_has_its_name(tmp_path: Path, disk,
     found = documents.resolve([str(tmp_path / "corpus.jsonl")], supervised=supervised)
     prepare(found, byte_tokenizer(), DataConfig(validation="0.1", supervised=supervised), tmp_path / "out")
     assert disk.synced_before("out") == {"out"} | {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_an_empty_folder_may_be_there_already(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    made = prepare(sources(tmp_path, TEXT), byte_tokenizer(), WHOLE, tmp_path / "out")
+    assert not made.reused
+    assert prepare(sources(tmp_path, TEXT), byte_tokenizer(), WHOLE, tmp_path / "out").reused

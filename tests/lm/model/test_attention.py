@@ -77,6 +77,16 @@ def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, m
     assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 
 
+@pytest.mark.parametrize("kernel", ["fused", "products"])
+@pytest.mark.parametrize("name", ["everything", "keys", "bias"])
+def test_many_queries_of_a_short_memory_agree_with_the_definition(name, kernel, monkeypatch):
+    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    mask = masks(20, 5)[name]
+    query, key, value = tensors(20, 5)
+    attended = attend(query, key, value, mask=mask)
+    torch.testing.assert_close(attended.double(), naive(query, key, value, mask), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("length", [32, 40])
 @pytest.mark.parametrize("name", ["everything", "causal", "keys", "causal bias"])
 def test_in_bfloat16_it_stays_near_the_definition(name, length):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from lm import checkpoint, files
-from lm.config import TrainingConfig
+from lm.config import DataConfig, TrainingConfig
+from lm.data import documents
+from lm.data.preparation import prepare
 from lm.data.shards import open_split
 from lm.errors import InputError, TrainingError, UsageError
 from lm.model.cost import training_flops
@@ -452,3 +455,25 @@ def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
     assert [(line["step"], line["evaluation_seconds"]) for line in timings if "evaluation_seconds" in line] == [
         (event.step, event.seconds) for event in evaluations
     ]
+
+
+def test_what_a_run_was_started_on_is_named_where_it_is_not_the_corpus_given(
+    make_run, shards, byte_tokenizer, tmp_path
+):
+    own, other = tmp_path / "own", tmp_path / "other"
+    shutil.copytree(shards, own)
+    (tmp_path / "novel.txt").write_text("ba du " * 300)
+    prepare(documents.resolve([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
+    run = start(tmp_path / "another run", make_run().config, byte_tokenizer, own)
+    list(train(run, stop=stop_after(2)))
+    message = r"novel.txt: not the corpus that this run was started on; that was .*text.txt, and lm train --resume"
+    with pytest.raises(InputError, match=message):
+        resume(run.folder, data=other)
+    shutil.rmtree(own)
+    with pytest.raises(InputError, match="own: the tokens of this run are gone; name its corpus again"):
+        resume(run.folder)
+    shutil.copytree(other, own)
+    for data in (None, other):
+        with pytest.raises(InputError, match="not the .* that this run was started on; name its corpus again"):
+            resume(run.folder, data=data)
+    assert resume(run.folder, data=shards).state.step == 2
