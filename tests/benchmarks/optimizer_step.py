@@ -1,0 +1,62 @@
+"""What Muon adds to a training step: the default step of a preset against the same step with AdamW, alternating.
+
+    python -m tests.benchmarks.optimizer_step [tiny depth-4] [--seconds 10] [--threads 2]
+
+Both sides train in the arithmetic that `lm train` chooses for the default step here, which is said; --batch-tokens is
+the preset's, and 4,096 for those of a depth, as under a budget of some minutes. The ratio is the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+from contextlib import ExitStack
+
+from lm.benchmark.timing import alternate
+from lm.benchmark.training import random_run, training_step
+from lm.config import RunConfig
+from lm.presets import PRESETS, resolve
+from lm.training.data import batch_rows
+
+BATCH_TOKENS = 4096
+
+
+def configuration(preset: str, threads: int | None) -> RunConfig:
+    """The default step of a preset."""
+    training = {} if preset in PRESETS else {"batch_tokens": BATCH_TOKENS}
+    return resolve(preset, {"training": training, "hardware": {"threads": threads}})
+
+
+def compare(preset: str, *, seconds: float, threads: int | None) -> None:
+    """Let the sides take turns, and print what came of it."""
+    config = configuration(preset, threads)
+    rows = batch_rows(config)
+    with ExitStack() as stack:
+        muon = stack.enter_context(random_run(config, rows=rows))
+        chosen = muon.hardware
+        training = dataclasses.replace(config.training, optimizer="adamw")
+        same = dataclasses.replace(config.hardware, dtype=chosen.dtype, threads=chosen.threads)
+        config = dataclasses.replace(config, training=training, hardware=same)
+        adamw = stack.enter_context(random_run(config, rows=rows))
+        rounds = alternate([training_step(muon), training_step(adamw)], seconds=seconds)
+    ours, theirs = (1000 * statistics.median(column) for column in zip(*rounds, strict=True))
+    ratio = statistics.median(with_muon / with_adamw for with_muon, with_adamw in rounds)
+    print(f"{preset}: {rows} x {config.model.context_length} tokens, {chosen.dtype}, {chosen.threads} threads,", end=" ")
+    print(f"Muon in {chosen.optimizer_dtype}: {ours:.0f} ms a step, AdamW {theirs:.0f} ms, ratio {ratio:.2f}", end=" ")
+    print(f"({len(rounds)} rounds)")
+
+
+def main() -> None:
+    """Each preset in turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("presets", nargs="*", default=["tiny", "depth-4"])
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each side")
+    parser.add_argument("--threads", type=int)
+    given = parser.parse_args()
+    for preset in given.presets:
+        compare(preset, seconds=given.seconds, threads=given.threads)
+
+
+if __name__ == "__main__":
+    main()
