@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-_STORY_STEPS = 700
+_FOR_STORIES, _FOR_SENTENCES = "80s", "110s"
 _SHOWN_PAIR = 0
 
 
@@ -21,14 +21,15 @@ def demo(
         typer.Option(
             "--steps",
             metavar="N",
-            help="Optimizer steps of each training [default: as many as it takes].",
+            help="Optimizer steps of each training [default: as many as there is time for].",
             min=1,
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Train small models on the stories and the pairs of sentences that ship with lm, and try them: a few minutes.
+    """Train small models on the stories and the pairs of sentences that ship with lm, and try them: about four minutes.
 
+    Both are given a time, and what they become in it depends on how fast the machine is.
     The first model writes, the second, in the folder FOLDER-german, translates. Every command is shown before it runs,
     so that it can be typed again by hand.
     """
@@ -60,10 +61,11 @@ def _write_stories(out: Path, steps: int | None) -> None:
     stories, held_out = corpora.path("stories/train.txt"), corpora.path("stories/heldout.txt")
     _say(
         "lm learns to write from text alone. A megabyte of little stories ships with it. One command makes a "
-        "vocabulary of byte pairs, turns the stories into tokens and trains a small transformer to predict each "
-        "next token; a tenth of the stories is held out to see how well it does."
+        "vocabulary of byte pairs, turns the stories into tokens and trains a transformer to predict each next token, "
+        "as large a one as this machine can teach in the time it is given; a tenth of the stories is held out to see "
+        "how well it does."
     )
-    _run("train", str(stories), "-o", str(out), "--steps", str(steps or _STORY_STEPS))
+    _run("train", str(stories), "-o", str(out), *_length(steps, _FOR_STORIES))
     _say(
         "How well does it predict other stories, about things and people it has never seen together? A perplexity of "
         "2 means: as unsure as if each token were the toss of a coin. (Windows overlap here, so every token sees "
@@ -71,8 +73,8 @@ def _write_stories(out: Path, steps: int | None) -> None:
     )
     _run("perplexity", str(out), str(held_out))
     _say(
-        "Now it writes: a minute of training gives the manner, not yet the sense. The seed makes the sample "
-        "repeatable; a higher temperature makes it bolder."
+        "Now it writes: little more than a minute of training gives the manner, not yet the sense. The seed makes the "
+        "sample repeatable; a higher temperature makes it bolder."
     )
     _run("generate", str(out), "One morning", "--max-tokens", "160", "--temperature", "0.7", "--seed", "1")
     _run("generate", str(out), "The little", "--max-tokens", "100", "--greedy")
@@ -91,13 +93,16 @@ def _translate_sentences(out: Path, steps: int | None) -> None:
         "The same blocks make a translator: an encoder reads English, a decoder writes German and looks at what was "
         "read. 20,000 pairs of sentences ship with it, and others that join words which never stand together there."
     )
-    length = [] if steps is None else ["--steps", str(steps)]
-    _run("train", "--source", train[0], "--target", train[1], "--preset", "translation-tiny", "-o", str(out), *length)
+    _run("train", "--source", train[0], "--target", train[1], "-o", str(out), *_length(steps, _FOR_SENTENCES))
     _say("How many of the 1,000 held-out sentences come out right, letter by letter?")
     _run("evaluate", str(out), "--source", held_out[0], "--target", held_out[1])
     _say("And where does each German word look in the English sentence?")
     sentence, translation = (Path(path).read_text(encoding="utf-8").splitlines()[_SHOWN_PAIR] for path in held_out)
     _run("attention", str(out), sentence, "--target", translation)
+
+
+def _length(steps: int | None, budget: str) -> list[str]:
+    return ["--budget", budget] if steps is None else ["--steps", str(steps)]
 
 
 def _say(text: str) -> None:

@@ -176,6 +176,7 @@ def _started(
         weights=initial,
         spent=clock.elapsed(),
         pace=pace.step if pace else 1.0,
+        pause=pace.pause if pace else 0.0,
         hardware=pace.hardware if pace else None,
     )
     describe(run)

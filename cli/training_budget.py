@@ -124,11 +124,12 @@ def paced(
         config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
         steps, found = steps / passes, dataclasses.replace(found, step=found.step * passes)
     _warn_of_few_steps(steps, budget)
-    return _where_nothing_is_said(config, settings, _evaluations(config, found.evaluation, steps=steps)), found
+    chosen, pause = _evaluations(config, found.evaluation, steps=steps)
+    return _where_nothing_is_said(config, settings, {"training": chosen}), dataclasses.replace(found, pause=pause)
 
 
-def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> dict[str, dict[str, Any]]:
-    """How often there is time to evaluate and save, and how many sentences to translate each time."""
+def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[str, Any], float]:
+    """How often there is time to evaluate and save, how many sentences to translate each time; and what each takes."""
     from lm.durations import seconds
     from lm.training.budget import aside
     from lm.training.optimizers import training_bytes
@@ -143,7 +144,7 @@ def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> dict[str, di
     count = max(1, min(_MOST_EVALUATIONS, int(left / each)))
     # the last one but the end's is half as far from the end as from the one before
     chosen["evaluate_every"] = 0 if count == 1 else max(1, math.ceil(steps / (count - 0.5)))
-    return {"training": chosen}
+    return chosen, each
 
 
 def _to_measure(budget: str) -> float:

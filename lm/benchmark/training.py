@@ -99,11 +99,13 @@ class Pace:
         step: seconds of an optimizer step.
         evaluation: what an evaluation takes.
         hardware: that it was found to be fastest on.
+        pause: seconds to evaluate and save, where it is known how much of the validation split is translated.
     """
 
     step: float
     evaluation: Cost
     hardware: Hardware
+    pause: float = 0.0
 
 
 def pace(

@@ -30,14 +30,21 @@ class Clock:
     All that happens between two steps counts: reading a batch, writing the journal, drawing the display.
     """
 
-    def __init__(self, left: float, *, spent: float = 0.0) -> None:
-        """With `left` seconds from now, after so many that went into getting ready."""
+    def __init__(self, left: float, *, spent: float = 0.0, pause: float = 0.0) -> None:
+        """With `left` seconds from now.
+
+        Args:
+            left: until the deadline.
+            spent: seconds that went into getting ready.
+            pause: seconds that one will take, about, until the first has shown it.
+        """
         self._last = time.monotonic()
         self._deadline = self._last + left
         self._whole = max(0.0, left) + spent
         self._aside = aside(self._whole) - spent
         self._steps: deque[float] = deque(maxlen=_STEPS_LOOKED_BACK_ON)
         self._pauses: list[float] = []
+        self._likely_pause = pause
 
     @property
     def left(self) -> float:
@@ -55,7 +62,7 @@ class Clock:
 
     def has_time_to_pause(self) -> bool:
         """Whether one more pause and the last one are within what may be spent on all that is not training."""
-        return sum(self._pauses) + 2 * self._a_pause <= self._aside or not self._pauses
+        return sum(self._pauses) + 2 * self._a_pause <= self._aside
 
     def steps_in_all(self, step: int, *, config: TrainingConfig) -> int | None:
         """How many steps there will be in all if the decay has to begin now, after `step`; None if there is time.
@@ -85,7 +92,7 @@ class Clock:
 
     @property
     def _a_pause(self) -> float:
-        return statistics.fmean(self._pauses) if self._pauses else 0.0
+        return statistics.fmean(self._pauses) if self._pauses else self._likely_pause
 
     def _seconds_for(self, step: int, steps: int, *, config: TrainingConfig) -> float:
         """What is still to come takes, if there are so many steps in all."""

@@ -55,6 +55,7 @@ class Run:
         source_tokenizer: Tokenizer | None,
         lock: LockFile | None = None,
         spent: float,
+        pause: float = 0.0,
     ) -> None:
         self.other_branch: list[Path] = []
         self.lock = LockFile(folder / checkpoint.LOCK) if lock is None else lock
@@ -69,7 +70,8 @@ class Run:
         decay = config.training.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
         self._open_data()
-        self.clock = None if plan.deadline is None else Clock(plan.deadline - state.elapsed - spent, spent=spent)
+        left = None if plan.deadline is None else plan.deadline - state.elapsed - spent
+        self.clock = None if left is None else Clock(left, spent=spent, pause=pause)
 
     @property
     def is_complete(self) -> bool:
@@ -146,6 +148,7 @@ def start(
     weights: Mapping[str, Tensor] | None = None,
     spent: float = 0.0,
     pace: float = 1.0,
+    pause: float = 0.0,
     hardware: Hardware | None = None,
 ) -> Run:
     """A new run in a folder of its own, its plan written down.
@@ -159,6 +162,7 @@ def start(
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
         spent: seconds of a budget that are gone already.
         pace: seconds that a step takes, about; for a budget.
+        pause: seconds that it takes to evaluate and save, about; for a budget.
         hardware: what to train on, where that was measured already.
     """
     checkpoint.refuse_existing(folder)
@@ -180,7 +184,14 @@ def start(
     )
     config = dataclasses.replace(config, plan=plan)
     run = Run(
-        folder, config, plan, TrainingState(), tokenizer=tokenizer, source_tokenizer=source_tokenizer, spent=spent
+        folder,
+        config,
+        plan,
+        TrainingState(),
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        spent=spent,
+        pause=pause,
     )
     if weights is not None:
         _load_weights(run, weights)

@@ -42,7 +42,9 @@ def compare(preset: str, *, seconds: float, threads: int | None) -> None:
         rounds = alternate([training_step(muon), training_step(adamw)], seconds=seconds)
     ours, theirs = (1000 * statistics.median(column) for column in zip(*rounds, strict=True))
     ratio = statistics.median(with_muon / with_adamw for with_muon, with_adamw in rounds)
-    print(f"{preset}: {rows} x {config.model.context_length} tokens, {chosen.dtype}, {chosen.threads} threads,", end=" ")
+    print(
+        f"{preset}: {rows} x {config.model.context_length} tokens, {chosen.dtype}, {chosen.threads} threads,", end=" "
+    )
     print(f"Muon in {chosen.optimizer_dtype}: {ours:.0f} ms a step, AdamW {theirs:.0f} ms, ratio {ratio:.2f}", end=" ")
     print(f"({len(rounds)} rounds)")
 
