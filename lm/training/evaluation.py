@@ -29,7 +29,7 @@ from lm.training.run import Run, diverged
 
 _SAMPLE_TOKENS = 60
 _SHOWN_TRANSLATIONS = 2
-_TIMED_SENTENCES, _SHARE_OF_LONGEST = 32, 0.5
+_TIMED_TOKENS, _TIMED_SENTENCES, _SHARE_OF_LONGEST = 2048, 32, 0.5
 
 
 def report(run: Run) -> Iterator[Evaluation | Sample]:
@@ -105,13 +105,17 @@ def cost(run: Run, *, seconds: float) -> Cost:
 
 @torch.inference_mode()
 def _seconds_for_loss(run: Run, limit: float) -> float:
-    """For the whole split, by the first batches of it."""
-    looked_at, targets, taken = 0, 0, 0.0
+    """For the whole split, by some rows of it; the first time doesn't count."""
+    looked_at, targets, taken, is_first = 0, 0, 0.0, True
     for batch in run.data.validation():
-        if taken <= limit:
-            taken += timed(partial(summed_loss, run.model, batch, run.hardware), run.hardware)
-            looked_at += batch.predicted
         targets += batch.predicted
+        for part in batch.split(max(1, _TIMED_TOKENS // batch.inputs.shape[1])) if taken <= limit else ():
+            seconds = timed(partial(summed_loss, run.model, part, run.hardware), run.hardware)
+            if not is_first:
+                taken, looked_at = taken + seconds, looked_at + part.predicted
+            is_first = False
+            if taken > limit:
+                break
     return taken * targets / max(1, looked_at)
 
 
