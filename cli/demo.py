@@ -93,7 +93,8 @@ def _translate_sentences(out: Path, steps: int | None) -> None:
         "The same blocks make a translator: an encoder reads English, a decoder writes German and looks at what was "
         "read. 20,000 pairs of sentences ship with it, and others that join words which never stand together there."
     )
-    _run("train", "--source", train[0], "--target", train[1], "-o", str(out), *_length(steps, _FOR_SENTENCES))
+    size = [] if steps is None else ["--preset", "translation-tiny"]
+    _run("train", "--source", train[0], "--target", train[1], "-o", str(out), *size, *_length(steps, _FOR_SENTENCES))
     _say("How many of the 1,000 held-out sentences come out right, letter by letter?")
     _run("evaluate", str(out), "--source", held_out[0], "--target", held_out[1])
     _say("And where does each German word look in the English sentence?")

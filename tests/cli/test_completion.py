@@ -52,7 +52,7 @@ def ask(shell: str, line: str, where: Path) -> list[str]:
     )
     environment = {**os.environ, "_LM_COMPLETE": f"complete_{shell}", "LM_STEP": "1", "PYTHONPATH": str(ROOT), **asked}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=where, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=where, timeout=900
     )
     assert done.stderr == ""
     return _values(shell, done.stdout)
@@ -127,11 +127,11 @@ def test_the_script_that_is_installed_is_accepted_by_its_shell(shell, tmp_path):
         pytest.skip(f"no {shell} here")
     environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     command = [sys.executable, "-m", "cli.main", "--show-completion", shell]
-    script = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60).stdout
+    script = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900).stdout
     assert "_LM_COMPLETE=complete_" + shell in script
     path = tmp_path / "script"
     path.write_text(script)
-    done = subprocess.run([program, "-n", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program, "-n", str(path)], capture_output=True, text=True, timeout=900)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -145,5 +145,5 @@ def test_bash_completes_with_the_installed_program(folder):
         f'COMP_WORDS=(lm generate runs/n); COMP_CWORD=2; _lm_completion {program}; echo "${{COMPREPLY[*]}}"'
     )
     environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, cwd=folder, env=environment, timeout=60)
+    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, cwd=folder, env=environment, timeout=900)
     assert done.stdout.strip() == "runs/novel", done.stderr

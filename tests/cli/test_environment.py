@@ -182,7 +182,7 @@ def test_a_misspelling_is_said_on_stderr_alone(tmp_path):
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=900,
     )
     assert done.returncode == 0
     assert done.stderr.startswith("lm: note: LM_TEMPERATUR is set")

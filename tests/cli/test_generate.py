@@ -348,7 +348,7 @@ def test_ctrl_c_ends_with_what_there_is(runs):
     )  # fmt: skip
     begun = process.stdout.read(40)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=900)
     assert process.returncode == 130
     assert errors == b""
     assert begun.startswith(b"The")
@@ -359,7 +359,7 @@ def test_ctrl_c_ends_with_what_there_is(runs):
 def test_on_a_terminal_nothing_waits_for_a_key(runs):
     ours, theirs = pty.openpty()
     finished = subprocess.run(
-        command("generate", runs["bpe"], "--max-tokens", 5), stdin=theirs, capture_output=True, timeout=120, check=True
+        command("generate", runs["bpe"], "--max-tokens", 5), stdin=theirs, capture_output=True, timeout=900, check=True
     )
     os.close(ours)
     os.close(theirs)
@@ -372,7 +372,7 @@ def test_the_prompt_is_bold_on_a_terminal(runs, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     subprocess.run(
         command("generate", runs["bpe"], "The owl", "--max-tokens", 2), stdin=theirs, stdout=theirs,
-        stderr=subprocess.PIPE, env=environment, timeout=120, check=True,
+        stderr=subprocess.PIPE, env=environment, timeout=900, check=True,
     )  # fmt: skip
     written = os.read(ours, 10_000)
     os.close(ours)

@@ -197,7 +197,7 @@ class Terminal:
     def type(self, text):
         os.write(self.ours, text.encode())
 
-    def wait_for(self, pattern, *, seconds=60):
+    def wait_for(self, pattern, *, seconds=900):
         """What was written up to the end of a pattern; it is taken off."""
         deadline = time.monotonic() + seconds
         while not (found := re.search(pattern, self.seen)):
@@ -208,8 +208,15 @@ class Terminal:
         return before
 
     def interrupt(self):
-        time.sleep(0.3)  # or the signal comes before the process waits for a key, which then does not wake up
         self.process.send_signal(signal.SIGINT)
+
+    def interrupt_waiting(self):
+        """Once the process waits for a key: a signal that comes before does not wake it up."""
+        status, asleep = Path(f"/proc/{self.process.pid}/status"), 0
+        while asleep < 3:
+            time.sleep(0.1)
+            asleep = asleep + 1 if not status.exists() or "State:\tS" in status.read_text() else 0
+        self.interrupt()
 
     def close(self):
         self.process.kill()
@@ -230,7 +237,7 @@ def test_on_a_terminal_ctrl_c_stops_the_text_and_ctrl_d_the_session(bpe):
         terminal.wait_for("\n> ")
         terminal.type("half a line")
         terminal.wait_for("half a line")
-        terminal.interrupt()
+        terminal.interrupt_waiting()
         terminal.wait_for("\n> ")
         terminal.type("/set max-tokens 3\n")
         terminal.wait_for("max-tokens = 3")
@@ -244,4 +251,4 @@ def test_on_a_terminal_ctrl_c_stops_the_text_and_ctrl_d_the_session(bpe):
         terminal.type("\n")
         terminal.wait_for("\n> ")
         terminal.type("\x04")
-        assert terminal.process.wait(timeout=60) == 0
+        assert terminal.process.wait(timeout=900) == 0

@@ -32,7 +32,7 @@ def test_a_closed_stdin_is_an_empty_one(tmp_path, arguments):
     command = f'exec "$@" <&- > "{tmp_path}/out" 2> "{tmp_path}/err"'
     code = subprocess.run(
         ["sh", "-c", command, "sh", sys.executable, "-m", "cli.main", *arguments],
-        cwd=tmp_path, check=False, timeout=120, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        cwd=tmp_path, check=False, timeout=900, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     ).returncode  # fmt: skip
     said = (tmp_path / "err").read_text()
     assert "Traceback" not in said

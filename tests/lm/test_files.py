@@ -41,7 +41,7 @@ def test_a_pipe_is_written_to(tmp_path):
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
     reader.start()
     files.replace_text(pipe, "text")
-    reader.join(timeout=10)
+    reader.join(timeout=900)
     assert read == ["text"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
@@ -57,7 +57,7 @@ def test_standard_output_is_written_to_in_order(tmp_path, into):
     )
     with (tmp_path / "out").open("w+") as file:
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE if into == "pipe" else file,
-                              check=True, timeout=60, text=True)  # fmt: skip
+                              check=True, timeout=900, text=True)  # fmt: skip
         file.seek(0)
         assert (done.stdout if into == "pipe" else file.read()) == "before\ntext\nafter\n"
     assert link.is_symlink()

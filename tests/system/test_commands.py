@@ -28,7 +28,7 @@ COMMANDS = ["demo", "train", "generate", "perplexity", "info", "prepare", "token
 
 def lm(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments], capture_output=True, text=True, timeout=120, **options
+        [sys.executable, "-m", "cli.main", *arguments], capture_output=True, text=True, timeout=900, **options
     )
 
 
@@ -121,11 +121,11 @@ def test_a_signal_saves_and_says_how_to_resume(place, number):
         "100000",
     ]
     process = subprocess.Popen([*command, *SMALL, "--evaluate-every", "0"], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 900
     while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    stderr = process.communicate(timeout=60)[1]
+    stderr = process.communicate(timeout=900)[1]
     assert process.returncode == 128 + number
     assert f"lm train --resume {folder}" in stderr
     stopped = json.loads((folder / "checkpoints" / (folder / "last").read_text().strip() / "state.json").read_text())[
@@ -154,7 +154,7 @@ def test_help_needs_no_torch(command):
         "heavy = {'torch', 'tokenizers', 'numpy', 'safetensors'} & set(sys.modules);"
         "sys.exit(f'{heavy}' if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "Usage: lm" in done.stdout
 

@@ -37,7 +37,7 @@ def weights(folder: Path) -> list[str]:
 def lm(*arguments: str) -> str:
     command = [sys.executable, "-m", "cli.main", *arguments]
     environment = {**os.environ, "TORCH_LOGS": "recompiles"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -42,7 +42,7 @@ def test_the_page_is_what_a_person_sees():
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=900,
     )
     assert done.stdout.strip() == HELPS["lm demo"]
 

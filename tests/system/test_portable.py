@@ -48,6 +48,6 @@ def test_its_perplexity_does_not_depend_on_the_processor(trained, tmp_path):
 
 
 def _bits(command: list[str], environment: dict[str, str]) -> float:
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=900)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["total"]["bits_per_byte"]

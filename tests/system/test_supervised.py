@@ -176,7 +176,7 @@ def test_a_bad_example_is_told_where_it_is_measured(task, held_out, capsys):
 def test_a_bad_line_ends_the_command_with_one_line(task):
     (task / "bad.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
     command = ["train", str(task / "bad.jsonl"), "--supervised", "-o", str(task / "bad")]
-    done = subprocess.run([sys.executable, "-m", "cli.main", *command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "cli.main", *command], capture_output=True, text=True, timeout=900)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "bad.jsonl: line 2: no field 'completion'" in done.stderr
