@@ -145,5 +145,7 @@ def test_bash_completes_with_the_installed_program(folder):
         f'COMP_WORDS=(lm generate runs/n); COMP_CWORD=2; _lm_completion {program}; echo "${{COMPREPLY[*]}}"'
     )
     environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, cwd=folder, env=environment, timeout=900)
+    done = subprocess.run(
+        [bash, "-c", script], capture_output=True, text=True, cwd=folder, env=environment, timeout=900
+    )
     assert done.stdout.strip() == "runs/novel", done.stderr
