@@ -240,6 +240,7 @@ def _train(run: Run, *, tensorboard: bool | None) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
     from cli.display import TrainingDisplay, duration, fact, note, perplexity, size
     from cli.tensorboard import is_recorded, recorder
+    from cli.training_budget import warn_of_few_steps
     from lm.hardware import matrix_rate, peak_memory
     from lm.training.trainer import train
 
@@ -260,6 +261,8 @@ def _train(run: Run, *, tensorboard: bool | None) -> int:
         fact("stopped", f"at step {run.state.step:,}, saved")
         note(f"next    lm train --resume {run.folder}")
         return signals.number
+    if run.config.training.budget is not None:
+        warn_of_few_steps(run.state.step, f"{run.config.training.budget} was enough for")
     fact("done", f"{duration(run.state.seconds)} of training in all, {size(peak_memory())} of memory at most")
     if run.state.best_loss is not None:
         best, bleu = run.state.best_loss, run.state.best_bleu

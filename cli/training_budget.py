@@ -123,7 +123,7 @@ def paced(
     elif settings.is_sized and not config.data.supervised:
         config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
         steps, found = steps / passes, dataclasses.replace(found, step=found.step * passes)
-    _warn_of_few_steps(steps, budget)
+    warn_of_few_steps(steps, f"{budget} is enough for about")
     chosen, pause = _evaluations(config, found.evaluation, steps=steps)
     return _where_nothing_is_said(config, settings, {"training": chosen}), dataclasses.replace(found, pause=pause)
 
@@ -154,12 +154,15 @@ def _to_measure(budget: str) -> float:
     return min(_SECONDS, _SHARE_TO_MEASURE * seconds(budget))
 
 
-def _warn_of_few_steps(steps: float, budget: str) -> None:
+def warn_of_few_steps(steps: float, enough_for: str) -> None:
+    """Say so if a time is enough for so few steps, or was, that little can be learned in them."""
     from cli.display import fact
 
     if steps < _FEWEST_STEPS:
+        number = max(1, round(steps))
+        only = f"{number} step{'' if number == 1 else 's'} only"
         advice = "a longer --budget, a smaller --preset or a smaller --batch-size would learn more"
-        fact("warning", f"{budget} is enough for about {max(1, round(steps))} steps only: {advice}")
+        fact("warning", f"{enough_for} {only}: {advice}")
 
 
 def _held_back_pairs(
