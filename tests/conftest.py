@@ -7,6 +7,7 @@ arithmetic is fastest on a machine at the moment.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["NO_COLOR"] = "1"
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell starts this in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 for _name in [name for name in os.environ if name.startswith("LM_")]:
     del os.environ[_name]
 
