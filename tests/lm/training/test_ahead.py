@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from lm.data.batches import Batch
 from lm.training.ahead import Ahead, pinned
@@ -52,3 +53,15 @@ def test_without_a_gpu_memory_stays_as_it_is(data, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     batch = data.batch(3)
     assert pinned(batch) is batch
+
+
+def test_with_a_gpu_all_there_is_of_a_batch_is_pinned(data, monkeypatch):
+    """Memory that is only copied stands for it here; what is not there stays so."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    ids = np.arange(12).reshape(3, 4)
+    for batch in (Batch(ids, ids + 1), Batch(ids, ids + 1, ids + 2, np.array([4, 3, 2]))):
+        for name, value in vars(pinned(batch)).items():
+            given = getattr(batch, name)
+            assert (value is None) == (given is None)
+            assert given is None or ((value == given).all() and not np.shares_memory(value, given))

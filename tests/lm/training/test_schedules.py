@@ -33,11 +33,19 @@ def test_linear():
 
 def test_inverse_square_root():
     assert [rate(step, "inverse-sqrt") for step in (40, 100)] == pytest.approx([1.0, 2 * math.sqrt(0.1)])
+    at_once = TrainingConfig(learning_rate=2.0, warmup_steps=0, schedule="inverse-sqrt")
+    assert [learning_rate(step, config=at_once, steps=9) for step in (0, 3, 8)] == pytest.approx([2, 1, 2 / 3])
 
 
 def test_wsd_is_flat_and_then_falls_over_its_share():
     assert [rate(step, "wsd", decay_fraction=0.2) for step in (50, 90, 100, 110)] == pytest.approx([2.0, 2.0, 1.1, 0.2])
     assert rate(110, "wsd", decay_fraction=0.0) == 2.0
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+def test_a_run_that_ends_with_its_warm_up_begins_at_the_peak_if_it_goes_on(schedule):
+    config = TrainingConfig(learning_rate=2.0, warmup_steps=10, schedule=schedule)
+    assert learning_rate(10, config=config, steps=10) == 2.0
 
 
 def test_constant():
