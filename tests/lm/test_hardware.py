@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from lm import hardware
-from lm.hardware import Hardware, matrix_rate, peak_memory
+from lm.config import HardwareConfig
+from lm.errors import UsageError
+from lm.hardware import Hardware, found_device, inference_hardware, matrix_rate, one_thread, peak_memory, quick_types
 
 CPU = Hardware("cpu", "float32", 1)
 
@@ -42,3 +44,83 @@ def test_peak_memory_is_that_of_the_gpu_if_it_was_used(monkeypatch, allocated, e
 
 def test_peak_memory_is_about_what_this_process_has_held():
     assert 2**20 < peak_memory() < 2**40
+
+
+@pytest.mark.parametrize(("seconds", "types"), [(1.0, 2), (8.0, 2), (8.1, 1)])
+def test_a_type_that_takes_more_than_four_times_as_long_is_emulated(monkeypatch, seconds, types):
+    taken = {"float32": 2.0, "bfloat16": seconds}
+    monkeypatch.setattr(hardware, "_product_seconds", lambda device, dtype: taken[dtype])
+    assert quick_types.__wrapped__("cpu") == ("float32", "bfloat16")[:types]
+
+
+def test_a_product_takes_as_long_as_the_fastest_after_the_first(monkeypatch):
+    times, threads = iter([0.1, 5.0, 3.0, 4.0]), []
+
+    def timed(work, found):
+        work()
+        threads.append(torch.get_num_threads())
+        assert found == Hardware("cpu", "bfloat16", 1)
+        return next(times)
+
+    monkeypatch.setattr(hardware, "timed", timed)
+    assert hardware._product_seconds("cpu", "bfloat16") == 3.0
+    assert threads == [1] * 4
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_for_a_while_there_is_one_thread():
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+    with pytest.raises(ValueError, match="wrong"), one_thread():
+        raise ValueError("wrong")
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_what_is_asked_for_is_what_a_model_runs_on(monkeypatch):
+    monkeypatch.setattr(hardware, "MOST_THREADS", 2)
+    assert inference_hardware(HardwareConfig(device="cpu")) == Hardware("cpu", "float32", 2)
+    assert torch.get_num_threads() == 2
+    asked = HardwareConfig(device="cpu", dtype="bfloat16", threads=1)
+    assert inference_hardware(asked) == Hardware("cpu", "bfloat16", 1)
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "found"), [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")]
+)
+def test_the_best_device_there_is(monkeypatch, cuda, mps, found):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert found_device(HardwareConfig()) == found
+    assert found_device(HardwareConfig(device="cpu")) == "cpu"
+    for name, is_there in (("cuda", cuda), ("mps", mps)):
+        if is_there:
+            assert found_device(HardwareConfig(device=name)) == name
+        else:
+            with pytest.raises(UsageError, match=f"no {name} device"):
+                found_device(HardwareConfig(device=name))
+
+
+def test_a_clock_is_read_when_the_device_is_done(monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: done.append("waited"))
+    monkeypatch.setattr(hardware.time, "perf_counter", itertools.count(0.0, 2.5).__next__)
+    assert hardware.timed(lambda: done.append("worked"), Hardware("mps", "float32", 1)) == 2.5
+    assert hardware.timed(lambda: None, CPU) == 2.5
+    assert done == ["waited", "worked", "waited"]
+
+
+@pytest.mark.parametrize(("dtype", "of_a_product"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_products_are_in_the_type_of_the_hardware(dtype, of_a_product):
+    with Hardware("cpu", dtype, 1).autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is of_a_product

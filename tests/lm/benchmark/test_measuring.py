@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from lm.config import HardwareConfig, ModelConfig, ParallelConfig, RunConfig, Tr
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.presets import resolve
+from lm.training.evaluation import Cost
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())
 MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)
@@ -155,3 +157,41 @@ def test_limits_are_of_the_arithmetic_asked_for_too():
     limits = measure_limits(HardwareConfig(device="cpu", dtype="bfloat16"))
     assert {"float32", "bfloat16"} == set(limits.flops)
     assert all(rate > 0 and math.isfinite(rate) for rate in (*limits.flops.values(), limits.memory_bandwidth))
+
+
+def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(monkeypatch, tmp_path):
+    """A step is made to take a quarter of a second; a quarter of the time goes into what an evaluation takes."""
+    asked = []
+
+    def step_seconds(run, *, seconds):
+        asked.append((run.config.training, seconds))
+        return 0.25
+
+    def cost(run, *, seconds):
+        asked.append(seconds)
+        return Cost(loss=3.0, sentence=0.5)
+
+    monkeypatch.setattr(training, "step_seconds", step_seconds)
+    monkeypatch.setattr(training, "cost", cost)
+    tokenizer = training._tokenizer(64)
+    training._write_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
+    budgeted = TrainingConfig(
+        budget="1m", schedule="wsd", batch_size=2, evaluate_every=3, checkpoint_every=2, patience=4
+    )
+    config = dataclasses.replace(CONFIG, training=budgeted)
+    found = training.pace(config, tmp_path / "tokens", tokenizer, None, 8.0)
+    assert (found.step, found.evaluation, found.hardware.dtype) == (0.25, Cost(3.0, 0.5), "float32")
+    (endless, for_steps), for_evaluation = asked
+    assert (for_steps, for_evaluation) == (8.0, 2.0)
+    assert (endless.batch_size, endless.evaluate_every, endless.checkpoint_every) == (2, 0, 0)
+    assert (endless.budget, endless.patience) == (None, None)
+    assert endless.steps > 1e12
+
+
+def test_a_step_takes_the_median_of_those_after_the_first(monkeypatch):
+    times = iter([90.0, 2.0, 7.0, 3.0])
+    clock = iter([0.0, 1.0, 2.0, 3.0])  # seconds when a round has been taken
+    monkeypatch.setattr(training, "training_step", lambda run: times.__next__)
+    monkeypatch.setattr("lm.benchmark.timing.time", SimpleNamespace(perf_counter=clock.__next__))
+    assert training.step_seconds(None, seconds=3.0) == 3.0
+    assert next(times, None) is None

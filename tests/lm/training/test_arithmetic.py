@@ -11,7 +11,7 @@ import torch
 
 from lm.config import HardwareConfig, ModelConfig, RunConfig, TrainingConfig
 from lm.data.batches import Batch
-from lm.hardware import MOST_THREADS, quick_types
+from lm.hardware import MOST_THREADS, inference_hardware, quick_types
 from lm.training import arithmetic
 from lm.training.arithmetic import fastest, training_hardware
 from lm.training.muon import Muon
@@ -41,7 +41,13 @@ def taking(seconds: dict[str, float]):
 
 @pytest.mark.parametrize(
     ("seconds", "found"),
-    [({"a": 3.0, "b": 1.0, "c": 2.0}, "b"), ({"a": 1.0, "b": 2.0}, "a"), ({"a": 1.0, "b": 0.97}, "a")],
+    [
+        ({"a": 3.0, "b": 1.0, "c": 2.0}, "b"),
+        ({"a": 1.0, "b": 2.0}, "a"),
+        ({"a": 1.0, "b": 0.97}, "a"),
+        ({"a": 1.0, "b": 0.91}, "a"),
+        ({"a": 1.0, "b": 0.89}, "b"),
+    ],
 )
 def test_what_clearly_takes_least_is_chosen_and_else_the_first(seconds, found):
     work, _ = taking(seconds)
@@ -115,3 +121,76 @@ def test_a_part_of_a_batch_keeps_its_lengths():
     assert batch.source.shape == (3, 4)
     assert batch.source_lengths.tolist() == [4, 3, 4]
     assert dataclasses.replace(batch.within(10)).inputs.max() < 10
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        # of 3 seconds: a round is 0.5 s, and after the first, which doesn't count, and another, 2 s are left, less than
+        # three of double the size; the rounds that follow end when time is up
+        (0.25, {1: 1 + 5}),
+        # after the first two rounds there is just the time for three of double the size
+        (0.1875, {1: 1 + 1, 2: 3}),
+        # no time at all: three rounds nevertheless
+        (3.0, {1: 1 + 3}),
+        # all the time there is: 15 rounds of the last size
+        (0.0, {1: 1 + 1, 2: 1, 4: 1, 8: 15}),
+    ],
+)
+def test_tries_by_hand(monkeypatch, seconds, expected):
+    work, asked = taking({"a": seconds, "b": seconds})
+    monkeypatch.setattr(arithmetic, "_SECONDS", 3.0)
+    monkeypatch.setattr(arithmetic.time, "perf_counter", lambda: sum(seconds * size for _, size in asked))
+    if not seconds:
+        work = lambda choice, size: asked.append((choice, size)) or 1e-9  # noqa: E731
+    assert fastest(["a", "b"], work, SIZES) == "a"
+    assert asked == [(choice, size) for size, times in expected.items() for _ in range(times) for choice in "ab"]
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_types_of_the_model_and_of_muon_and_threads_are_chosen_one_after_the_other(monkeypatch, optimizer):
+    offered = []
+
+    def last(choices, seconds, sizes):
+        offered.append(([(each.dtype, each.optimizer_dtype, each.threads) for each in choices], sizes))
+        assert seconds(choices[-1], sizes[0]) > 0
+        return choices[-1]
+
+    monkeypatch.setattr(arithmetic, "fastest", last)
+    monkeypatch.setattr(arithmetic, "quick_types", lambda device: ("float32", "bfloat16"))
+    monkeypatch.setattr(arithmetic, "MOST_THREADS", 6)
+    model = ModelConfig(vocab_size=50, context_length=16, d_model=16, n_layers=3, n_heads=2)
+    config = RunConfig(model, training=TrainingConfig(optimizer=optimizer), hardware=HardwareConfig(device="cpu"))
+    before = torch.get_num_threads()
+    try:
+        found = training_hardware(config, Batch(np.tile(IDS, (10, 1)), np.tile(IDS, (10, 1))))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    of_muon = "bfloat16" if optimizer == "muon" else "float32"
+    assert (found.device, found.dtype, found.optimizer_dtype, found.threads) == ("cpu", "bfloat16", of_muon, 1)
+    threads = MOST_THREADS
+    types = ([("float32", "float32", threads), ("bfloat16", "float32", threads)], [64, 128, 256])
+    of_optimizer = ([("bfloat16", "float32", threads), ("bfloat16", "bfloat16", threads)], [1, 2, 4, 8, 16])
+    numbers = ([("bfloat16", of_muon, number) for number in (6, 4, 2, 1)], [64, 128, 256])
+    assert offered == [types, *([of_optimizer] if optimizer == "muon" else []), numbers]
+
+
+@pytest.mark.parametrize(("tokens", "shape"), [(8, (1, 8)), (12, (1, 12)), (23, (1, 12)), (24, (2, 12)), (48, (4, 12))])
+@pytest.mark.parametrize("n_encoder_layers", [0, 2])
+def test_a_layer_of_a_small_vocabulary_is_tried_with_so_many_tokens(monkeypatch, tokens, shape, n_encoder_layers):
+    seen = []
+
+    def watched(model, part, hardware):
+        seen.append((part.inputs.shape, model.config, part))
+        return model.embedding.tokens.weight.sum()
+
+    monkeypatch.setattr(arithmetic, "summed_loss", watched)
+    model = ModelConfig(vocab_size=9999, d_model=16, n_layers=3, n_heads=2, n_encoder_layers=n_encoder_layers)
+    probe = arithmetic._Probe(model, Batch(IDS * 1000, IDS), inference_hardware(HardwareConfig(device="cpu")))
+    assert probe.sizes == [48]
+    assert probe.seconds(inference_hardware(HardwareConfig(device="cpu")), tokens) > 0
+    ((found, config, part),) = seen
+    assert found == shape
+    assert (config.n_layers, config.n_encoder_layers, config.vocab_size) == (1, min(1, n_encoder_layers), 4096)
+    assert part.inputs.max() < 4096

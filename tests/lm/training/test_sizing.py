@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from lm.presets import resolve
-from lm.training.sizing import expected_bits, fitting, fitting_pairs, holding_back, holding_back_pairs, novelty
+from lm.training.sizing import (
+    HeldBack,
+    Size,
+    expected_bits,
+    fitting,
+    fitting_pairs,
+    holding_back,
+    holding_back_pairs,
+    novelty,
+)
 
 RATE, MEGABYTE = 3e11, 1_000_000
 
@@ -129,3 +138,87 @@ def test_a_text_of_patterns_is_less_new_and_easier():
     assert novelty(patterned) == pytest.approx(0.25)
     assert novelty([4.0, 5.0, 6.0]) == 1
     assert expected_bits(prose) / min(prose) > expected_bits(patterned) / min(patterned)
+
+
+@pytest.mark.parametrize(
+    ("operations", "text_bytes", "kind", "expected", "tokens"),
+    [
+        # A quarter of a token for each parameter of the blocks is enough. Depth 3 has 1.327 M there and 1.573 M for the
+        # vocabulary, and sees 1.306 M tokens: 0.98. At depth 4, 3.146 M and 2.097 M, it would be 0.23. 4 · √1.306 M.
+        (2.5e13, MEGABYTE, "bpe", (3, 8192, 4572), 1_306_000),
+        # 0.131 are enough. Depth 2, 0.393 M and 1.049 M, sees 262,700; depth 3 saw 0.098 of one. A 200th of them.
+        (2.5e12, MEGABYTE, "bpe", (2, 8192, 1314), 262_700),
+        # 0.476: depth 5, 6.144 M and 2.621 M, sees 4.321 M: 14.26 MB, six times 2.377 MB.
+        (2.5e14, 2_380_000, "bpe", (5, 8192, 8315), 4_321_000),
+        (2.5e14, 2_370_000, "bpe", (5, 4096, 9017), 5_081_000),
+        # 0.908: depth 7, 16.86 M and 3.67 M, sees 18.45 M, 61 MB; depth 8 saw 0.51 of one. At most 2,048 a layer.
+        (2.5e15, 2_999_999, "bpe", (7, 4096, 14336), 20_262_000),
+        (2.5e15, 3_000_000, "bpe", (7, 8192, 14336), 18_450_000),
+        # A small vocabulary is left alone however often: 0.23 M or 0.12 M.
+        (2.5e15, 29_999, "bpe", (7, 512, 14336), 22_170_000),
+        (2.5e15, MEGABYTE, "char", (7, 257, 14336), 22_320_000),
+    ],
+)
+def test_the_deepest_model_that_sees_enough_text(operations, text_bytes, kind, expected, tokens):
+    size = fitting(100, rate=operations / 100, text_bytes=text_bytes, kind=kind)
+    assert (size.depth, size.vocab_size, size.batch_tokens) == expected
+    assert size.tokens == pytest.approx(tokens, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text_bytes", "below", "above"),
+    [(30_000, 512, 1024), (100_000, 1024, 2048), (300_000, 2048, 4096), (800_000, 4096, 8192),
+     (20_000_000, 8192, 16_384)],
+)  # fmt: skip
+def test_the_vocabulary_of_a_text_that_is_hardly_seen(text_bytes, below, above):
+    found = [fitting(1, rate=1e6, text_bytes=number) for number in (text_bytes - 1, text_bytes)]
+    assert [size.vocab_size for size in found] == [below, above]
+    assert {(size.depth, size.batch_tokens) for size in found} == {(1, 512)}
+
+
+def test_no_model_is_deeper_than_24_and_no_time_shorter_than_a_second():
+    assert fitting(1e9, rate=1e15, text_bytes=10**9) == Size(24, 16_384, 2048 * 24, pytest.approx(2.151e14, rel=1e-3))
+    assert fitting(-5, rate=RATE, text_bytes=MEGABYTE) == fitting(1, rate=RATE, text_bytes=MEGABYTE)
+    assert fitting(2, rate=RATE, text_bytes=MEGABYTE).tokens == 2 * fitting(1, rate=RATE, text_bytes=MEGABYTE).tokens
+    pairs = [fitting_pairs(seconds, rate=RATE, text_bytes=MEGABYTE).tokens for seconds in (-5, 1, 2)]
+    assert pairs[0] == pairs[1] < pairs[2]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "learning_rate", "expected"),
+    [
+        (1, 500, 0.01, (0.0, 0.1)),
+        (2.5, 500, 0.01, (0.0, 0.1)),
+        (3, 530, 0.01, (0.02, 0.26)),  # a fifth of the way to 0.1 and to 7: 1.4 / 5.3
+        (3.75, 500, 0.01, (0.05, 0.7)),  # half of the way: 3.5 / 5
+        (5, 500, 0.01, (0.1, 1.4)),
+        (6.25, 1000, 0.01, (0.1, 1.05)),  # half of the way from 7 to 14: 10.5 / 10
+        (7.5, 1000, 0.01, (0.1, 1.4)),
+        (100, 1000, 0.01, (0.1, 1.4)),
+        (100, 1000, 0.02, (0.1, 0.7)),
+        (100, 600, 0.01, (0.1, 2.0)),
+        (100, 30_000, 0.01, (0.1, 0.1)),
+        (100, 0, 0.02, (0.1, 2.0)),
+    ],
+)
+def test_what_holds_back_by_hand(epochs, steps, learning_rate, expected):
+    found = held_back(epochs, parameters=0, steps=steps, learning_rate=learning_rate)
+    assert (found.dropout, found.weight_decay, found.r_drop) == (*expected, 0.0)
+    assert found.settings() == {
+        "model": {"dropout": expected[0]}, "training": {"weight_decay": expected[1], "r_drop": 0.0},
+    }  # fmt: skip
+
+
+def test_what_is_known_by_heart_goes_through_twice_in_half_of_the_steps():
+    """From 200 epochs, times parameters for each token, on; weights are forgotten 14 times over the steps that remain:
+    14 / (0.02 · 500).
+    """
+    known, nearly = (held_back(10, parameters=number, steps=1000, learning_rate=0.02) for number in (20, 19.99))
+    assert (known, known.passes) == (HeldBack(0.2, 1.4, 0.5), 2)
+    assert (nearly, nearly.passes) == (HeldBack(0.1, 0.7, 0.0), 1)
+
+
+def test_what_several_tokens_leave_open_is_a_share_of_what_one_does():
+    counted = [1.0, 4.0, 3.0, 2.0, 5.0]
+    assert novelty(counted) == 0.5
+    assert expected_bits([9.0, 4.0, 3.0, 1.0]) == 0.5  # 1 · √¼

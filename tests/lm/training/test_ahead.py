@@ -1,0 +1,67 @@
+"""Batches made ahead are those that would have been made anyway."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lm.data.batches import Batch
+from lm.training.ahead import Ahead, pinned
+
+
+class Asked:
+    """Data of batches of eight rows that say what they follow; knows what it was asked for."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, float]] = []
+
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        self.places.append((consumed, share))
+        ids = np.full((round(8 * share), 2), consumed)
+        return Batch(ids, ids)
+
+
+@pytest.fixture
+def data() -> Asked:
+    return Asked()
+
+
+def test_the_batch_that_follows_is_made_once_and_ahead(data):
+    ahead, consumed = Ahead(data), 0
+    shares = [0.5, 0.75, 1.0, 1.0]
+    for share, next_share in zip(shares, [*shares[1:], 1.0], strict=True):
+        batch = ahead.batch(consumed, share=share, next_share=next_share)
+        assert batch.rows == 8 * share
+        assert (batch.inputs == consumed).all()
+        consumed += batch.rows
+    assert ahead.batch(26, share=1.0, next_share=1.0).rows == 8
+    assert data.places[:5] == [(0, 0.5), (4, 0.75), (10, 1.0), (18, 1.0), (26, 1.0)]
+
+
+@pytest.mark.parametrize(("consumed", "share"), [(100, 0.5), (4, 0.25)])
+def test_another_one_than_was_made_ahead_is_made_anew(data, consumed, share):
+    ahead = Ahead(data)
+    ahead.batch(0, share=0.5, next_share=0.5)
+    batch = ahead.batch(consumed, share=share, next_share=1.0)
+    assert (batch.rows, batch.inputs[0, 0]) == (8 * share, consumed)
+    again = ahead.batch(consumed + batch.rows, share=1.0, next_share=1.0)
+    assert (again.rows, again.inputs[0, 0]) == (8, consumed + batch.rows)
+
+
+def test_without_a_gpu_memory_stays_as_it_is(data, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    batch = data.batch(3)
+    assert pinned(batch) is batch
+
+
+def test_with_a_gpu_all_there_is_of_a_batch_is_pinned(data, monkeypatch):
+    """Memory that is only copied stands for it here; what is not there stays so."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    ids = np.arange(12).reshape(3, 4)
+    for batch in (Batch(ids, ids + 1), Batch(ids, ids + 1, ids + 2, np.array([4, 3, 2]))):
+        for name, value in vars(pinned(batch)).items():
+            given = getattr(batch, name)
+            assert (value is None) == (given is None)
+            assert given is None or ((value == given).all() and not np.shares_memory(value, given))

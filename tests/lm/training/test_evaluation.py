@@ -1,0 +1,31 @@
+"""What evaluating a run costs, by a clock that says what it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.training import evaluation
+from lm.training.evaluation import cost
+
+
+@pytest.mark.parametrize(("seconds", "looked_at"), [(0.0, 1), (1.9, 1), (2.0, 2), (3.9, 2), (4.0, 3)])
+def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, monkeypatch, seconds, looked_at):
+    """Of batches that take two seconds each, as many are looked at as begin in time."""
+    run, modes = make_run(), []
+    parts = [part for batch in run.data.validation() for part in batch.split(20)]
+    targets = [part.predicted for part in parts]
+    assert targets == [320, 320, 256, 5]
+    monkeypatch.setattr(run.data, "validation", lambda: iter(parts))
+
+    def timed(work, hardware):
+        modes.append(run.model.training)
+        assert hardware == run.hardware
+        assert work().isfinite()
+        return 2.0
+
+    monkeypatch.setattr(evaluation, "timed", timed)
+    found = cost(run, seconds=seconds)
+    assert found.loss == 2.0 * looked_at * 901 / sum(targets[:looked_at])
+    assert found.sentence == 0
+    assert modes == [False] * looked_at
+    assert run.model.training
