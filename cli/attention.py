@@ -13,6 +13,7 @@ from cli.options import Given, takes
 from cli.text_argument import text_argument
 from lm.config import AttentionConfig, HardwareConfig
 from lm.errors import UsageError
+from lm.options import check_text
 
 if TYPE_CHECKING:
     from cli.attention_report import Looked
@@ -84,6 +85,8 @@ def attention(
 
     if out is not None:
         report.check(out)
+    if target is not None:
+        check_text(target, name="target", flag="--target")
     read = text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")
@@ -116,6 +119,8 @@ def _look(
         model = TranslationModel.of(loaded)
         return looked_at(model, text, model.tokenizer.encode(target), config, to=to)
     if isinstance(loaded.model, DecoderOnly):
+        if to is not None:
+            raise UsageError(f"{run}: this run continues texts; there is no --to {to}")
         start = loaded.tokenizer.start_of_text
         before = [] if start is None else [maps.Special(start, maps.START)]
         axis = maps.axis_of_text(loaded.tokenizer, text, before=before, unit=config.unit)

@@ -17,6 +17,7 @@ from cli.display import note
 from cli.heat_map import label
 from lm.config import AttentionConfig
 from lm.errors import InputError
+from lm.files import replaced_bytes
 
 if TYPE_CHECKING:
     from lm.evaluation.attention_maps import AttentionMap, Weights
@@ -43,11 +44,11 @@ def pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
 def save(path: Path, one: Looked, config: AttentionConfig) -> Path:
     """Write a map as a .png or .svg."""
     plot = pyplot()
-    path.parent.mkdir(parents=True, exist_ok=True)
     with plot.rc_context({"font.family": _fonts()}), warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         figure = _drawn(plot, one.map, config)
-        figure.savefig(path, dpi=150)
+        with replaced_bytes(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=150)
         plot.close(figure)
     if any("missing from font" in str(warning.message) for warning in raised):
         note(f"{path}: no font of this machine has all the characters; boxes stand for them (.html shows them)")

@@ -11,7 +11,7 @@ from cli.escapes import json_line
 from cli.heat_map import NO_COLOURS, HeatMap, draw, label
 from lm.config import AttentionConfig
 from lm.errors import UsageError
-from lm.files import replaced
+from lm.files import check_place, replaced
 
 if TYPE_CHECKING:
     from lm.decoding.translation import Translated
@@ -73,6 +73,7 @@ def check(path: Path) -> None:
         raise UsageError(f"{path} is a folder; name the file to write, for instance {path / 'attention.html'}")
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: cannot tell what to write; the suffix is one of {', '.join(SUFFIXES)}")
+    check_place(path)
     if path.suffix in (".png", ".svg"):
         from cli.attention_picture import pyplot
 

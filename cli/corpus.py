@@ -112,13 +112,16 @@ def get(
 
 def _copied(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path], list[Fetched]]:
     """The files that ship: where they are, or copies where they are wanted."""
-    import shutil
+    from lm.files import replaced_bytes
 
     paths = _shipped(corpus)
     if out is None:
         return paths[0].parent, paths, []
-    out.mkdir(parents=True, exist_ok=True)
-    return out, [Path(shutil.copy(path, out / path.name)) for path in paths], []
+    copies = [out / path.name for path in paths]
+    for path, copy in zip(paths, copies, strict=True):
+        with replaced_bytes(copy) as file:
+            file.write(path.read_bytes())
+    return out, copies, []
 
 
 def _fetched(corpus: PublicCorpus, folder: Path) -> list[Fetched]:

@@ -14,6 +14,7 @@ from cli.escapes import label
 from cli.options import Given, takes
 from lm.config import HardwareConfig, ScoringConfig, TranslationConfig
 from lm.errors import UsageError
+from lm.files import check_place
 
 if TYPE_CHECKING:
     from lm.decoding.translation_input import TranslationModel
@@ -129,6 +130,8 @@ def _check(run: Path | None, source: str | None, hypotheses: str | None, out: Pa
         raise UsageError("a run needs something to translate: give --source")
     if hypotheses is not None and out is not None:
         raise UsageError("--out writes the translations of a run; these are there already (--hypotheses)")
+    if out is not None:
+        check_place(out)
 
 
 def _lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
@@ -192,7 +195,7 @@ class _Translators:
         if self.language is not None:
             return self.language
         told = language_of_file(self.target)
-        return None if direction(model.source_tokenizer, told) is None else told
+        return None if direction(model.source_tokenizer, None, told=told) is None else told
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:

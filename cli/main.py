@@ -112,6 +112,19 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", 1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_about_memory(error):
+            raise
+        return _fail("the memory is not enough for this: ask for less at a time, or for a smaller model", 1)
+
+
+def _is_about_memory(error: Exception) -> bool:
+    """Whether there was not enough memory; torch, which is not imported for that, tells so of a CPU in words alone."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
 
 
 def _fail(message: str, code: int) -> int:

@@ -16,6 +16,7 @@ from cli.loading import RunPath, load_decoder
 from cli.options import Given, takes
 from lm.config import DataConfig, HardwareConfig, PerplexityConfig
 from lm.errors import InputError, UsageError
+from lm.files import check_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,6 +220,8 @@ class Output:
             raise UsageError(f"{asked[0]} and {asked[1]} exclude each other; give one of them")
         if self.html is not None and self.html.is_dir():
             raise UsageError(f"{self.html} is a folder; name the file to write, for instance {self.html / 'text.html'}")
+        if self.html is not None:
+            check_place(self.html)
 
 
 @dataclasses.dataclass(frozen=True)

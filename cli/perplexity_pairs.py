@@ -77,7 +77,7 @@ def _score(run: Path, loaded: LoadedModel, file: Aligned, language: str | None) 
     if not isinstance(loaded.model, EncoderDecoder):
         raise UsageError(f"{run}: this run is decoder-only; name files of text instead of --source and --target")
     tokenizer = loaded.source_tokenizer or loaded.tokenizer
-    tag = forced.direction(tokenizer, language or file.languages[1])
+    tag = forced.direction(tokenizer, language, told=file.languages[1])
     encoder = forced.PairEncoder(
         loaded.tokenizer, loaded.source_tokenizer, tag=None if tag is None else tokenizer.special_tokens[tag]
     )

@@ -12,6 +12,7 @@ import typer
 from cli import completion
 from cli.escapes import json_line, label
 from lm.errors import InputError, LMError, UsageError
+from lm.files import replaced_bytes
 from lm.options import suggestion
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def runs(
         print(json_line([_described(summary) for summary in found]))
         return
     if not found:
-        note(f"{folder}: no runs")
+        is_run = (folder / "checkpoints").is_dir()
+        note(f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run else "no runs"))
         return
     rows = []
     for summary in found:
@@ -81,9 +83,9 @@ def plot(
         typer.Option("--out", "-o", metavar="FILE", help="Write a picture, .png or .svg, instead of drawing here."),
     ] = None,
     width: Annotated[
-        int | None, typer.Option("--width", min=20, metavar="N", help="Columns [default: the terminal's].")
+        int | None, typer.Option("--width", min=20, max=1000, metavar="N", help="Columns [default: the terminal's].")
     ] = None,
-    height: Annotated[int, typer.Option("--height", min=3, metavar="N", help="Lines of the drawing.")] = 16,
+    height: Annotated[int, typer.Option("--height", min=3, max=1000, metavar="N", help="Lines of the drawing.")] = 16,
 ) -> None:
     """Draw a quantity over the steps of one or several runs, here or as a picture.
 
@@ -148,6 +150,6 @@ def _picture(chosen: Mapping[str, Curve], what: str, out: Path) -> None:
     axes.set_ylabel(what.replace("_", " "))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150)
+    with replaced_bytes(out) as file:
+        figure.savefig(file, format=out.suffix[1:], dpi=150)
     pyplot.close(figure)

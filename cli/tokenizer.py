@@ -15,6 +15,7 @@ from cli.escapes import for_stream, json_line
 from cli.options import Given, takes
 from lm.config import DataConfig, TokenizerConfig
 from lm.errors import InputError, UsageError
+from lm.files import check_place
 from lm.options import check_text
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def train(
     """
     if out.is_dir():
         raise UsageError(f"{out} is a folder; name the file to write, for instance {out / 'tokenizer.json'} (--out)")
+    check_place(out)
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli.display import note
@@ -101,7 +103,6 @@ def train(
         special_tokens=special or (),
         unknown=unknown,
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
     trained.tokenizer.save(out)
     report = _report(trained, surveyed, config, out)
     note(_described(report))
@@ -269,7 +270,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     last = path / "last"
     folders = [path]
     if last.is_file():
-        folders.append(path / "checkpoints" / last.read_text(encoding="utf-8").strip())
+        name = last.read_text(encoding="utf-8", errors="replace").strip()
+        folders += [path / "checkpoints" / name] if re.fullmatch(r"step-[0-9]+", name) else []
     found = next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
     if found is None:
         raise InputError(f"{path}: no {FILE_NAME} in this folder, and it is no run with checkpoints")

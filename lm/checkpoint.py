@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import shutil
@@ -174,8 +175,7 @@ def refuse_existing(folder: Path) -> None:
     _check_name(folder)
     if any(folder.glob("checkpoints/step-*")):
         raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file, not a folder for a run (-o)")
+    files.check_folder(folder)
     if (others := _visible(folder)) and not _is_begun(folder):
         raise InputError(f"{folder}: holds what is no run's ({_some(others)}); choose an empty or a new folder (-o)")
 
@@ -265,14 +265,16 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
         InputError: there is none, or the best one is gone: another would be taken for it.
     """
     _check_name(path)
-    if (path / MANIFEST).is_file() and (path / MODEL).is_file():
+    if is_checkpoint(path):
         return path
     if not path.exists():
         raise _missing(path)
     for pointer in (which, "last"):
         if (name := _named(path, pointer)) is not None:
             folder = path / "checkpoints" / name
-            if (folder / MANIFEST).is_file():
+            if _NAME.fullmatch(name) is None:
+                folder = path / pointer  # whose contents are anything, of any length
+            elif (folder / MANIFEST).is_file():
                 return folder
             if pointer == "best" and (others := complete(path)):
                 raise InputError(f"{folder}: the best checkpoint is missing; name another one, such as {others[-1]}")
@@ -281,6 +283,11 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
     if (path / CONFIG).is_file() and (path / "checkpoints").is_dir():
         raise InputError(f"{path}: this run has no checkpoint yet")
     raise InputError(f"{path}: not a run (a folder that `lm train` made, with checkpoints/ in it)")
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a complete checkpoint itself."""
+    return (path / MANIFEST).is_file() and (path / MODEL).is_file()
 
 
 def _missing(path: Path) -> InputError:
@@ -309,7 +316,10 @@ def load_model(path: Path, hardware: Hardware, *, which: str = "best") -> Loaded
     config = load_config(folder)
     with torch.device("meta"):
         model = build_model(config.model)
-    model.load_state_dict(load_file(folder / MODEL), assign=True)
+    try:
+        model.load_state_dict(load_tensors(folder / MODEL), assign=True)
+    except RuntimeError:
+        raise InputError(f"{folder / MODEL}: has not the weights of the model in {CONFIG}; use another one") from None
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     tokenizer, source_tokenizer = load_tokenizers(folder)
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
@@ -325,13 +335,25 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     """The weights of a run's best checkpoint, or of a checkpoint, as they were saved."""
     folder = find_checkpoint(path)
     verify(folder)
-    return load_file(folder / MODEL)
+    return load_tensors(folder / MODEL)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file; InputError if they cannot be read."""
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path}: not a .safetensors file that can be read ({error}); use another one") from None
 
 
 def load_state(folder: Path) -> TrainingState:
     """How far the run was at a checkpoint."""
     with _damage():
-        return options.build(TrainingState, files.read_json(folder / STATE), where=str(folder / STATE))
+        state = options.build(TrainingState, files.read_json(folder / STATE), where=str(folder / STATE))
+    for name, value in vars(state).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{folder / STATE}: {name} must be a finite number, not {value}; use another checkpoint")
+    return state
 
 
 @contextlib.contextmanager

@@ -18,6 +18,8 @@ END_OF_TEXT = "<|endoftext|>"
 LANGUAGE = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
 """A code of a language."""
 IGNORED = -100  # as a target: nothing is to be predicted here
+MOST_TOKENS = 1 << 20  # in a vocabulary that is trained here: four times the largest in common use
+WIDEST_BEAM = 1024  # each candidate is a row of every step; translations get worse long before
 
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "none"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -137,8 +139,10 @@ class TokenizerConfig(Checked):
     """A tokenizer to be trained."""
 
     kind: TokenizerKind = option("bpe", "Byte-level BPE, single characters, or single bytes.")
-    vocab_size: int = option(4096, "Size of a BPE vocabulary, special tokens included.", minimum=257)
-    min_frequency: int = option(2, "How often a pair must occur to be merged.", minimum=1)
+    vocab_size: int = option(
+        4096, "Size of a BPE vocabulary, special tokens included.", minimum=257, maximum=MOST_TOKENS
+    )
+    min_frequency: int = option(2, "How often a pair must occur to be merged.", minimum=1, maximum=1 << 31)
 
 
 @dataclass(frozen=True)
@@ -364,7 +368,10 @@ class BeamConfig(Checked):
     """How the most likely texts are searched for."""
 
     beam: int | None = option(
-        None, "Search for the most likely text, with this many candidates at a time, instead of drawing.", minimum=1
+        None,
+        "Search for the most likely text, with this many candidates at a time, instead of drawing.",
+        minimum=1,
+        maximum=WIDEST_BEAM,
     )
     length_penalty: float = option(
         1.0,
@@ -380,7 +387,10 @@ class TranslationConfig(Checked):
     """How sentences are translated."""
 
     beam: int = option(
-        5, "Search for the likeliest translation with this many candidates at a time; 1 is greedy.", minimum=1
+        5,
+        "Search for the likeliest translation with this many candidates at a time; 1 is greedy.",
+        minimum=1,
+        maximum=WIDEST_BEAM,
     )
     n_best: int = option(1, "Translations of each line, best first.", minimum=1)
     length_penalty: float = option(
@@ -442,7 +452,10 @@ class ScoringConfig(Checked):
     )
     lowercase: bool = option(False, "Compare BLEU and chrF in lower case; TER always does.")
     resamples: int = option(
-        1000, "Resamples of the bootstrap behind confidence intervals and p-values; 0 for none.", minimum=0
+        1000,
+        "Resamples of the bootstrap behind confidence intervals and p-values; 0 for none.",
+        minimum=0,
+        maximum=100_000,
     )
 
 

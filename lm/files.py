@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from lm.errors import InputError
 
@@ -22,7 +22,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error})") from None
 
 
@@ -41,22 +41,64 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+def check_folder(folder: Path) -> None:
+    """InputError unless a folder can be written to, or made: what is above it may be a file, or somebody else's."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        problem = "is a file, not a folder" if there == folder else f"cannot be made, since {there} is a file"
+        raise InputError(f"{folder}: {problem}; choose another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        problem = "cannot be written to" if there == folder else f"cannot be made, since {there} cannot be written to"
+        raise InputError(f"{folder}: {problem}; choose another place")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless it is there; InputError if that cannot be."""
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """InputError if no file can be written at a path, which is better known before long work than after."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file to write")
+    if path.is_file() or not path.exists():
+        check_folder(path.resolve().parent)
+
+
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[TextIO]:
     """A file to write text to that takes the place of `path` at one stroke once it is whole, and not at all if not.
 
     A link stays one, and what it leads to is replaced. What cannot be replaced is written to as it stands: a device, a
     pipe, or where standard output goes.
+
+    Raises:
+        InputError: it is a folder, or its folder cannot be made or written to.
     """
+    with _replaced(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def replaced_bytes(path: Path) -> Iterator[BinaryIO]:
+    """As `replaced`, for what is no text."""
+    with _replaced(path, "wb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _replaced(path: Path, mode: str, **how: str) -> Iterator[Any]:
+    check_place(path)
     if (place := _lasting(path)) is not None:
-        with naming(path), open(place, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 (a descriptor)
+        with naming(path), open(place, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
             yield file
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path), fresh.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        with naming(path), fresh.open(mode, **how) as file:  # type: ignore[call-overload]
             yield file
         if path.exists():
             shutil.copymode(path, fresh)

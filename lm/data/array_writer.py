@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ class ArrayWriter:
 
     def discard(self) -> None:
         """Close the file without finishing it."""
-        self._stream.close()
+        with contextlib.suppress(OSError):  # as on a full disk, of which has been told already
+            self._stream.close()
 
     def _write_header(self) -> None:
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._length,)}

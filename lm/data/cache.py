@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -78,15 +77,5 @@ def tokenizer_of(
         trained = tokenizer_training.train(
             texts(), config, corpus_bytes=corpus_bytes, special_tokens=special_tokens, unknown=unknown
         )
-    _keep(trained.tokenizer, path)
+    trained.tokenizer.save(path)
     return trained.tokenizer
-
-
-def _keep(tokenizer: Tokenizer, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        tokenizer.save(partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lm import files
 from lm.data import unpacking
 from lm.data.download import Progress, download
 from lm.data.public import PublicFile
@@ -53,7 +54,7 @@ def fetch(file: PublicFile, folder: Path, *, progress: Progress | None = None) -
     if not reused:
         if file.text:
             unpacking.check(file.name)
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
         _download(file, folder, progress)
         if file.text:
             unpacking.unpack(folder / file.name, path)

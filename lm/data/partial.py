@@ -21,7 +21,8 @@ _SECONDS_TO_LOCK = 60
 def partial_folder(place: Path) -> Iterator[Path]:
     """An empty folder beside `place`, to be filled and renamed; whatever still has its name at the end is removed."""
     partial = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
-    partial.mkdir(parents=True)
+    files.make_folder(place.absolute().parent)
+    partial.mkdir()
     try:
         with _locked(partial):  # or not, on a file system without locks
             yield partial

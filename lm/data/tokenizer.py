@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from lm import files
 from lm.data.bpe_dropout import Merges
 from lm.data.character_table import CharacterTable
 from lm.data.spelling import is_byte_level, spelled_byte, spelled_bytes
@@ -85,8 +86,9 @@ class Tokenizer:
             raise InputError(f"{path}: not a {FILE_NAME} that the tokenizers library reads ({error})") from None
 
     def save(self, path: Path | str) -> None:
-        """Write a `tokenizer.json` that the `tokenizers` library reads."""
-        Path(path).write_bytes(self._canonical)
+        """Write a `tokenizer.json` that the `tokenizers` library reads; what was there before goes at one stroke."""
+        with files.replaced_bytes(Path(path)) as file:
+            file.write(self._canonical)
 
     @cached_property
     def _canonical(self) -> bytes:

@@ -35,14 +35,21 @@ class TokenPair:
     target: Sequence[int]
 
 
-def direction(tokenizer: Tokenizer, language: str | None) -> str | None:
+def direction(tokenizer: Tokenizer, asked: str | None, *, told: str | None = None) -> str | None:
     """The special token that asks for a translation into a language; None of a model with a single direction.
 
+    Args:
+        tokenizer: of the sources.
+        asked: the language, if the user said it.
+        told: what else tells it then, as the name of a file; it need not be one of the model's.
+
     Raises:
-        UsageError: the model has several directions, and this is none of them.
+        UsageError: the model has several directions, and this is none of them, or one and it was asked for by name.
     """
-    languages = tags(tokenizer)
+    languages, language = tags(tokenizer), asked or told
     if not languages:
+        if asked is not None:
+            raise UsageError(f"the run has one direction: there is no --to {asked}")
         return None
     if language is None or language not in languages:
         known = ", ".join(languages)

@@ -48,6 +48,8 @@ def average(checkpoints: Sequence[Path], out: Path) -> Path:
 
 def latest(run: Path, count: int) -> list[Path]:
     """The latest checkpoints of a run, oldest first; UsageError if it has fewer than two."""
+    if checkpoint.is_checkpoint(run):
+        raise UsageError(f"{run}: is one checkpoint, but a mean takes two: name another one too, or their run")
     found = checkpoint.complete(run)[-count:]
     if len(found) < 2:
         raise UsageError(f"{run}: has {len(found)} checkpoint(s), but a mean takes two (train with a larger --keep)")

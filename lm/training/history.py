@@ -42,7 +42,7 @@ class Summary:
 def runs(folder: Path) -> tuple[list[Summary], list[str]]:
     """The runs in a folder that have a checkpoint, those changed last at the end; and what is wrong with others."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
+        raise InputError(f"{folder}: " + ("is a file, not a folder of runs" if folder.exists() else "no such folder"))
     found, damaged = [], []
     for path in folder.iterdir():
         if any(path.glob(f"checkpoints/step-*/{checkpoint.MANIFEST}")):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from lm import checkpoint, durations, files
@@ -337,7 +336,11 @@ def _resumed(
         lock=lock,
         spent=spent,
     )
-    _restore(run, load_file(found / checkpoint.MODEL), load_file(found / checkpoint.OPTIMIZER))
+    _restore(
+        run,
+        checkpoint.load_tensors(found / checkpoint.MODEL),
+        checkpoint.load_tensors(found / checkpoint.OPTIMIZER),
+    )
     files.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
     _branch(run)
     Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)

@@ -12,6 +12,7 @@ import pytest
 from cli.main import run
 from tests.cli.small_runs import make_run
 from tests.cli.toy_translation import pairs
+from tests.lm.full_disk import full_disk
 
 SOURCE, TARGET = "one 狐 three fox", "Fuchs drei 여우 eins"
 
@@ -203,4 +204,13 @@ def test_what_cannot_be_shown_is_refused(capsys, gpt, tmp_path, monkeypatch, fla
     assert output.out == ""
     assert message in output.err
     assert output.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_does_not_fit_is_not_there(capsys, gpt, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "a.png"
+    with full_disk(after=100):
+        assert run(["attention", str(gpt), "The owl", "-o", str(picture)]) == 1
+    assert capsys.readouterr().err == f"lm: {picture.resolve()}: File too large\n"
     assert list(tmp_path.iterdir()) == []

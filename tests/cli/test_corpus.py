@@ -11,6 +11,7 @@ from cli.main import run
 from lm.data import download, public
 from lm.data.public import PublicCorpus, PublicFile
 from tests.lm.data.file_server import FileServer, serving
+from tests.lm.full_disk import full_disk
 
 TEXT = b"a small corpus\n" * 100
 
@@ -79,3 +80,10 @@ def test_a_failed_download_is_one_line(server: FileServer, capsys: pytest.Captur
 def test_an_unknown_name_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["corpus", "get", "tinyshakespear"]) == 2
     assert "did you mean 'tinyshakespeare'" in capsys.readouterr().err
+
+
+def test_a_copy_that_does_not_fit_is_named_and_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with full_disk(after=100):
+        assert run(["corpus", "get", "stories", "-o", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"lm: {tmp_path.resolve() / 'train.txt'}: File too large\n"
+    assert list(tmp_path.iterdir()) == []

@@ -279,3 +279,45 @@ def test_a_checkpoint_that_is_not_there_is_told_from_a_run_that_is_not(save, tmp
     (tmp_path / "other" / "checkpoints").mkdir(parents=True)
     with pytest.raises(InputError, match="no such run"):
         find_checkpoint(tmp_path / "other" / "checkpoints" / "step-9")
+
+
+def reseal(folder):
+    """Give a checkpoint whose files were changed by hand the sums of what they are now."""
+    sums = {path.name: files.sha256(path) for path in folder.iterdir() if path.name != "manifest.json"}
+    files.write_json(folder / "manifest.json", {"sha256": sums})
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "x" * 5000])
+def test_a_pointer_to_no_checkpoint_is_told_from_one_that_is_gone(save, tmp_path, content):
+    folder = save(3, is_best=True)
+    (tmp_path / "last").write_text(content)
+    assert find_checkpoint(tmp_path, which="last") == folder
+    (tmp_path / "best").write_text(content)
+    with pytest.raises(InputError, match=r"/best: .* name another one, such as .*step-3$"):
+        find_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100])
+def test_weights_that_are_none_are_told_of(save, tmp_path, content):
+    folder = save(3)
+    (folder / "model.safetensors").write_bytes(content)
+    reseal(folder)
+    for load in (checkpoint.load_weights, lambda path: load_model(path, CPU)):
+        with pytest.raises(InputError, match=r"model\.safetensors: not a \.safetensors file that can be read"):
+            load(tmp_path)
+
+
+def test_weights_of_another_model_are_told_of(save, tmp_path):
+    folder = save(3)
+    shutil.copy(folder / "optimizer.safetensors", folder / "model.safetensors")
+    reseal(folder)
+    with pytest.raises(InputError, match=r"model\.safetensors: has not the weights of the model in config\.json"):
+        load_model(tmp_path, CPU)
+
+
+def test_a_state_is_of_finite_numbers(save):
+    folder = save(3)
+    state = folder / "state.json"
+    state.write_text(state.read_text().replace("1.5", "NaN"))
+    with pytest.raises(InputError, match=r"state\.json: best_loss must be a finite number, not nan"):
+        checkpoint.load_state(folder)

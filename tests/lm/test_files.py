@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lm import files
+from lm.errors import InputError
 from tests.lm.full_disk import full_disk
 
 
@@ -105,3 +107,53 @@ def test_what_fails_on_the_way_leaves_the_old_file_alone(tmp_path, disk):
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
     assert disk.entries == []
+
+
+def test_bytes_are_replaced_as_text_is(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(b"old")
+    with full_disk(after=100), pytest.raises(OSError, match=r"File too large: '.*a\.png'"):  # noqa: SIM117
+        with files.replaced_bytes(path) as file:
+            file.write(b"new" * 1000)
+    assert path.read_bytes() == b"old"
+    with files.replaced_bytes(path) as file:
+        file.write(b"\xffnew\r\n")
+    assert path.read_bytes() == b"\xffnew\r\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_needs_a_place(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "new", tmp_path / "of" / "new" / "folders", tmp_path / "file", Path(os.devnull)):
+        files.check_place(path)
+    with pytest.raises(InputError, match="is a folder; name a file to write"):
+        files.replace_text(tmp_path, "text")
+    with pytest.raises(InputError, match=r"file: is a file, not a folder; choose another place"):
+        files.replace_text(tmp_path / "file" / "new", "text")
+    with pytest.raises(InputError, match=r"file/of: cannot be made, since .*/file is a file; choose another place"):
+        files.make_folder(tmp_path / "file" / "of")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_of_somebody_else_is_no_place(tmp_path):
+    """In a process of its own, whose rights to write are taken from it."""
+    (tmp_path / "theirs").mkdir(mode=0o555)
+    code = (
+        "import os, pathlib\nfrom lm import files\nfrom lm.errors import InputError\n"
+        "if os.getuid() == 0:\n    os.setgroups([])\n    os.setuid(65534)\n"
+        "for name in ('', 'new'):\n    try:\n        files.check_folder(pathlib.Path('theirs') / name)\n"
+        "    except InputError as error:\n        print(error)\n"
+    )
+    tmp_path.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
+                          check=True, timeout=60, text=True)  # fmt: skip
+    here, new = done.stdout.splitlines()
+    assert here == "theirs: cannot be written to; choose another place"
+    assert re.fullmatch(r"theirs/new: cannot be made, since theirs cannot be written to; choose another place", new)
+
+
+def test_json_too_deep_to_read_is_told_of(tmp_path):
+    (tmp_path / "a.json").write_text("[" * 200_000)
+    with pytest.raises(InputError, match=r"a\.json: not JSON"):
+        files.read_json(tmp_path / "a.json")

@@ -71,6 +71,25 @@ CASES = {
     "more threads than can be": (["generate", "{0}/run", "x", "--threads", "100000"], 2, "threads must be at most 1024"),
     "a run that is not called UTF-8": (["train", "{0}/text.txt", "-o", "{0}/\udcff", *SMALL], 1, "the name of a run must be valid UTF-8"),
     "measuring speed for ever": (["bench", "--seconds", "inf"], 2, "--seconds must be a finite number"),
+    "a beam without limit": (["generate", "{0}/run", "x", "--beam", "99999999"], 2, "beam must be at most 1024"),
+    "a beam of translations without limit": (["translate", "{0}/run", "--beam", "99999999"], 2, "beam must be at most 1024"),
+    "a vocabulary without limit": (["tokenizer", "train", "{0}/text.txt", "-o", "{0}/x.json", "--vocab-size", "9" * 21], 2, "vocab_size must be at most 1048576"),
+    "merges of nothing": (["prepare", "{0}/text.txt", "--min-frequency", "9" * 21], 2, "min_frequency must be at most"),
+    "resamples without limit": (["evaluate", "--hypotheses", "{0}/text.txt", "--target", "{0}/text.txt", "--resamples", "9" * 11], 2, "resamples must be at most 100000"),
+    "a drawing as wide as a town": (["plot", "{0}/run", "--width", "9" * 12], 2, "--width must be from 20 to 1000"),
+    "a drawing as high as a tower": (["plot", "{0}/run", "--height", "9" * 9], 2, "--height must be from 3 to 1000"),
+    "more than there is memory for": (["bench", "tiny", "--seconds", "0", "--batch-size", "9" * 11], 1, "the memory is not enough"),
+    "a run in a file": (["train", "{0}/text.txt", "-o", "{0}/text.txt/run", *SMALL], 1, "run: cannot be made, since {0}/text.txt is a file"),
+    "tokens in a file": (["prepare", "{0}/text.txt", "-o", "{0}/text.txt/x", "--kind", "byte"], 1, "text.txt: is a file, not a folder"),
+    "a tokenizer in a file": (["tokenizer", "train", "{0}/text.txt", "-o", "{0}/text.txt/x"], 1, "text.txt: is a file, not a folder"),
+    "a corpus in a file": (["corpus", "get", "stories", "-o", "{0}/text.txt"], 1, "text.txt: is a file, not a folder"),
+    "a picture in a file": (["attention", "{0}/run", "x", "-o", "{0}/text.txt/x.html"], 1, "text.txt: is a file, not a folder"),
+    "translations in a folder": (["evaluate", "{0}/run", "--source", "{0}/text.txt", "--target", "{0}/text.txt", "-o", "{0}"], 1, "is a folder; name a file to write"),
+    "surprisal in a file": (["perplexity", "{0}/run", "{0}/text.txt", "--html", "{0}/text.txt/x"], 1, "text.txt: is a file, not a folder"),
+    "the runs in a file": (["runs", "{0}/text.txt"], 1, "text.txt: is a file, not a folder of runs"),
+    "the mean of one checkpoint": (["average", "{0}/run/checkpoints/step-30", "-o", "{0}/mean"], 2, "is one checkpoint, but a mean takes two"),
+    "a language of a run that continues texts": (["attention", "{0}/run", "x", "--to", "de"], 2, "there is no --to de"),
+    "a translation that is not UTF-8": (["attention", "{0}/run", "x", "--target", "\udcff"], 2, "target is not valid UTF-8"),
     "information on nothing": (["info", "{0}/nowhere"], 1, "nowhere: neither a run nor a preset"),
     "a preset almost": (["info", "gtp2"], 2, "did you mean 'gpt2'"),
 }  # fmt: skip
@@ -97,7 +116,7 @@ def test_one_clear_line(name, files, capsys, monkeypatch, tmp_path):
     assert run([argument.format(files) for argument in arguments]) == code
     captured = capsys.readouterr()
     said = captured.err.strip().splitlines()
-    assert message in said[-1]
+    assert message.format(files) in said[-1]
     assert said[-1].startswith("lm: ")
     assert not any("Traceback" in line for line in said)
     assert captured.out == ""

@@ -19,6 +19,7 @@ from cli.main import run
 from lm.config import ParallelConfig
 from lm.locks import LockFile
 from lm.options import options
+from tests.lm.full_disk import full_disk
 from tests.system.conftest import SMALL
 
 COMMANDS = ["demo", "train", "generate", "perplexity", "info", "prepare", "tokenizer",
@@ -246,6 +247,12 @@ def test_plots(place, capsys, tmp_path):
         assert (tmp_path / name).stat().st_size > 1000
     assert run(["plot", str(place / "run"), "-o", str(tmp_path / "new" / "a.png")]) == 0
     capsys.readouterr()
+    with full_disk(after=100):
+        assert run(["plot", str(place / "run"), "-o", str(tmp_path / "b.png")]) == 1
+    assert capsys.readouterr().err == f"lm: {(tmp_path / 'b.png').resolve()}: File too large\n"
+    assert not (tmp_path / "b.png").exists()
+    assert run(["runs", str(place / "run")]) == 0
+    assert "is a run, not a folder of runs" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert run(["plot", str(tmp_path / "empty"), str(place / "run")]) == 0
     drawn = capsys.readouterr()

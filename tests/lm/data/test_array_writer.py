@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lm.data.array_writer import ArrayWriter, token_dtype
+from tests.lm.full_disk import full_disk
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "int64"])
@@ -37,3 +38,11 @@ def test_what_is_discarded_is_closed_and_not_finished(tmp_path, disk):
 
 def test_ids_take_two_bytes_as_long_as_they_fit():
     assert [token_dtype(size) for size in (1, 65_536, 65_537)] == ["uint16", "uint16", "uint32"]
+
+
+def test_a_full_disk_is_told_of_by_name_also_after_discarding(tmp_path):
+    writer = ArrayWriter(tmp_path / "a.npy", dtype="uint16")
+    with full_disk(after=200):
+        with pytest.raises(OSError, match=r"File too large: '.*a\.npy'"):
+            writer.append(np.arange(100_000))
+        writer.discard()

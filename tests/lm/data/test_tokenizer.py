@@ -13,6 +13,7 @@ from lm.data import tokenizer_training
 from lm.data.spelling import byte_alphabet
 from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
+from tests.lm.full_disk import full_disk
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind to suffer\n" * 20
 LOSSLESS = [
@@ -262,3 +263,13 @@ def test_settings_that_make_no_sense_name_their_flag(settings: dict[str, object]
 def test_no_text_is_an_error() -> None:
     with pytest.raises(InputError, match="no text"):
         train("")
+
+
+def test_a_tokenizer_that_cannot_be_saved_leaves_the_old_file(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("old")
+    made = tokenizer_training.train([TEXT], TokenizerConfig(kind="byte"), corpus_bytes=len(TEXT)).tokenizer
+    with full_disk(after=100), pytest.raises(OSError, match=r"File too large: '.*tokenizer\.json'"):
+        made.save(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -84,7 +84,9 @@ def test_a_tag_comes_first(tokenizer):
     (found,) = PairEncoder(tokenizer, None, tag=7).encode(PAIRS[:1])
     assert found.source[0] == 7
     assert found.source[1:-1] == tokenizer.encode(PAIRS[0].source)
-    assert direction(tokenizer, "de") is None
+    assert direction(tokenizer, None, told="de") is None
+    with pytest.raises(UsageError, match="one direction: there is no --to de"):
+        direction(tokenizer, "de")
 
 
 def test_a_direction_is_asked_for_where_there_are_several(tokenizer):
@@ -95,7 +97,7 @@ def test_a_direction_is_asked_for_where_there_are_several(tokenizer):
     backend = tokenizers.Tokenizer.from_str(tokenizer._backend.to_str())
     backend.add_special_tokens(["<2de>", "<2en>"])
     both = Tokenizer(backend)
-    assert direction(both, "de") == "<2de>"
+    assert direction(both, "de") == direction(both, None, told="de") == direction(both, "de", told="en") == "<2de>"
     with pytest.raises(UsageError, match="into de, en: say which"):
         direction(both, None)
     with pytest.raises(UsageError, match="into de, en: not into 'fr'"):
