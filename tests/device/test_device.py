@@ -12,12 +12,10 @@ import pytest
 import torch
 
 from lm.config import HardwareConfig, ModelConfig, RunConfig, SamplingConfig, TrainingConfig
-from lm.data.batches import Batch
 from lm.decoding.generate import Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
-from lm.training.ahead import Ahead
 from lm.training.events import Step
 from lm.training.run import Run, resume, start
 from lm.training.trainer import train
@@ -114,26 +112,3 @@ def test_a_step_waits_for_the_device_once(device, run_on):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(waits) <= 1, [str(wait.message) for wait in waits]
-
-
-class Counted:
-    """Data whose batches say how many samples came before them."""
-
-    samples, tokens, steps_per_epoch, validation_bytes = 100, 100, 10.0, 0
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, float]] = []
-
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        self.asked.append((consumed, share))
-        ids = np.full((round(4 * share), 2), consumed)
-        return Batch(ids, ids)
-
-
-def test_the_next_batch_is_made_ahead_and_is_the_one_that_follows():
-    data = Counted()
-    ahead = Ahead(data)
-    assert ahead.batch(0, share=0.5, next_share=1.0).inputs.tolist() == [[0, 0]] * 2
-    assert ahead.batch(2, share=1.0, next_share=1.0).inputs.tolist() == [[2, 2]] * 4
-    assert ahead.batch(50, share=1.0, next_share=1.0).inputs.tolist() == [[50, 50]] * 4  # not the one that was made
-    assert data.asked[:3] == [(0, 0.5), (2, 1.0), (6, 1.0)]
