@@ -54,7 +54,7 @@ def test_the_field_is_chosen_and_empty_documents_are_dropped(tmp_path: Path) -> 
     ("data", "expected"),
     [
         (b'{"body": "one"}\n{"body": "two"}\n', ["one", "two"]),
-        (gzip.compress(b'{"body": "one"}'), ["one"]),
+        (gzip.compress(b'{"body": "one"}', mtime=0), ["one"]),
         (json.dumps({"body": "long " * 100_000}).encode(), ["long " * 100_000]),
         (b'{"text": "one"}\n', ['{"text": "one"}\n']),
         (b'{"body": 1}\n', ['{"body": 1}\n']),
