@@ -259,7 +259,7 @@ def _hint(command: str, rest: str) -> str:
 def _read_value(described: Option, text: str) -> Any:  # noqa: ANN401
     """A setting's value: as JSON where it is that (a line end can be written so), else as it stands."""
     value: Any = _SPELLED.get(text, text)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
     if described.kind is not tuple:
         return value

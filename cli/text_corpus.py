@@ -25,9 +25,11 @@ def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) ->
 
     if is_prepared(corpus):
         folder = Path(corpus[0])
-        manifest, made = shards.read_manifest(folder), Tokenizer.load(tokenizer or folder / FILE_NAME)
+        path = tokenizer or folder / FILE_NAME
+        manifest, made = shards.read_manifest(folder), Tokenizer.load(path)
         if made.sha256 != manifest.tokenizer:
-            raise InputError(f"{tokenizer}: not the tokenizer that made the tokens in {folder} (leave out --tokenizer)")
+            advice = "prepare the corpus again" if tokenizer is None else "leave out --tokenizer"
+            raise InputError(f"{path}: not the tokenizer that made the tokens in {folder}; {advice}")
     else:
         sources = documents.resolve(corpus, field=config.data.field, supervised=config.data.supervised)
         _refuse_runs(sources)

@@ -144,7 +144,7 @@ def read_manifest(folder: Path) -> Manifest:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder}: not a folder of prepared tokens (it has no {MANIFEST})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: damaged ({error}); prepare the corpus again") from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: not a manifest of prepared tokens")

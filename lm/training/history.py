@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +81,7 @@ class Curve:
 
 
 def curves(run: Path) -> dict[str, Curve]:
-    """What a run's journals hold, by name: loss, validation_loss, learning_rate, tokens_per_second and more."""
+    """The finite numbers in a run's journals, by name: loss, validation_loss, learning_rate and more."""
     found: dict[str, Curve] = {}
     for name in ("metrics.jsonl", "timings.jsonl"):
         if not (run / name).is_file():
@@ -89,10 +90,10 @@ def curves(run: Path) -> dict[str, Curve]:
             try:
                 values = json.loads(line)
                 step = int(values.pop("step"))
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 raise InputError(f"{run / name}, line {number}: not an entry of a journal") from None
             for key, value in values.items():
-                if isinstance(value, (int, float)):
+                if isinstance(value, (int, float)) and math.isfinite(value):
                     curve = found.setdefault(key, Curve())
                     curve.steps.append(step)
                     curve.values.append(float(value))

@@ -101,7 +101,7 @@ def _is_kept(line: bytes, step: float, evaluation_due: bool) -> bool:
     try:
         entry = json.loads(line)
         of_step = int(entry["step"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return False
     is_later_than_the_step = evaluation_due and not _OF_STEPS & entry.keys()
     return of_step < step or (of_step == step and not is_later_than_the_step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from cli.main import run
@@ -52,6 +54,7 @@ CASES = {
     "a run almost": (["perplexity", "{0}/rum", "{0}/text.txt"], 1, "rum: no such run (did you mean 'run'?)"),
     "a step that is not there": (["generate", "{0}/run/checkpoints/step-7", "x"], 1, "no such checkpoint; there is step-30"),
     "the mean of no run": (["average", "{0}/nowhere", "-o", "{0}/mean"], 1, "nowhere: no such run"),
+    "tokens of another tokenizer": (["train", "{0}/mixed"], 1, "mixed/tokenizer.json: not the tokenizer that made the tokens in {0}/mixed; prepare the corpus again"),
     "examples that are text": (["train", "{0}/text.txt", "--supervised"], 1, "the JSON Lines (.jsonl) that --supervised reads"),
     "a folder with a run as text": (["train", "{0}", "--kind", "byte"], 1, "run: is a run, not a text"),
     "an infinite length": (["train", "{0}/text.txt", "--epochs", "inf", *SMALL], 2, "epochs must be a finite number, not inf"),
@@ -105,6 +108,8 @@ def files(place):
     (place / "short.txt").write_text("too short\n")
     assert run(["prepare", str(place / "text.txt"), "-o", str(place / "characters"), "--kind", "char"]) == 0
     assert run(["tokenizer", "train", str(place / "text.txt"), "-o", str(place / "other.json"), "--kind", "byte"]) == 0
+    shutil.copytree(place / "characters", place / "mixed")
+    shutil.copy(place / "other.json", place / "mixed" / "tokenizer.json")
     return place
 
 

@@ -85,7 +85,9 @@ def test_a_damaged_shard_is_named(damage: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"format_version": 99}', '{"format_version": 1}', '{"format_version": 1, "splits": 3}']
+    "content",
+    ["{", "[]", '{"format_version": 99}', '{"format_version": 1}', '{"format_version": 1, "splits": 3}', "[" * 200_000],
+    ids=["torn", "a list", "a newer one", "no splits", "wrong splits", "too deep"],
 )
 def test_a_damaged_manifest_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(content)

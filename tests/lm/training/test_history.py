@@ -112,7 +112,16 @@ def test_curves_are_what_the_journals_hold(tmp_path):
         "loss": ([1, 3], [2.5, 2.0]),
         "seconds": ([3], [0.5]),
     }
-    for torn in ("[1]", '{"loss": 1}', '{"step": 4, "lo'):
+    for torn in ("[" * 200_000, "[1]", '{"loss": 1}', '{"step": 4, "lo'):
         (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n' + torn + "\n")
         with pytest.raises(InputError, match="metrics.jsonl, line 2: not an entry"):
             curves(tmp_path)
+
+
+def test_what_is_no_number_is_in_no_curve(tmp_path):
+    lines = [f'{{"step": {step}, "loss": {loss}}}' for step, loss in enumerate(("2.5", "NaN", "Infinity", "2.0"))]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "timings.jsonl").write_text('{"step": 0, "seconds": NaN}\n')
+    found = curves(tmp_path)
+    assert found.keys() == {"loss"}
+    assert (found["loss"].steps, found["loss"].values) == ([0, 3], [2.5, 2.0])

@@ -61,7 +61,11 @@ def test_what_needs_no_cut_is_not_written(journal):
     assert journal.metrics.stat().st_mtime_ns == before.st_mtime_ns
 
 
-@pytest.mark.parametrize("torn", [b'{"step": 21, "lo', b'{"step": 21, "prompt": "\xc3', b"\0\0\0\0", b"[1]\n", b"7"])
+@pytest.mark.parametrize(
+    "torn",
+    [b'{"step": 21, "lo', b'{"step": 21, "prompt": "\xc3', b"\0\0\0\0", b"[1]\n", b"7", b"[" * 200_000 + b"\n"],
+    ids=range(6),
+)
 def test_what_a_crash_has_torn_is_dropped(journal, tmp_path, torn):
     whole = entries(journal)
     for path in (journal.metrics, journal.timings):
