@@ -27,7 +27,9 @@ _DEEPEST = 24
 _ATTENTION = 1.1  # arithmetic of attention and of the optimizer, beside that of the matrices
 _PARAMETERS_OF_ONE = 12 * 64**2  # of the blocks of a model of depth 1; they grow with the cube of the depth
 _PARAMETERS_OF_ONE_FOR_PAIRS = 28 * 64**2  # 12 in the encoder, and 16 in the decoder, which reads from it
-_VOCABULARIES_OF_PAIRS = ((100_000, 1000), (1_000_000, 2000), (10_000_000, 4000), (50_000_000, 8000))
+_VOCABULARIES_OF_PAIRS = ((100_000, 1000), (1_000_000, 4000), (50_000_000, 8000))
+_FEW_PAIRS, _PAIRS_SEEN_OFTEN, _VOCABULARY_OF_PAIRS_SEEN_OFTEN = 10_000_000, 8, 4000  # bytes of both sides, epochs
+_BYTES_A_TARGET = 4.2
 _DROPOUT_OF_PAIRS = (8, 12), (0.1, 0.2)  # at so many epochs, and on a line in between
 _BPE_DROPOUT = (8, 12), (0.0, 0.1)
 _SHORTEST_WARMUP, _LONGEST_WARMUP = 10, 200
@@ -125,7 +127,8 @@ def fitting_pairs(seconds: float, *, rate: float, text_bytes: int, kind: Tokeniz
     """The size of a model that has seen enough pairs when the time is up.
 
     As for texts the deepest model is taken that sees enough tokens of targets for each parameter of its blocks, with
-    as many tokens of sources beside them: the same numbers serve (docs/recipe.md).
+    as many tokens of sources beside them: the same numbers serve (docs/recipe.md). The vocabulary follows the bytes;
+    for few pairs that are seen often it is smaller.
 
     Args:
         seconds: of training.
@@ -138,7 +141,17 @@ def fitting_pairs(seconds: float, *, rate: float, text_bytes: int, kind: Tokeniz
     vocabulary = next((size for limit, size in _VOCABULARIES_OF_PAIRS if text_bytes < limit), _LARGEST_VOCABULARY)
     if kind != "bpe":
         vocabulary = _BYTES
-    depth, seen = _deepest_of(_PARAMETERS_OF_ONE_FOR_PAIRS, vocabulary, max(1.0, seconds) * rate)
+    operations = max(1.0, seconds) * rate
+    found = _deepest_for_pairs(vocabulary, operations)
+    is_seen_often = found.tokens * _BYTES_A_TARGET > _PAIRS_SEEN_OFTEN * text_bytes / 2
+    if text_bytes < _FEW_PAIRS and is_seen_often and vocabulary > _VOCABULARY_OF_PAIRS_SEEN_OFTEN:
+        return _deepest_for_pairs(_VOCABULARY_OF_PAIRS_SEEN_OFTEN, operations)
+    return found
+
+
+def _deepest_for_pairs(vocabulary: int, operations: float) -> Size:
+    """The deepest model of pairs with a vocabulary that sees enough tokens of targets in so many operations."""
+    depth, seen = _deepest_of(_PARAMETERS_OF_ONE_FOR_PAIRS, vocabulary, operations)
     batch = max(_FEWEST_TOKENS_A_STEP, min(1024 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
     return Size(depth, vocabulary, batch, seen)
 

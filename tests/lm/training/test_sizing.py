@@ -48,22 +48,28 @@ def test_every_time_and_number_of_pairs_gives_settings_that_can_be_trained(secon
 
 
 @pytest.mark.parametrize(
-    ("operations", "depth", "tokens", "batch"),
+    ("operations", "depth", "vocabulary", "tokens", "batch"),
     [
-        # 2.5e13: a quarter of a token for each parameter of the blocks is enough. 3.10 M of them, and 0.77 M for the
-        # vocabulary of 4,000, see 0.979 M tokens: 0.32 of one. At depth 4, 7.34 M and 1.02 M, it would be 0.06.
-        (2.5e13, 3, 979_000, 3072),
-        # An eighth of that: 0.140 are enough. Depth 2, 0.92 M and 0.51 M, sees 331,000, at depth 3 they were 0.04.
-        (3.125e12, 2, 331_000, 1656),
-        # Ten times as much: 0.476 are enough. Depth 4 sees 4.53 M tokens, 0.62 of one; depth 5 saw 2.43 M, 0.17.
-        (2.5e14, 4, 4_530_000, 4096),
+        # 2.5e13: a quarter of a token for each parameter of the blocks is enough. 3.10 M of them, and 1.54 M for the
+        # vocabulary, see 0.818 M tokens: 0.26 of one. At depth 4, 7.34 M and 2.05 M, it would be 0.05.
+        (2.5e13, 3, 8000, 818_000, 3072),
+        # An eighth of that: 0.140 are enough. Depth 2, 0.92 M and 1.02 M, sees 244,000, at depth 3 they were 0.03.
+        (3.125e12, 2, 8000, 244_000, 1219),
+        # Ten times as much: 0.476 are enough. Depth 4 would see 4.04 M tokens of 4.2 bytes, all targets 8.5 times; with
+        # the smaller vocabulary it sees 4.53 M, 0.62 of one. Depth 5 would see 2.43 M, 0.17.
+        (2.5e14, 4, 4000, 4_530_000, 4096),
     ],
 )
-def test_the_deepest_model_that_sees_enough_pairs(operations, depth, tokens, batch):
+def test_the_deepest_model_that_sees_enough_pairs(operations, depth, vocabulary, tokens, batch):
     size = fitting_pairs(100, rate=operations / 100, text_bytes=4 * MEGABYTE)
-    assert (size.depth, size.vocab_size) == (depth, 4000)
+    assert (size.depth, size.vocab_size) == (depth, vocabulary)
     assert size.tokens == pytest.approx(tokens, rel=0.01)
     assert size.batch_tokens == pytest.approx(batch, rel=0.01)
+
+
+def test_more_pairs_get_a_larger_vocabulary():
+    sizes = [fitting_pairs(10, rate=RATE, text_bytes=number) for number in (50_000, 900_000, MEGABYTE, 10**9)]
+    assert [size.vocab_size for size in sizes] == [1000, 4000, 8000, 16_384]
 
 
 def test_pairs_seen_often_lose_more_of_what_the_model_reads_and_knows():
