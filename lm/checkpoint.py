@@ -322,6 +322,9 @@ def load_model(path: Path, hardware: Hardware, *, which: str = "best") -> Loaded
         raise InputError(f"{folder / MODEL}: has not the weights of the model in {CONFIG}; use another one") from None
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     tokenizer, source_tokenizer = load_tokenizers(folder)
+    if tokenizer.vocab_size > config.model.vocab_size:
+        problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
+        raise InputError(f"{folder / TOKENIZER}: {problem}; the checkpoint is damaged, use another one")
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
 
 

@@ -336,11 +336,13 @@ def _resumed(
         lock=lock,
         spent=spent,
     )
-    _restore(
-        run,
-        checkpoint.load_tensors(found / checkpoint.MODEL),
-        checkpoint.load_tensors(found / checkpoint.OPTIMIZER),
-    )
+    weights, optimizer = (checkpoint.load_tensors(found / name) for name in (checkpoint.MODEL, checkpoint.OPTIMIZER))
+    try:
+        _restore(run, weights, optimizer)
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, RuntimeError):
+        raise InputError(f"{found}: its weights are not of this run's model; go on from another checkpoint") from None
     files.write_json(folder / checkpoint.CONFIG, run.config.to_dict())
     _branch(run)
     Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)

@@ -321,3 +321,15 @@ def test_a_state_is_of_finite_numbers(save):
     state.write_text(state.read_text().replace("1.5", "NaN"))
     with pytest.raises(InputError, match=r"state\.json: best_loss must be a finite number, not nan"):
         checkpoint.load_state(folder)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_told_of(save, tmp_path):
+    folder = save(3)
+    config = TokenizerConfig(kind="byte")
+    made = tokenizer_training.train([], config, corpus_bytes=0, special_tokens=["<|endoftext|>", "<|more|>"]).tokenizer
+    made.save(folder / "tokenizer.json")
+    reseal(folder)
+    with pytest.raises(
+        InputError, match=r"tokenizer\.json: has 258 tokens, but the model 257; the checkpoint is damaged"
+    ):
+        load_model(tmp_path, CPU)

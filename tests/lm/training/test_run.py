@@ -6,8 +6,9 @@ import json
 import threading
 
 import pytest
+from safetensors.torch import save_file
 
-from lm import checkpoint
+from lm import checkpoint, files
 from lm.config import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.training import averaging
@@ -146,3 +147,22 @@ def test_a_branch_whose_best_is_gone_finds_its_own(make_run):
     assert checkpoint.find_checkpoint(run.folder).name == "step-5"
     list(train(resume(run.folder), stop=stop_after(2)))
     assert checkpoint.find_checkpoint(run.folder).name == "step-6"
+
+
+@pytest.mark.parametrize("average", [0.0, 0.5])
+@pytest.mark.parametrize("damage", ["missing", "of another shape"])
+def test_weights_of_another_model_are_not_gone_on_with(make_run, average, damage):
+    """Not even where the sums were made to fit, as by somebody who has edited a checkpoint."""
+    run = make_run(ema=average)
+    list(train(run, stop=stop_after(3)))
+    folder = checkpoint.find_checkpoint(run.folder, which="last")
+    weights = checkpoint.load_weights(folder)
+    name = next(iter(weights))
+    weights.update({} if damage == "missing" else {name: weights[name][:3, :3].contiguous()})
+    if damage == "missing":
+        del weights[name]
+    save_file(weights, folder / "model.safetensors")
+    sums = {path.name: files.sha256(path) for path in folder.iterdir() if path.name != "manifest.json"}
+    files.write_json(folder / "manifest.json", {"sha256": sums})
+    with pytest.raises(InputError, match=r"its weights are not of this run's model; go on from another checkpoint"):
+        resume(run.folder)
