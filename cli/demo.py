@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lm.errors import UsageError
+
 _FOR_STORIES, _FOR_SENTENCES = "80s", "110s"
 _SHOWN_PAIR = 0
 
@@ -35,6 +37,8 @@ def demo(
     """
     from lm.checkpoint import refuse_existing
 
+    if not out.name:
+        raise UsageError(f"{out}: name a new folder; the second model gets the same name and -german (-o)")
     german = out.with_name(out.name + "-german")
     for folder in (out, german):
         refuse_existing(folder)
