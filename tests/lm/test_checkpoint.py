@@ -279,3 +279,13 @@ def test_a_checkpoint_that_is_not_there_is_told_from_a_run_that_is_not(save, tmp
     (tmp_path / "other" / "checkpoints").mkdir(parents=True)
     with pytest.raises(InputError, match="no such run"):
         find_checkpoint(tmp_path / "other" / "checkpoints" / "step-9")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(["b", "a"], r"\(a, b\)"), (["c", "b", "a"], r"\(a, b, c\)"), (list("dcba"), r"\(a, b, c, …\)")]
+)
+def test_three_of_what_is_no_runs_are_named(tmp_path, names, said):
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(InputError, match=said):
+        checkpoint.refuse_existing(tmp_path)
