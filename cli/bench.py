@@ -233,7 +233,7 @@ def _notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, wanted
     for config, step in zip(configs, steps, strict=True):
         chosen = f"{step.preset}: lm train takes {step.hardware.dtype} and {threads(step.hardware.threads)} here"
         muon = f", {step.hardware.optimizer_dtype} in Muon" if config.training.optimizer == "muon" else ""
-        note(f"{chosen}{muon}: what was fastest before the run.")
+        note(f"{chosen}{muon}: what was fastest just before.")
         if step.timed_rows is not None and step.timed_rows < step.rows:
             worked_out = f"a training step of {step.rows} sequences is worked out from steps of {step.timed_rows}"
             note(f"{step.preset}: {worked_out}, the optimizer's part of them counted once.")

@@ -6,11 +6,12 @@ import time
 from types import SimpleNamespace
 
 _COMMAND = SimpleNamespace(began=time.monotonic())
+_PROCESS_BEGAN = time.monotonic() - time.process_time()  # about: starting Python and reading this far was work
 
 
-def begin() -> None:
-    """A command begins now."""
-    _COMMAND.began = time.monotonic()
+def begin(*, with_process: bool = False) -> None:
+    """A command begins now, or began with the process that is there for it."""
+    _COMMAND.began = _PROCESS_BEGAN if with_process else time.monotonic()
 
 
 def elapsed() -> float:

@@ -22,7 +22,7 @@ from cli.colours import BARS
 from cli.curves import sparkline
 from cli.escapes import harmless, label, visible
 from cli.wrapping import hanging
-from lm.training.events import Decay, Evaluation, Sample, Step, Stopped
+from lm.training.events import Decay, EndMoved, Evaluation, Sample, Step, Stopped
 
 if TYPE_CHECKING:
     from lm.training.events import Event
@@ -184,10 +184,11 @@ class TrainingDisplay:
             prompt, text = (re.sub(r"\s+", " ", part) for part in (event.prompt, event.text))
             shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" goes on "{text}"'
             self._line(visible(f"step {event.step:>6,}  {shown}"))
-        elif isinstance(event, Decay):
-            self.steps = event.steps
-            self.progress.update(self.task, total=event.steps)
-            self._line(f"step {event.step:>6,}  the learning rate falls from here to the end, step {event.steps:,}")
+        elif isinstance(event, Decay | EndMoved):
+            self._expect(event.steps)
+            if isinstance(event, Decay):
+                end = f"the end, about step {event.steps:,}"
+                self._line(f"step {event.step:>6,}  the learning rate falls from here to {end}")
         elif isinstance(event, Stopped) and event.patience_ran_out:
             self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):
@@ -198,7 +199,13 @@ class TrainingDisplay:
                 f"{other}{best}"
             )
 
+    def _expect(self, steps: int) -> None:
+        self.steps = steps
+        self.progress.update(self.task, total=steps)
+
     def _step(self, event: Step) -> None:
+        if event.step > self.steps:  # of a budget, whose clock has not said yet how many there will be
+            self._expect(event.step)
         self.shown += 1
         self.seconds += event.seconds
         keep = min(_SMOOTHING, 1 - 1 / self.shown)

@@ -98,9 +98,14 @@ def options(
     """Train, sample and measure language models on text of your own."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped)."""
-    clock.begin()
+def run(arguments: Sequence[str], *, alone: bool = False) -> int:
+    """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped).
+
+    Args:
+        arguments: of `lm`.
+        alone: whether the process is there for this command alone, so that its time began with it.
+    """
+    clock.begin(with_process=alone)
     try:
         return app(train.newest_by_default(arguments) or ["--help"], prog_name="lm", standalone_mode=False) or 0
     except LMError as error:
@@ -144,7 +149,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)
     _warn_of_variables()
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], alone=True))
 
 
 def _open_missing() -> None:

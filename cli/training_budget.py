@@ -60,8 +60,11 @@ def sized(
     layers = "1 layer" if found.depth == 1 else f"{found.depth} layers"
     enough, of_text = f"{layers} on each side" if pairs else layers, f"{size(text)} of {'pairs' if pairs else 'text'}"
     enough += f" and about {count(found.tokens)} tokens of {of_text}"
-    fact("budget", f"{duration(left)} at {quantity(speed, 'FLOP/s')}: enough for {enough}")
-    return named_by_depth(found.depth, pairs=pairs), found.settings()
+    fact("budget", f"{duration(left)} of {budget} left, at {quantity(speed, 'FLOP/s')}: enough for {enough}")
+    settings = found.settings()
+    if not isinstance(corpus, ParallelFiles) and not is_prepared(corpus):
+        settings["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=text):.2g}"}
+    return named_by_depth(found.depth, pairs=pairs), settings
 
 
 def _left(budget: str) -> float:
@@ -71,7 +74,8 @@ def _left(budget: str) -> float:
 
     left = seconds(budget) - clock.elapsed()
     if left <= 0:
-        raise UsageError(f"{budget} is too short: {duration(clock.elapsed())} went into getting ready (--budget)")
+        gone = duration(clock.elapsed())
+        raise UsageError(f"{budget} is too short: {gone} went into getting ready; give several times that (--budget)")
     return left
 
 
@@ -123,6 +127,8 @@ def paced(
     elif settings.is_sized and not config.data.supervised:
         config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
         steps, found = steps / passes, dataclasses.replace(found, step=found.step * passes)
+    if settings.is_sized and steps < 10 * config.training.warmup_steps:
+        config = _where_nothing_is_said(config, settings, {"training": {"warmup_steps": round(steps / 10)}})
     warn_of_few_steps(steps, f"{budget} is enough for about")
     chosen, pause = _evaluations(config, found.evaluation, steps=steps)
     return _where_nothing_is_said(config, settings, {"training": chosen}), dataclasses.replace(found, pause=pause)
@@ -130,6 +136,7 @@ def paced(
 
 def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[str, Any], float]:
     """How often there is time to evaluate and save, how many sentences to translate each time; and what each takes."""
+    from cli.display import duration, fact
     from lm.durations import seconds
     from lm.training.budget import aside
     from lm.training.optimizers import training_bytes
@@ -141,6 +148,9 @@ def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[s
         affordable = (left / _EVALUATIONS_WITH_BLEU - each) / cost.sentence
         sentences = min(config.training.bleu_sentences, max(_FEWEST_SENTENCES, round(affordable)))
         each, chosen = each + sentences * cost.sentence, {"bleu_sentences": sentences}
+    if each > left:
+        taken = f"evaluating and saving takes {duration(each)} of {config.training.budget} even once"
+        fact("warning", f"{taken}: hold out less (--validation), or give more time")
     count = max(1, min(_MOST_EVALUATIONS, int(left / each)))
     # the last one but the end's is half as far from the end as from the one before
     chosen["evaluate_every"] = 0 if count == 1 else max(1, math.ceil(steps / (count - 0.5)))
@@ -161,7 +171,7 @@ def warn_of_few_steps(steps: float, enough_for: str) -> None:
     if steps < _FEWEST_STEPS:
         number = max(1, round(steps))
         only = f"{number} step{'' if number == 1 else 's'} only"
-        advice = "a longer --budget, a smaller --preset or a smaller --batch-size would learn more"
+        advice = "more time would teach more, or a smaller model or batch (--budget, --preset, --batch-size)"
         fact("warning", f"{enough_for} {only}: {advice}")
 
 
@@ -217,7 +227,7 @@ def _held_back(
     )
     config = _where_nothing_is_said(config, settings, found.settings())
     said = f"{epochs:.1f} epochs"
-    if repeats_patterns:
+    if repeats_patterns and epochs >= 1:
         said += f" (as good as {share * epochs:.1f}: the text repeats its patterns)"
     r_drop = f"R-Drop {found.r_drop} (each batch goes through twice), " if found.r_drop else ""
     fact("", f"{said}, so {r_drop}dropout {config.model.dropout}, weight decay {config.training.weight_decay}")

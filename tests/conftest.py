@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["NO_COLOR"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell starts this in the background

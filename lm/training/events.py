@@ -38,6 +38,14 @@ class Decay:
 
 
 @dataclass(frozen=True)
+class EndMoved:
+    """The machine is busier than it was, or less so: `steps` will be the last step now."""
+
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The loss over the whole validation split, in nats per token and bits per byte of text; BLEU of translations."""
 
@@ -76,4 +84,4 @@ class Stopped:
     patience_ran_out: bool = False
 
 
-Event = Step | Decay | Evaluation | Sample | Saved | Stopped
+Event = Step | Decay | EndMoved | Evaluation | Sample | Saved | Stopped

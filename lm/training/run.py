@@ -125,7 +125,7 @@ def claim(lock: LockFile) -> None:
         lock.acquire()
     except BlockingIOError:
         raise InputError(
-            f"{lock.path.parent}: another process is training this run; wait for it to end, or choose another -o"
+            f"{lock.path.parent}: another process is training this run; wait for it to end, or use another folder"
         ) from None
 
 

@@ -17,6 +17,11 @@ _VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096
 _LARGEST_VOCABULARY = 16_384
 _SHORT_TEXT, _SEEN_OFTEN, _VOCABULARY_SEEN_OFTEN = 3_000_000, 6, 4096  # bytes, epochs: rare words are learned by heart
 _BYTES_A_TOKEN = 3.3
+_HELD_OUT, _HELD_OUT_OF_SEEN, _LEAST_HELD_OUT = (
+    0.1,
+    0.06,
+    20_000,
+)  # shares of the text and of what is learned from; bytes
 _DROPOUT = (2.5, 5), (0.0, 0.1)  # at so many epochs, and on a line in between
 _FORGETTINGS = (2.5, 5, 7.5), (0.0, 7.0, 14.0)
 _BY_HEART = 200  # epochs, times parameters for each token of the text: from there on two passes of a batch are better
@@ -121,6 +126,15 @@ def _deepest_of(parameters_of_one: int, vocabulary: int, operations: float) -> t
     while depth < _DEEPEST and tokens(depth + 1) >= enough * parameters_of_one * (depth + 1) ** 3:
         depth += 1
     return depth, tokens(depth)
+
+
+def held_out(tokens: float, *, text_bytes: int) -> float:
+    """The share of a text to hold out where there is time to learn from so many tokens: usually a tenth.
+
+    Of a large text it is less, or to evaluate a model would take as long as to train it: a token takes a third as long,
+    and there are several evaluations. But never too little to tell one model from another.
+    """
+    return min(_HELD_OUT, max(_HELD_OUT_OF_SEEN * tokens * _BYTES_A_TOKEN, _LEAST_HELD_OUT) / max(1, text_bytes))
 
 
 def fitting_pairs(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe") -> Size:

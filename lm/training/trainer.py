@@ -16,7 +16,7 @@ from lm.errors import TrainingError
 from lm.model.cost import training_flops
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import report
-from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
+from lm.training.events import Decay, EndMoved, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
 from lm.training.run import Run, claim, diverged, save
@@ -59,8 +59,11 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         journal.step(step, epoch=run.epoch)
         yield step
         stopping, is_last = stop(), run.is_complete
+        planned = run.plan.steps
         if decay_begins := run.settle_length():
             yield Decay(run.state.step, run.plan.steps)
+        elif run.plan.steps != planned:
+            yield EndMoved(run.state.step, run.plan.steps)
         evaluation_due = is_last or _evaluation_due(run)
         run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
         evaluated = evaluation_due and (is_last or not stopping)

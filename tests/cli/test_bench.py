@@ -71,7 +71,6 @@ def test_a_table_on_stdout_and_notes_on_stderr(capsys, lonely):
     assert "measuring nanogpt-cpu, training" in printed.err
     assert "transformers is not installed" in printed.err
     assert "nanogpt-cpu: lm train takes float32 and 1 thread here" in printed.err
-    assert "a training step of 12 sequences is worked out from steps of 1" in printed.err
     assert "\x1b" not in printed.err
 
 

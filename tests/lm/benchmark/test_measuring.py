@@ -45,7 +45,7 @@ def test_each_task_is_measured_in_its_shape(found):
     assert [each.timed_rows for each in measured] == [1, None, *[None] * len(STREAMS)]
     assert [each.length for each in measured][:2] == [16, 8]
     assert all(1 <= each.length < 8 for each in measured[2:])
-    assert {each.dtype for each in measured} == {"float32"}
+    assert {each.hardware.dtype for each in measured} == {"float32"}
 
 
 def test_figures_are_positive_finite_and_fit_together(found):

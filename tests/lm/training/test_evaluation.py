@@ -10,7 +10,7 @@ from lm.training.evaluation import cost
 
 @pytest.mark.parametrize(("seconds", "looked_at"), [(0.0, 1), (1.9, 1), (2.0, 2), (3.9, 2), (4.0, 3)])
 def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, monkeypatch, seconds, looked_at):
-    """Of batches that take two seconds each, as many are looked at as begin in time."""
+    """Of batches that take two seconds each, as many are looked at as begin in time, after one that doesn't count."""
     run, modes = make_run(), []
     parts = [part for batch in run.data.validation() for part in batch.split(20)]
     targets = [part.predicted for part in parts]
@@ -25,7 +25,7 @@ def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, m
 
     monkeypatch.setattr(evaluation, "timed", timed)
     found = cost(run, seconds=seconds)
-    assert found.loss == 2.0 * looked_at * 901 / sum(targets[:looked_at])
+    assert found.loss == pytest.approx(2.0 * looked_at * 901 / sum(targets[1 : 1 + looked_at]))
     assert found.sentence == 0
-    assert modes == [False] * looked_at
+    assert modes == [False] * (1 + looked_at)
     assert run.model.training

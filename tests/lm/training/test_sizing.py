@@ -11,6 +11,7 @@ from lm.training.sizing import (
     expected_bits,
     fitting,
     fitting_pairs,
+    held_out,
     holding_back,
     holding_back_pairs,
     novelty,
@@ -228,3 +229,11 @@ def test_what_several_tokens_leave_open_is_a_share_of_what_one_does():
     counted = [1.0, 4.0, 3.0, 2.0, 5.0]
     assert novelty(counted) == 0.5
     assert expected_bits([9.0, 4.0, 3.0, 1.0]) == 0.5  # 1 · √¼
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text_bytes", "share"),
+    [(1e6, 1_000_000, 0.1), (200_000, 42_000_000, 0.06 * 660_000 / 42e6), (1000, 1_000_000, 0.02), (1000, 5_000, 0.1)],
+)
+def test_of_a_large_text_that_is_seen_in_part_less_is_held_out(tokens, text_bytes, share):
+    assert held_out(tokens, text_bytes=text_bytes) == pytest.approx(share)
