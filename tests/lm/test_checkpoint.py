@@ -333,3 +333,13 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_told_of(save, tmp_path):
         InputError, match=r"tokenizer\.json: has 258 tokens, but the model 257; the checkpoint is damaged"
     ):
         load_model(tmp_path, CPU)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(["b", "a"], r"\(a, b\)"), (["c", "b", "a"], r"\(a, b, c\)"), (list("dcba"), r"\(a, b, c, …\)")]
+)
+def test_three_of_what_is_no_runs_are_named(tmp_path, names, said):
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(InputError, match=said):
+        checkpoint.refuse_existing(tmp_path)

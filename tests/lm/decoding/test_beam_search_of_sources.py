@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lm.config import SamplingConfig
-from lm.decoding.beam_search import beam_search
+from lm.decoding.beam_search import _kept, beam_search
 from lm.decoding.filters import ban_repeated_ngrams
 from lm.decoding.generate import Token, generate
 from lm.decoding.sampling import Sampler
@@ -149,3 +149,15 @@ def test_the_best_are_those_that_a_stable_sort_puts_first(size, values):
     assert [[one.tokens[0] for one in best] for best in found] == expected.tolist()
     scores = torch.tensor([[one.score for one in best] for best in found])
     torch.testing.assert_close(scores, logits[:, 0].log_softmax(-1).gather(1, expected), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("going", "done", "kept"),
+    [(8, 0, 8), (7, 1, 8), (14, 2, 16), (6, 2, 8), (13, 3, 16), (8, 2, 8), (9, 7, 16), (0, 8, 0)],
+)
+def test_rows_move_when_more_than_an_eighth_of_the_sources_are_done_and_then_to_a_multiple_of_eight(going, done, kept):
+    flags = [True] * done + [False] * going
+    found = _kept(flags).tolist()
+    assert len(found) == kept
+    assert found == sorted(found)
+    assert {*range(done, done + going)} <= {*found}

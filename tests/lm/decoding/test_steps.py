@@ -106,3 +106,14 @@ def test_a_window_starts_at_zero_until_the_context_is_full_and_never_exceeds_it(
 
 def test_the_window_slides_only_when_it_is_full():
     assert [window_start(length, 8) for length in range(7, 18)] == [0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12]
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_what_was_taken_back_is_forgotten(length):
+    model, tokens, others = make_model(), random_tokens(2, 9), random_tokens(3, 4)[:2]
+    steps = DecoderSteps(model)
+    steps.feed(tokens)
+    steps.truncate(length)
+    found = steps.feed(others)
+    expected = DecoderSteps(model).feed(torch.cat((tokens[:, :length], others), dim=1))[:, length:]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

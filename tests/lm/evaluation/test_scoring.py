@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from lm.data import documents
+from lm.evaluation import scoring
 from lm.evaluation.scoring import score, stretches
 from tests.lm.evaluation.small_models import (
     BPE,
@@ -100,3 +101,13 @@ def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
     seen = sum(len(stretch.nats) for _ in range(300) for stretch in next(batches))
     assert seen == 300 * 16 * 16 + 1
     assert len(taken) < seen / len(TEXT * 500) + 4
+
+
+def test_logits_of_a_few_rows_at_once_are_all_that_is_held(monkeypatch):
+    model, tokens, rows = make_model(), random_tokens(26), []
+    logits = model.logits
+    monkeypatch.setattr(model, "logits", lambda states: rows.append(len(states)) or logits(states))
+    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", 10 * model.config.vocab_size)
+    nats = score(model, tokens, context=40, stride=40, start_token=None)
+    assert rows == [10, 10, 5]
+    np.testing.assert_allclose(nats, token_by_token(model, tokens, context=40, stride=40, start_token=None), atol=1e-5)

@@ -42,3 +42,15 @@ def test_gradients_are_those_of_torch(library):
     torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         assert ours(x).dtype is torch.bfloat16
+
+
+def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(module, "_by_onednn", lambda x, weight, bias: asked.append(x.dtype))
+    with torch.no_grad():
+        linear(torch.ones(10, 100), torch.ones(1000, 100))
+        linear(torch.ones(10, 100), torch.ones(999, 100))
+        linear(torch.ones(10, 100, dtype=torch.float64), torch.ones(1000, 100, dtype=torch.float64))
+    linear(torch.ones(10, 100), torch.ones(1000, 100))
+    assert asked == [torch.float32]

@@ -7,7 +7,9 @@ import re
 import pytest
 import torch
 
+from lm.config import ModelConfig
 from lm.errors import TrainingError, UsageError
+from lm.model.transformer import build_model
 from lm.training import compiling
 from lm.training.compiling import check_compiler, failures_in_a_line
 
@@ -66,3 +68,13 @@ def test_a_compiler_and_headers_are_enough(machine, monkeypatch, tmp_path, devic
     (tmp_path / "Python.h").unlink()
     with pytest.raises(UsageError, match="has no Python.h"):
         check_compiler(device)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal", "learned"])
+def test_tables_of_positions_are_there_before_a_model_is_compiled(monkeypatch, positions):
+    monkeypatch.setattr(torch, "compile", lambda states: states)
+    model = build_model(ModelConfig(vocab_size=9, context_length=8, d_model=16, n_heads=2, positions=positions))
+    compiling.compiled(model, torch.device("cpu"))
+    tables = [module.table for module in model.modules() if hasattr(module, "table")]
+    assert bool(tables) is (positions != "learned")
+    assert all(table._values is not None for table in tables)
