@@ -13,6 +13,7 @@ import torch
 from lm.config import ModelConfig, RunConfig
 from lm.data.batches import Batch
 from lm.hardware import MOST_THREADS, Hardware, inference_hardware, one_thread, quick_types, timed
+from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.training.objective import summed_loss
 
@@ -21,7 +22,7 @@ Choice = TypeVar("Choice")
 _SECONDS = 0.3  # for each of the three choices
 _FEWEST_TRIES, _TRIES = 3, 15
 _WORTH_IT = 0.9  # of the time that the first choice takes: what is nearly equal should not change from run to run
-_FIRST_TOKENS = 64
+_FIRST_OPERATIONS, _FEWEST_TOKENS = 3e9, 64  # of a first try: with less, what comes with each call would decide
 _MOST_MATRICES = 16
 _LARGEST_VOCABULARY = 4096
 
@@ -92,7 +93,9 @@ class _Probe:
         )
         self._model = build_model(one_layer).to(hardware.torch_device)
         self._batch = batch.within(one_layer.vocab_size)
-        self.sizes = _doubled(min(_FIRST_TOKENS, batch.inputs.size), batch.inputs.size)
+        tokens = batch.inputs.size
+        first = int(_FIRST_OPERATIONS / training_flops(one_layer, rows=1, length=1, source_length=1))
+        self.sizes = _doubled(min(max(_FEWEST_TOKENS, first), tokens), tokens)
 
     def seconds(self, hardware: Hardware, tokens: int) -> float:
         """What it takes forward and back, for some of the tokens of the batch."""

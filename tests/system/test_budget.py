@@ -196,5 +196,8 @@ def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
 def test_a_budget_that_is_over_before_training_begins_says_so(place, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(clock, "elapsed", lambda: 12.0)
     assert run(["train", str(place / "text.txt"), "--budget", "10s", "-o", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err == "lm: 10s is too short: 12.0 s went into getting ready; give several times that (--budget)\n"
+    assert (
+        capsys.readouterr().err
+        == "lm: 10s is too short: 12.0 s went into getting ready; give several times that (--budget)\n"
+    )
     assert not (tmp_path / "run").exists()
