@@ -19,7 +19,7 @@ from lm.training.objective import summed_loss
 
 Choice = TypeVar("Choice")
 
-_SECONDS = 0.3  # for each of the three choices
+_SECONDS, _AT_MOST = 0.3, 0.6  # for each of the three choices
 _FEWEST_TRIES, _TRIES = 3, 15
 _WORTH_IT = 0.9  # of the time that the first choice takes: what is nearly equal should not change from run to run
 _FIRST_OPERATIONS, _FEWEST_TOKENS = 3e9, 64  # of a first try: with less, what comes with each call would decide
@@ -72,7 +72,9 @@ def fastest(choices: Sequence[Choice], seconds: Callable[[Choice, int], float], 
         rounds = [[seconds(choice, size) for choice in choices]]
         if _SECONDS - (time.perf_counter() - began) < _FEWEST_TRIES * 2 * sum(rounds[0]):
             break
-    while len(rounds) < _FEWEST_TRIES or (len(rounds) < _TRIES and time.perf_counter() - began < _SECONDS):
+    while (taken := time.perf_counter() - began) < _SECONDS or (len(rounds) < _FEWEST_TRIES and taken < _AT_MOST):
+        if len(rounds) == _TRIES:
+            break
         rounds.append([seconds(choice, size) for choice in choices])
     # each round apart: whatever else the machine did slowed all of it
     shares = [statistics.median(taken[place] / taken[0] for taken in rounds) for place in range(len(choices))]
