@@ -17,7 +17,7 @@ from lm.training.run import resume
 from lm.training.trainer import train
 from tests.lm.training.conftest import stop_after
 
-TRAINED = "run: another process is training this run; wait for it to end, or choose another -o"
+TRAINED = "run: another process is training this run; wait for it to end, or use another folder"
 
 
 def test_a_folder_is_for_one_run_at_a_time(make_run):
