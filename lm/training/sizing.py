@@ -13,15 +13,9 @@ from lm.config import TokenizerKind
 _TOKENS_A_PARAMETER, _ARITHMETIC, _EXPONENT = 0.25, 2.5e13, 0.28
 _FEWEST_STEPS = 200
 _FEWEST_TOKENS_A_STEP = 512
-_VOCABULARIES = ((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192))
 _LARGEST_VOCABULARY = 16_384
-_SHORT_TEXT, _SEEN_OFTEN, _VOCABULARY_SEEN_OFTEN = 3_000_000, 6, 4096  # bytes, epochs: rare words are learned by heart
 _BYTES_A_TOKEN = 3.3
-_HELD_OUT, _HELD_OUT_OF_SEEN, _LEAST_HELD_OUT = (
-    0.1,
-    0.06,
-    20_000,
-)  # shares of the text and of what is learned from; bytes
+_HELD_OUT, _HELD_OUT_OF_SEEN, _LEAST_HELD_OUT = 0.1, 0.06, 20_000  # of the text, of what is learned from, bytes
 _DROPOUT = (2.5, 5), (0.0, 0.1)  # at so many epochs, and on a line in between
 _FORGETTINGS = (2.5, 5, 7.5), (0.0, 7.0, 14.0)
 _BY_HEART = 200  # epochs, times parameters for each token of the text: from there on two passes of a batch are better
@@ -30,14 +24,52 @@ _LEAST_WEIGHT_DECAY, _MOST_WEIGHT_DECAY = 0.1, 2.0
 _BYTES = 257  # and the token that ends a text: about the vocabulary where no BPE is trained
 _DEEPEST = 24
 _ATTENTION = 1.1  # arithmetic of attention and of the optimizer, beside that of the matrices
-_PARAMETERS_OF_ONE = 12 * 64**2  # of the blocks of a model of depth 1; they grow with the cube of the depth
-_PARAMETERS_OF_ONE_FOR_PAIRS = 28 * 64**2  # 12 in the encoder, and 16 in the decoder, which reads from it
-_VOCABULARIES_OF_PAIRS = ((100_000, 1000), (1_000_000, 4000), (50_000_000, 8000))
-_FEW_PAIRS, _PAIRS_SEEN_OFTEN, _VOCABULARY_OF_PAIRS_SEEN_OFTEN = 10_000_000, 8, 4000  # bytes of both sides, epochs
-_BYTES_A_TARGET = 4.2
 _DROPOUT_OF_PAIRS = (8, 12), (0.1, 0.2)  # at so many epochs, and on a line in between
 _BPE_DROPOUT = (8, 12), (0.0, 0.1)
 _SHORTEST_WARMUP, _LONGEST_WARMUP = 10, 200
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What differs between texts and pairs, of which bytes count on both sides.
+
+    Attributes:
+        parameters_of_one: of the blocks of a model of depth 1; they grow with the cube of the depth.
+        batch_tokens: of a step, for each layer, at most.
+        vocabularies: each with the bytes below which it serves.
+        bytes_a_token: of those that are learned.
+        short: bytes below which a corpus that is seen often gets a smaller vocabulary: rare words are learned by heart.
+        seen_often: epochs.
+        vocabulary_seen_often: that it gets.
+    """
+
+    parameters_of_one: int
+    batch_tokens: int
+    vocabularies: tuple[tuple[int, int], ...]
+    bytes_a_token: float
+    short: int
+    seen_often: int
+    vocabulary_seen_often: int
+
+
+_TEXT = _Kind(
+    parameters_of_one=12 * 64**2,
+    batch_tokens=2048,
+    vocabularies=((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192)),
+    bytes_a_token=_BYTES_A_TOKEN,
+    short=3_000_000,
+    seen_often=6,
+    vocabulary_seen_often=4096,
+)
+_PAIRS = _Kind(
+    parameters_of_one=28 * 64**2,  # 12 in the encoder, and 16 in the decoder, which reads from it
+    batch_tokens=1024,
+    vocabularies=((100_000, 1000), (1_000_000, 4000), (50_000_000, 8000)),
+    bytes_a_token=2 * 4.2,
+    short=10_000_000,
+    seen_often=8,
+    vocabulary_seen_often=4000,
+)
 
 
 @dataclass(frozen=True)
@@ -96,21 +128,26 @@ def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind
 
     Source: 6 operations a parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
-    vocabulary = next((size for limit, size in _VOCABULARIES if text_bytes < limit), _LARGEST_VOCABULARY)
-    if kind != "bpe":
+    return _fitting(_TEXT, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind)
+
+
+def _fitting(kind: _Kind, seconds: float, *, rate: float, corpus_bytes: int, tokenizer: TokenizerKind) -> Size:
+    vocabulary = next((size for limit, size in kind.vocabularies if corpus_bytes < limit), _LARGEST_VOCABULARY)
+    if tokenizer != "bpe":
         vocabulary = _BYTES
     operations = max(1.0, seconds) * rate
-    found = _deepest(vocabulary, operations)
-    is_seen_often = found.tokens * _BYTES_A_TOKEN > _SEEN_OFTEN * text_bytes
-    if text_bytes < _SHORT_TEXT and is_seen_often and vocabulary > _VOCABULARY_SEEN_OFTEN:
-        return _deepest(_VOCABULARY_SEEN_OFTEN, operations)
+    found = _deepest(kind, vocabulary, operations)
+    is_seen_often = found.tokens * kind.bytes_a_token > kind.seen_often * corpus_bytes
+    if corpus_bytes < kind.short and is_seen_often and vocabulary > kind.vocabulary_seen_often:
+        return _deepest(kind, kind.vocabulary_seen_often, operations)
     return found
 
 
-def _deepest(vocabulary: int, operations: float) -> Size:
-    """The deepest model of texts with a vocabulary that sees enough tokens in so many operations."""
-    depth, seen = _deepest_of(_PARAMETERS_OF_ONE, vocabulary, operations)
-    batch = max(_FEWEST_TOKENS_A_STEP, min(2048 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
+def _deepest(kind: _Kind, vocabulary: int, operations: float) -> Size:
+    """The deepest model with a vocabulary that sees enough tokens in so many operations."""
+    depth, seen = _deepest_of(kind.parameters_of_one, vocabulary, operations)
+    most = kind.batch_tokens * depth
+    batch = max(_FEWEST_TOKENS_A_STEP, min(most, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
     return Size(depth, vocabulary, batch, seen)
 
 
@@ -152,22 +189,7 @@ def fitting_pairs(seconds: float, *, rate: float, text_bytes: int, kind: Tokeniz
 
     Source: as `fitting`.
     """
-    vocabulary = next((size for limit, size in _VOCABULARIES_OF_PAIRS if text_bytes < limit), _LARGEST_VOCABULARY)
-    if kind != "bpe":
-        vocabulary = _BYTES
-    operations = max(1.0, seconds) * rate
-    found = _deepest_for_pairs(vocabulary, operations)
-    is_seen_often = found.tokens * _BYTES_A_TARGET > _PAIRS_SEEN_OFTEN * text_bytes / 2
-    if text_bytes < _FEW_PAIRS and is_seen_often and vocabulary > _VOCABULARY_OF_PAIRS_SEEN_OFTEN:
-        return _deepest_for_pairs(_VOCABULARY_OF_PAIRS_SEEN_OFTEN, operations)
-    return found
-
-
-def _deepest_for_pairs(vocabulary: int, operations: float) -> Size:
-    """The deepest model of pairs with a vocabulary that sees enough tokens of targets in so many operations."""
-    depth, seen = _deepest_of(_PARAMETERS_OF_ONE_FOR_PAIRS, vocabulary, operations)
-    batch = max(_FEWEST_TOKENS_A_STEP, min(1024 * depth, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
-    return Size(depth, vocabulary, batch, seen)
+    return _fitting(_PAIRS, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind)
 
 
 def holding_back(
