@@ -11,11 +11,7 @@ from lm.training.schedules import steps_in_all
 
 _STEPS_LOOKED_BACK_ON = 100
 _TO_FINISH = 1.0  # seconds for the last checkpoint and the end of the process
-_OFF, _OFF_BY, _OFF_BY_STEPS = (
-    0.02,
-    0.5,
-    1.5,
-)  # share of a budget, seconds, steps: the end is moved if it is off by more
+_OFF, _OFF_BY, _OFF_BY_STEPS = 0.02, 0.5, 1.5  # share of a budget, seconds, steps: the end is moved if off by more
 _LONG, _SHARE_OF_LONG, _SHARE_OF_SHORT = 120.0, 0.1, 0.2
 
 

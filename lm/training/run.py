@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,16 @@ def claim(lock: LockFile) -> None:
         ) from None
 
 
+@contextmanager
+def _claimed(lock: LockFile) -> Iterator[None]:
+    """Claim a lock, and keep it beyond the block, unless that fails."""
+    claim(lock)
+    with ExitStack() as stack:
+        stack.callback(lock.release)
+        yield
+        stack.pop_all()
+
+
 def refuse_trained(folder: Path) -> None:
     """InputError if another process trains in a folder just now; `start` says so too, but only when all is prepared."""
     lock = LockFile(folder / checkpoint.LOCK)
@@ -194,17 +205,13 @@ def start(
     )
     if weights is not None:
         _load_weights(run, weights)
-    claim(run.lock)
-    try:
+    with _claimed(run.lock):
         checkpoint.refuse_existing(folder)  # again: another process may have been faster
         checkpoint.remove_leftovers(folder)
         (folder / "checkpoints").mkdir(exist_ok=True)
         files.write_json(folder / checkpoint.CONFIG, config.to_dict())
         Journal(folder).settle()
         Journal(folder).forget_after(0)
-    except BaseException:
-        run.lock.release()
-        raise
     return run
 
 
@@ -269,15 +276,11 @@ def resume(
     """
     folder = _run_of(path)
     lock = LockFile(folder / checkpoint.LOCK)
-    claim(lock)
-    try:
+    with _claimed(lock):
         checkpoint.remove_leftovers(folder)
         Journal(folder).restore()
         found = checkpoint.find_checkpoint(path, which="last")
         return _resumed(found, lock, longer=longer, data=data, compiled=compiled, spent=spent)
-    except BaseException:
-        lock.release()
-        raise
 
 
 def _run_of(path: Path) -> Path:
