@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cli import clock
 from cli.parallel_corpus import ParallelFiles
 from lm.config import DataConfig, RunConfig
+from lm.durations import seconds
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def sized(
 def _left(budget: str) -> float:
     """Seconds of a budget from now; UsageError if there are none."""
     from cli.display import duration
-    from lm.durations import seconds
 
     left = seconds(budget) - clock.elapsed()
     if left <= 0:
@@ -82,7 +82,6 @@ def _left(budget: str) -> float:
 def _refuse_to_prepare_all_the_time(text: int, budget: str) -> None:
     """UsageError if all of a budget would go into preparing the text: said before it has."""
     from cli.display import duration, size
-    from lm.durations import seconds
 
     preparing = text * _PREPARING
     if clock.elapsed() + preparing >= seconds(budget):
@@ -137,7 +136,6 @@ def paced(
 def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[str, Any], float]:
     """How often there is time to evaluate and save, how many sentences to translate each time; and what each takes."""
     from cli.display import duration, fact
-    from lm.durations import seconds
     from lm.training.budget import aside
     from lm.training.optimizers import training_bytes
 
@@ -159,8 +157,6 @@ def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[s
 
 def _to_measure(budget: str) -> float:
     """Seconds for which a step is timed."""
-    from lm.durations import seconds
-
     return min(_SECONDS, _SHARE_TO_MEASURE * seconds(budget))
 
 
