@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
+from cli.flags import completion
 from lm.errors import UsageError
 
 Checkpoints = Annotated[
@@ -32,9 +32,9 @@ def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/translate --last 5 -o runs/averaged
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
-    from cli.display import note
+    from cli.training.display import note
     from lm.checkpoint import find_checkpoint
-    from lm.training import averaging
+    from lm.optimization import averaging
 
     if len(checkpoints) == 1:
         find_checkpoint(checkpoints[0], which="last")

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import completion
-from cli.escapes import json_line
-from cli.options import Given, takes
-from lm.config import HardwareConfig, RunConfig
+from cli.console.escapes import json_line
+from cli.flags import completion
+from cli.flags.options import Given, takes
+from lm.config.hardware import HardwareConfig
+from lm.config.options import suggestion
+from lm.config.presets import PRESETS, is_preset, resolve
+from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
-from lm.options import suggestion
-from lm.presets import PRESETS, is_preset, resolve
 
 if TYPE_CHECKING:
     from lm.benchmark.limits import Limits
@@ -129,7 +130,7 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
     """Says on stderr what is measured: a bar on a terminal, a line each elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from cli.display import note, progress_console
+    from cli.training.display import note, progress_console
 
     console = progress_console()
     columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -192,7 +193,7 @@ def _figures(measurement: Measurement) -> dict[str, Any]:
 
 
 def _print(machine: dict[str, Any], limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
-    from cli.display import quantity, table, threads
+    from cli.training.display import quantity, table, threads
 
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
     print(", ".join([machine["device_name"] or machine["device"], threads(machine["threads"]), *packages]))
@@ -222,7 +223,7 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
 
 def _notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, wanted: bool, comparing: bool) -> None:
     """How the table is to be read, on stderr."""
-    from cli.display import note, size, threads
+    from cli.training.display import note, size, threads
 
     note("MFU is against the product of the same arithmetic above, measured in this process.")
     if comparing:

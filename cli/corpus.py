@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import completion
-from cli.escapes import for_stream, json_line
+from cli.console.escapes import for_stream, json_line
+from cli.flags import completion
 from cli.tokenizer import AsJson
 
 if TYPE_CHECKING:
-    from lm.data.fetching import Fetched
-    from lm.data.public import PublicCorpus
+    from lm.text.public.catalogue import PublicCorpus
+    from lm.text.public.fetching import Fetched
 
 app = typer.Typer(help="List and fetch corpora.", rich_markup_mode=None)
 
@@ -33,8 +33,8 @@ _CHECKS = {
 @app.command("list")
 def list_corpora(*, as_json: AsJson = False) -> None:
     """List the corpora that ship with lm, and public ones that lm corpus get fetches."""
-    from cli.display import table
-    from lm.data.public import CORPORA
+    from cli.training.display import table
+    from lm.text.public.catalogue import CORPORA
 
     if as_json:
         print(json_line([_described(corpus) for corpus in CORPORA]))
@@ -44,7 +44,7 @@ def list_corpora(*, as_json: AsJson = False) -> None:
 
 
 def _size(corpus: PublicCorpus) -> str:
-    from cli.display import size
+    from cli.training.display import size
 
     return "–" if corpus.shipped else ("" if corpus.is_size_exact else "~ ") + size(corpus.size)
 
@@ -88,10 +88,10 @@ def get(
       lm corpus get tinyshakespeare
       lm corpus get tinystories -o /data/stories
     """
-    from cli.display import note, size
-    from lm.data import public
+    from cli.training.display import note, size
+    from lm.text.public import catalogue
 
-    corpus = public.find(name)
+    corpus = catalogue.find(name)
     if corpus.shipped:
         folder, paths, fetched = _copied(corpus, out)
     else:
@@ -125,8 +125,8 @@ def _copied(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path], l
 
 
 def _fetched(corpus: PublicCorpus, folder: Path) -> list[Fetched]:
-    from lm.data import unpacking
-    from lm.data.fetching import fetch
+    from lm.text.public import unpacking
+    from lm.text.public.fetching import fetch
 
     missing = [file for file in corpus.files if file.text and not (folder / file.text).exists()]
     for file in missing:
@@ -143,7 +143,7 @@ def _progress() -> Iterator[Callable[[str], Callable[[int, int | None], None] | 
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from cli.display import progress_console
+    from cli.training.display import progress_console
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(compact=True), console=progress_console(), transient=True) as bars:

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import completion
-from cli.escapes import json_line, label
-from lm.config import RunConfig
+from cli.console.escapes import json_line, label
+from cli.flags import completion
+from lm.config.options import suggestion
+from lm.config.presets import PRESETS, is_preset, resolve
+from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
-from lm.options import suggestion
-from lm.presets import PRESETS, is_preset, resolve
 
 
 def info(
@@ -45,7 +45,7 @@ def info(
 
 
 def _list_presets(as_json: bool) -> None:
-    from cli.display import count, table
+    from cli.training.display import count, table
     from lm.model.cost import parameters_by_part
 
     rows = {name: (sum(parameters_by_part(resolve(name).model).values()), row.summary) for name, row in PRESETS.items()}
@@ -57,7 +57,7 @@ def _list_presets(as_json: bool) -> None:
 
 def _describe(target: str) -> dict[str, Any]:
     from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_flops_per_token
-    from lm.training.optimizers import training_bytes
+    from lm.optimization.optimizers import training_bytes
 
     config, progress = _find(target)
     model, parts = config.model, dict(parameters_by_part(config.model))
@@ -90,7 +90,7 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def _print(described: dict[str, Any]) -> None:
-    from cli.display import table
+    from cli.training.display import table
 
     parameters = described["parameters"]
     shares = [
@@ -103,7 +103,7 @@ def _print(described: dict[str, Any]) -> None:
 
 
 def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
-    from cli.display import quantity, size
+    from cli.training.display import quantity, size
 
     model, weights = described["config"]["model"], described["weights_bytes"]
     encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
@@ -138,7 +138,7 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
 
 
 def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:
-    from cli.display import count, duration, perplexity, quantity
+    from cli.training.display import count, duration, perplexity, quantity
 
     if "progress" not in described:
         return []

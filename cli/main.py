@@ -13,27 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import (
-    attention,
-    average,
-    bench,
-    clock,
-    corpus,
-    demo,
-    evaluate,
-    generate,
-    info,
-    perplexity,
-    prepare,
-    runs,
-    tokenizer,
-    train,
-    translate,
-)
-from cli.environment import PREFIX, misspelled
-from cli.escapes import label
-from cli.help import CONTEXT_SETTINGS, describe
-from cli.usage import said
+from cli import average, bench, corpus, demo, info, prepare, runs, tokenizer
+from cli.attention import attention
+from cli.console.escapes import label
+from cli.flags.environment import PREFIX, misspelled
+from cli.flags.help import CONTEXT_SETTINGS, describe
+from cli.flags.usage import said
+from cli.generation import generate
+from cli.perplexity import perplexity
+from cli.training import clock, train
+from cli.translation import evaluate, translate
 from lm.errors import LMError
 
 app = typer.Typer(
@@ -73,8 +62,8 @@ def _print_version(wanted: bool) -> None:
 
         import torch
 
-        from cli.display import threads
-        from lm.config import HardwareConfig
+        from cli.training.display import threads
+        from lm.config.hardware import HardwareConfig
         from lm.hardware import inference_hardware
 
         found = inference_hardware(HardwareConfig())

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.escapes import json_line
-from cli.options import Given, takes
+from cli.console.escapes import json_line
+from cli.flags.options import Given, takes
 from cli.tokenizer import AsJson, Specials, Texts, Unknown, load_tokenizer
-from lm.config import END_OF_TEXT, DataConfig, RunConfig, TokenizerConfig
+from lm.config.data import DataConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from lm.data.documents import Source
-    from lm.data.preparation import Prepared
     from lm.data.shards import Manifest
-    from lm.data.tokenizer import Tokenizer
+    from lm.data.windows.prepare import Prepared
+    from lm.text.documents import Source
+    from lm.tokenizer.tokenizer import Tokenizer
 
 TokenizerFile = Annotated[
     Path | None,
@@ -67,7 +69,8 @@ def prepare(
     if tokenizer is not None and training_flags:
         flag = "--" + training_flags[0].replace("_", "-")
         raise UsageError(f"{flag} is for training a tokenizer; it does not go with --tokenizer")
-    from lm.data import documents, preparation
+    from lm.data.windows import prepare as preparation
+    from lm.text import documents
 
     config = RunConfig(tokenizer=TokenizerConfig(**given["tokenizer"]), data=DataConfig(**given["data"]))
     sources = documents.resolve(corpus, field=config.data.field, supervised=config.data.supervised)
@@ -95,8 +98,10 @@ def tokenizer_for(
     """The tokenizer at a path; without one, the one that the config describes, trained on the sources."""
     if path is not None:
         return load_tokenizer(path)
-    from cli.display import note, size
-    from lm.data import cache, corpus, tokenizer_training
+    from cli.training.display import note, size
+    from lm.data import corpus
+    from lm.tokenizer import cache
+    from lm.tokenizer import training as tokenizer_training
 
     surveyed = corpus.survey(sources, config.data)
     limit = tokenizer_training.SAMPLE_BYTES
@@ -114,7 +119,7 @@ def encode_progress() -> Iterator[Callable[[int, int | None], None] | None]:
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from cli.display import progress_console
+    from cli.training.display import progress_console
 
     columns = (TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=progress_console(), transient=True) as bar:
@@ -142,7 +147,7 @@ def _show(report: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from cli.display import note, size
+    from cli.training.display import note, size
 
     table = Table("split", box=None, pad_edge=False)
     for column in ("documents", "tokens", "text", "bytes per token"):
@@ -157,7 +162,7 @@ def _show(report: Mapping[str, Any]) -> None:
 
 def note_repetition(manifest: Manifest) -> None:
     """Say what of a corpus is there more than once, as far as that matters."""
-    from cli.display import fact
+    from cli.training.display import fact
 
     found = manifest.repetition
     if found is None:

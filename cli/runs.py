@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import completion
-from cli.escapes import json_line, label
+from cli.console.escapes import json_line, label
+from cli.flags import completion
+from lm.config.options import suggestion
 from lm.errors import InputError, LMError, UsageError
 from lm.files import replaced_bytes
-from lm.options import suggestion
 
 if TYPE_CHECKING:
     from lm.training.history import Curve, Summary
@@ -40,7 +40,7 @@ def runs(
       lm runs
       lm runs experiments/ --json
     """
-    from cli.display import count, duration, note, perplexity, table
+    from cli.training.display import count, duration, note, perplexity, table
     from lm.training.history import runs as find_runs
 
     found, damaged = find_runs(folder)
@@ -100,7 +100,7 @@ def plot(
         return
     from shutil import get_terminal_size
 
-    from cli.curves import draw
+    from cli.console.curves import draw
 
     print(draw({label(name): (curve.steps, curve.values) for name, curve in chosen.items()}, title=label(what),
                width=width or min(get_terminal_size().columns, 120), height=height,
@@ -109,7 +109,7 @@ def plot(
 
 def _chosen(runs: Sequence[Path], what: str) -> dict[str, Curve]:
     """The curves to draw by run, without the runs that have none; the first error if that leaves nothing."""
-    from cli.display import note
+    from cli.training.display import note
 
     chosen, problems = {}, []
     for folder in runs:

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.colours import BANDS, BLACK
-from cli.display import size
-from cli.escapes import label
-from lm.data.inspection import Fit, visible
-from lm.data.tokenizer import Tokenizer
+from cli.console.colours import BANDS, BLACK
+from cli.console.escapes import label
+from cli.training.display import size
+from lm.tokenizer.inspection import Fit, visible
+from lm.tokenizer.tokenizer import Tokenizer
 
 Tokens = Sequence[int]
 

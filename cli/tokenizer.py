@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import completion
-from cli.escapes import for_stream, json_line
-from cli.options import Given, takes
-from lm.config import DataConfig, TokenizerConfig
+from cli.console.escapes import for_stream, json_line
+from cli.flags import completion
+from cli.flags.options import Given, takes
+from lm.config.data import DataConfig
+from lm.config.options import check_text
+from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.files import check_place
-from lm.options import check_text
 
 if TYPE_CHECKING:
     from lm.data.corpus import Corpus
-    from lm.data.documents import Source
-    from lm.data.inspection import Fit
-    from lm.data.tokenizer import Tokenizer
-    from lm.data.tokenizer_training import Trained
+    from lm.text.documents import Source
+    from lm.tokenizer.inspection import Fit
+    from lm.tokenizer.tokenizer import Tokenizer
+    from lm.tokenizer.training import Trained
 
 app = typer.Typer(help="Train a tokenizer, encode text, decode ids, and look into one.", rich_markup_mode=None)
 
@@ -88,15 +89,16 @@ def train(
     check_place(out)
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
-    from cli.display import note
+    from cli.training.display import note
     from lm.data import corpus as corpora
-    from lm.data import documents, tokenizer_training
+    from lm.text import documents
+    from lm.tokenizer import training
 
     config = TokenizerConfig(**given["tokenizer"])
-    tokenizer_training.check(config, special_tokens=special or (), unknown=unknown)
+    training.check(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
     surveyed = corpora.survey(documents.resolve(corpus, field=data.field, supervised=data.supervised), data)
-    trained = tokenizer_training.train(
+    trained = training.train(
         corpora.training_texts(surveyed),
         config,
         corpus_bytes=surveyed.source_bytes,
@@ -112,7 +114,7 @@ def train(
 
 def _report(trained: Trained, surveyed: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
     from lm.data import corpus as corpora
-    from lm.data.tokenizer_training import Sample
+    from lm.tokenizer.training import Sample
 
     sample = Sample(corpora.training_texts(surveyed), corpus_bytes=surveyed.source_bytes, limit=_MEASURED_BYTES)
     tokens = sum(len(ids) for text in sample for ids in trained.tokenizer.encode_batch([text]))
@@ -129,7 +131,7 @@ def _report(trained: Trained, surveyed: Corpus, config: TokenizerConfig, out: Pa
 
 
 def _described(report: Mapping[str, Any]) -> str:
-    from cli.display import size
+    from cli.training.display import size
 
     sample, corpus = report["sample_bytes"], report["corpus_bytes"]
     compression = f", {report['bytes_per_token']:.2f} bytes per token" if report["bytes_per_token"] else ""
@@ -216,7 +218,8 @@ def inspect(
       lm tokenizer inspect tokenizer.json --file held-out.txt
     """
     from cli import token_view
-    from lm.data import documents, inspection
+    from lm.text import documents
+    from lm.tokenizer import inspection
 
     if text is not None:
         check_text(text, name="TEXT")
@@ -236,7 +239,8 @@ def inspect(
 
 def _fit(tokenizer: Tokenizer, sources: Sequence[Source], separator: str) -> Fit:
     from cli.prepare import encode_progress
-    from lm.data import documents, inspection
+    from lm.text import documents
+    from lm.tokenizer import inspection
 
     with encode_progress() as show:
         total = documents.text_size(sources) if show else None
@@ -263,7 +267,7 @@ def _stdin() -> str:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a file, of a folder that has a tokenizer.json, or of a run's last checkpoint."""
-    from lm.data.tokenizer import FILE_NAME, Tokenizer
+    from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
     if not path.is_dir():
         return Tokenizer.load(path)

@@ -26,12 +26,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lm import files, options
-from lm.config import RunConfig
-from lm.data.tokenizer import Tokenizer
+from lm import files
+from lm.config import options
+from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model
+from lm.tokenizer.tokenizer import Tokenizer
 
 CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE = (
     "config.json", "tokenizer.json", "model.safetensors", "optimizer.safetensors", "state.json",

@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-from lm.config import HardwareConfig
+from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 
 _TYPES = ("float32", "bfloat16")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.cost import training_flops
 
 

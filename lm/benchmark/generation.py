@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from lm.benchmark.timing import Timed
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.decoding.generate import generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lm.benchmark.timing import Timed, whole_step
-from lm.config import ModelConfig, RunConfig
-from lm.data.batches import Batch
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.data.batch import Batch
 from lm.hardware import Hardware, now, timed
 from lm.training.run import Run
 

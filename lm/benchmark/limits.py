@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lm.config import HardwareConfig
+from lm.config.hardware import HardwareConfig
 from lm.hardware import Hardware, inference_hardware, quick_types, timed
 from lm.model.linear import linear
 

@@ -11,10 +11,10 @@ from lm.benchmark import generation, hugging_face, training
 from lm.benchmark.flops import decoding_flops, prefill_flops
 from lm.benchmark.limits import Limits
 from lm.benchmark.timing import Timed, alternate
-from lm.config import RunConfig
+from lm.config.run import RunConfig
+from lm.data.training_data import batch_rows
 from lm.hardware import Hardware, inference_hardware
 from lm.model.cost import training_flops
-from lm.training.data import batch_rows
 
 Task = Literal["training", "prefill", "decoding"]
 

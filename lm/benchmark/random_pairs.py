@@ -8,18 +8,18 @@ import numpy as np
 
 from lm import files
 from lm.data.array_writer import token_dtype
-from lm.data.pair_store import MANIFEST, SIDES, TEXTS, PairManifest, PairSplit, SentenceWriter, write_table
+from lm.data.pairs.store import MANIFEST, SIDES, TEXTS, PairManifest, PairSplit, SentenceWriter, write_table
+from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
 from lm.data.shards import SPLITS
-from lm.data.tokenizer import FILE_NAME, Tokenizer
-from lm.data.word_table import WordTable
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 LENGTH = 16
 """Tokens of each side as a batch has it, the one that ends it included: a short sentence."""
 
 
 def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
-    """Random ids as `lm.data.pair_store` has them, each a word of its own; nobody can read them as text."""
+    """Random ids as `lm.data.pairs.store` has them, each a word of its own; nobody can read them as text."""
     folder.mkdir()
     chance, tokens = np.random.default_rng(0), pairs * (LENGTH - 1)
     ends = np.arange(1, pairs + 1) * (LENGTH - 1)

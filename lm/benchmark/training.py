@@ -16,14 +16,15 @@ import torch
 from lm import files
 from lm.benchmark import random_pairs
 from lm.benchmark.timing import Timed, alternate, whole_step
-from lm.config import END_OF_TEXT, RunConfig, TokenizerConfig
-from lm.data import tokenizer_training
+from lm.config.run import RunConfig
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.data.array_writer import token_dtype
 from lm.data.shards import MANIFEST, SPLITS, Manifest, ShardWriter, SplitRecord
-from lm.data.tokenizer import Tokenizer
+from lm.data.training_data import batch_rows
 from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
-from lm.training.data import batch_rows
+from lm.tokenizer import training as tokenizer_training
+from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.evaluation import Cost, cost
 from lm.training.run import Run, start
 from lm.training.trainer import batch_flops, train

@@ -1,1 +1,1 @@
-"""From text to tokens: tokenizers, documents, and shards of tokens on disk."""
+"""Text to batches: what every kind of training data shares."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lm.config import DataConfig
-from lm.data import documents
-from lm.data.documents import Fragment, Source, Survey
-from lm.data.pieces import Piece, pieces
+from lm.config.data import DataConfig
 from lm.data.shards import SplitName
-from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
+from lm.text import documents
+from lm.text.documents import Fragment, Source, Survey
+from lm.tokenizer.pieces import Piece, pieces
+from lm.tokenizer.tokenizer import Tokenizer
 
 FEWEST_DOCUMENTS = 100
 """With fewer documents than this, a fraction is held out from the end of the text."""

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from lm import options
-from lm.config import FORMAT_VERSION, DataConfig
+from lm.config import options
+from lm.config.data import DataConfig
+from lm.config.run import FORMAT_VERSION
 from lm.data.array_writer import ArrayWriter
 from lm.errors import InputError, UsageError
 

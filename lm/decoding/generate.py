@@ -10,12 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lm.data.tokenizer import Tokenizer
 from lm.decoding.filters import History
 from lm.decoding.sampling import NOTHING_LEFT, Sampler
 from lm.decoding.steps import Steps
 from lm.decoding.stop_strings import TextUntil
 from lm.errors import UsageError
+from lm.tokenizer.tokenizer import Tokenizer
 
 FinishReason = Literal["length", "end_of_text", "stop"]
 Alternatives = tuple[tuple[int, float], ...]

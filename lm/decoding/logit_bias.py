@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from lm.data.tokenizer import Tokenizer
 from lm.errors import UsageError
+from lm.tokenizer.tokenizer import Tokenizer
 
 
 def read_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.config import SamplingConfig
+from lm.config.decoding import SamplingConfig
 from lm.decoding import filters
 from lm.decoding.filters import Biases, Filter, History
 

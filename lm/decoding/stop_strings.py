@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lm.data.text_stream import TextStream
+from lm.tokenizer.text_stream import TextStream
 
 
 class TextUntil:

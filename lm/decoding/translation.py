@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.config import TranslationConfig
+from lm.config.decoding import TranslationConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History

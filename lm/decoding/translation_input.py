@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.data.parallel import tags
-from lm.data.tokenizer import Tokenizer
+from lm.data.pairs.corpus import tags
 from lm.decoding.generate import end_ids
 from lm.errors import UsageError
 from lm.model.transformer import EncoderDecoder
+from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lm.config import AttentionUnit
-from lm.data.alignment import Aligner
-from lm.data.pieces import Piece
-from lm.data.tokenizer import Tokenizer
+from lm.config.evaluation import AttentionUnit
 from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention
 from lm.model.block import Stack
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.tokenizer.offsets import Aligner
+from lm.tokenizer.pieces import Piece
+from lm.tokenizer.tokenizer import Tokenizer
 
 Weights = npt.NDArray[np.float32]
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from lm.data.alignment import Ends
 from lm.evaluation.scoring import Nats, Stretch
 from lm.evaluation.sums import Sums
+from lm.tokenizer.offsets import Ends
 
 BLOCK_BYTES = 256
 

@@ -8,13 +8,13 @@ from itertools import islice
 
 import numpy as np
 
-from lm.data.examples import Example
-from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import score_windows
 from lm.evaluation.windows import Window
 from lm.model.transformer import DecoderOnly
+from lm.text.examples import Example
+from lm.tokenizer.tokenizer import Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096  # are put in order of length together
 
@@ -41,7 +41,7 @@ def measure_completions(
     batch_size: int,
     name: str,
 ) -> Iterator[CompletionsScored]:
-    """Score examples of a file of any length, as training does (see `lm.data.example_batches`).
+    """Score examples of a file of any length, as training does (see `lm.data.examples.batches`).
 
     Args:
         model: in eval mode.

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.data.aligned import Pair
-from lm.data.parallel import tag, tags
-from lm.data.tokenizer import Tokenizer
+from lm.data.pairs.corpus import tag, tags
 from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, surprisals
 from lm.model.transformer import EncoderDecoder
+from lm.text.parallel import Pair
+from lm.tokenizer.tokenizer import Tokenizer
 
 _PAIRS_AT_ONCE = 4096  # are put in order of length together
 _BATCH_TOKENS = 4096  # of padded sources or targets, whichever is more

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lm.data.documents import Source
-from lm.data.tokenizer import Tokenizer
 from lm.evaluation.scoring import Nats, Stretch, stretches
 from lm.evaluation.sums import Sums
 from lm.model.transformer import DecoderOnly
+from lm.text.documents import Source
+from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from lm.data.alignment import Aligner, Ends
-from lm.data.documents import Source, fragments
-from lm.data.pieces import Piece, pieces
-from lm.data.tokenizer import Tokenizer
 from lm.errors import InputError
 from lm.evaluation.windows import Cutter, Ids, Window
 from lm.model.transformer import DecoderOnly, Transformer
+from lm.text.documents import Source, fragments
+from lm.tokenizer.offsets import Aligner, Ends
+from lm.tokenizer.pieces import Piece, pieces
+from lm.tokenizer.tokenizer import Tokenizer
 
 Nats = npt.NDArray[np.float64]
 

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lm.data.documents import Source
 from lm.evaluation.scoring import Stretch
+from lm.text.documents import Source
 
 _JOINER = "\u200d"
 

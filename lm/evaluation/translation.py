@@ -15,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from lm.config import ScoringConfig
+from lm.config.evaluation import ScoringConfig
 from lm.errors import InputError
 
 Lines = Sequence[str]

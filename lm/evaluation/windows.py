@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lm.config import ModelConfig, PerplexityConfig
+from lm.config.evaluation import PerplexityConfig
+from lm.config.model import ModelConfig
 from lm.errors import UsageError
 
 Ids = npt.NDArray[np.integer[Any]]

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from lm.config import ModelConfig
-from lm.data.tokenizer import FILE_NAME, Tokenizer
+from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention
 from lm.model.block import Block, FeedForward, Stack
 from lm.model.transformer import EncoderDecoder
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _LEAST_POSITIONS = 2048
 """Of positions that go on without end: how far the table reaches that CTranslate2 is given."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.dropout import dropout as dropped_out
 from lm.model.linear import Linear, linear
 from lm.model.masks import Mask

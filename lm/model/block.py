@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.attention import FirstValues, KeyValueCache, MultiHeadAttention
 from lm.model.dropout import Dropout
 from lm.model.linear import Linear

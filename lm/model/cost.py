@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.block import count_parameters
 from lm.model.transformer import build_model
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.config import IGNORED
+from lm.config.data import IGNORED
 
 _LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27  # at a time, in the type of the products
 _FEWEST_ROWS = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.block import BlockCache, Stack, initialise
 from lm.model.linear import linear
 from lm.model.masks import Mask

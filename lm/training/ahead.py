@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lm.data.batches import Batch, TrainingData
+from lm.data.batch import Batch, TrainingData
 
 Place = tuple[int, float]
 """Samples consumed before a batch, and the share of its rows."""

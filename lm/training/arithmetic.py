@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import torch
 
-from lm.config import ModelConfig, RunConfig
-from lm.data.batches import Batch
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.data.batch import Batch
 from lm.hardware import MOST_THREADS, Hardware, inference_hardware, one_thread, quick_types, timed
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model

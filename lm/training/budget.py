@@ -6,8 +6,8 @@ import statistics
 import time
 from collections import deque
 
-from lm.config import TrainingConfig
-from lm.training.schedules import steps_in_all
+from lm.config.training import TrainingConfig
+from lm.optimization.schedules import steps_in_all
 
 _STEPS_LOOKED_BACK_ON = 100
 _TO_FINISH = 1.0  # seconds for the last checkpoint and the end of the process

@@ -12,9 +12,9 @@ from functools import partial
 
 import torch
 
-from lm.config import SamplingConfig, TranslationConfig
-from lm.data.pairs import PairData
-from lm.data.parallel import tags
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.data.pairs.batches import PairData
+from lm.data.pairs.corpus import tags
 from lm.decoding.generate import Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps

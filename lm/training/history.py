@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lm import checkpoint
 from lm.checkpoint import TrainingState
-from lm.config import RunConfig
+from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.model.cost import parameters_by_part
 from lm.training.journal import lines

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm.config import IGNORED
-from lm.data.batches import Batch
+from lm.config.data import IGNORED
+from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.linear import linear
 from lm.model.loss import cross_entropy, in_parts, linear_cross_entropy

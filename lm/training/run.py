@@ -11,26 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm import checkpoint, durations, files
+from lm import checkpoint, files
 from lm.checkpoint import TrainingState
-from lm.config import LENGTHS, ModelConfig, Plan, RunConfig, TrainingConfig
-from lm.data.batches import TrainingData
-from lm.data.tokenizer import Tokenizer
+from lm.config import durations
+from lm.config.model import ModelConfig
+from lm.config.options import options
+from lm.config.run import Plan, RunConfig
+from lm.config.training import LENGTHS, TrainingConfig
+from lm.data.batch import TrainingData
+from lm.data.training_data import data_files, data_key, open_data
 from lm.errors import InputError, TrainingError, UsageError
 from lm.hardware import Hardware
 from lm.locks import LockFile
 from lm.model.transformer import build_model
-from lm.options import options
+from lm.optimization.moving_average import MovingAverage
+from lm.optimization.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
+from lm.optimization.schedules import learning_rate, steps_for
+from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.ahead import Ahead
 from lm.training.arithmetic import training_hardware
 from lm.training.budget import Clock
 from lm.training.compiling import compiled
-from lm.training.data import data_files, data_key, open_data
 from lm.training.journal import Journal
-from lm.training.moving_average import MovingAverage
 from lm.training.objective import final_states
-from lm.training.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
-from lm.training.schedules import learning_rate, steps_for
 
 _TRAINED = "trained."
 """In the optimizer's file, before the names of the weights that are trained while their average is the model."""

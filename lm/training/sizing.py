@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.config import TokenizerKind
+from lm.config.tokenizer import TokenizerKind
 
 _TOKENS_A_PARAMETER, _ARITHMETIC, _EXPONENT = 0.25, 2.5e13, 0.28
 _FEWEST_STEPS = 200
@@ -77,7 +77,7 @@ class Size:
     """What a budget is spent on.
 
     Attributes:
-        depth: of `lm.presets.of_depth`, or of `translation_of_depth`.
+        depth: of `lm.config.presets.of_depth`, or of `translation_of_depth`.
         vocab_size: of the tokenizer, if one is trained.
         batch_tokens: in one optimizer step.
         tokens: that there is time for, about; of pairs, those of the targets.

@@ -11,16 +11,16 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from lm.data.batches import Batch
+from lm.data.batch import Batch
 from lm.errors import TrainingError
 from lm.model.cost import training_flops
+from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import report
 from lm.training.events import Decay, EndMoved, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.objective import summed_loss
 from lm.training.run import Run, claim, diverged, save
-from lm.training.schedules import share_of_batch
 
 
 def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:

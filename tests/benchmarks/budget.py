@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lm.durations import seconds
+from lm.config.durations import seconds
 from tests.benchmarks.runs import trained
 
 GRID: dict[str, tuple[str, ...]] = {

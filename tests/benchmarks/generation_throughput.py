@@ -13,7 +13,8 @@ import statistics
 
 import torch
 
-from lm.config import ModelConfig, SamplingConfig
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
 from lm.decoding.generate import Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps

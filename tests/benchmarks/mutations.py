@@ -34,7 +34,7 @@ from pathlib import Path
 
 from tests.benchmarks.covering import LOADED_BEFORE, ROOT, Coverage, copied, passes
 
-CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/data", "lm/training"]
+CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/text", "lm/tokenizer", "lm/data", "lm/optimization", "lm/training"]
 CORE += ["lm/checkpoint.py", "lm/files.py", "lm/hardware.py"]
 OPERATORS = {
     "<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">", "<"], "==": ["!="], "!=": ["=="],

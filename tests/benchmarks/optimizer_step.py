@@ -15,9 +15,9 @@ from contextlib import ExitStack
 
 from lm.benchmark.timing import alternate
 from lm.benchmark.training import random_run, training_step
-from lm.config import RunConfig
-from lm.presets import PRESETS, resolve
-from lm.training.data import batch_rows
+from lm.config.presets import PRESETS, resolve
+from lm.config.run import RunConfig
+from lm.data.training_data import batch_rows
 
 BATCH_TOKENS = 4096
 

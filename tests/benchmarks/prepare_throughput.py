@@ -23,11 +23,13 @@ from pathlib import Path
 
 import tokenizers
 
-from lm.config import DataConfig, TokenizerConfig
-from lm.data import corpus, documents
-from lm.data.preparation import prepare
-from lm.data.tokenizer import Tokenizer
-from lm.data.tokenizer_training import train
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.data import corpus
+from lm.data.windows.prepare import prepare
+from lm.text import documents
+from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.training import train
 
 PIECE_CHARACTERS = 1 << 16
 BATCH = 16

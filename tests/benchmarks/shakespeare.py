@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lm.benchmark import hugging_face
 from lm.benchmark.training import random_run
-from lm.presets import resolve
+from lm.config.presets import resolve
 from tests.benchmarks.runs import trained
 
 NANOGPT_LOSS, NANOGPT_STEPS = 1.886, 2000

@@ -23,14 +23,17 @@ import torch
 
 from corpora.stories import corpus as stories
 from corpora.stories.lexicon import NAMES
-from lm.config import RunConfig, SamplingConfig
-from lm.data import cache, documents, preparation
+from lm.config.decoding import SamplingConfig
+from lm.config.presets import resolve
+from lm.config.run import RunConfig
 from lm.data import corpus as corpora
+from lm.data.windows import prepare
 from lm.decoding.generate import Token, end_ids, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly
-from lm.presets import resolve
+from lm.text import documents
+from lm.tokenizer import cache
 from lm.training.run import Run, start
 from lm.training.trainer import train
 
@@ -59,7 +62,7 @@ def pretrained(folder: Path, steps: int) -> Run:
     config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}})
     sources = documents.resolve([str(CORPUS / "train.txt")])
     tokenizer = cache.train_tokenizer(corpora.survey(sources, config.data), config.tokenizer)
-    tokens = preparation.prepare(sources, tokenizer, config.data, folder / "tokens").folder
+    tokens = prepare.prepare(sources, tokenizer, config.data, folder / "tokens").folder
     run = start(folder / "pretrained", config, tokenizer, tokens)
     for _ in train(run):
         pass
@@ -118,7 +121,7 @@ def main() -> None:
         base = pretrained(folder, given.pretraining)
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
         sources = documents.resolve([str(folder / "task.jsonl")], supervised=True)
-        task = preparation.prepare(sources, base.tokenizer, settings(1, 1.0).data, folder / "examples").folder
+        task = prepare.prepare(sources, base.tokenizer, settings(1, 1.0).data, folder / "examples").folder
         print(
             f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True
         )

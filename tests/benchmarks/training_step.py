@@ -25,12 +25,12 @@ import torch
 from lm.benchmark import hugging_face
 from lm.benchmark.timing import Timed, alternate
 from lm.benchmark.training import random_run, training_step
-from lm.config import RunConfig
-from lm.data.batches import Batch
+from lm.config.presets import resolve
+from lm.config.run import RunConfig
+from lm.data.batch import Batch
 from lm.hardware import Hardware, peak_memory, timed
 from lm.model.cost import training_flops
 from lm.model.linear import linear
-from lm.presets import resolve
 
 SHAPES: dict[str, tuple[int, dict[str, int]]] = {
     "0.8M": (12, {"n_layers": 4, "d_model": 128, "n_heads": 4, "context_length": 64, "vocab_size": 65}),

@@ -20,12 +20,13 @@ from pathlib import Path
 import ctranslate2
 
 from lm.checkpoint import load_model
-from lm.config import HardwareConfig, TranslationConfig
-from lm.data.lines import file_lines
+from lm.config.decoding import TranslationConfig
+from lm.config.hardware import HardwareConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import inference_hardware
 from lm.interop.ctranslate2 import export
+from lm.text.lines import file_lines
 
 OUR_BATCHES = (512, 1024, 2048, 4096)  # source tokens
 THEIR_BATCHES = (16, 32, 64, 128)  # sentences

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from lm.checkpoint import TrainingState, save_checkpoint
-from lm.config import ModelConfig, RunConfig, TokenizerConfig
-from lm.data import tokenizer_training
-from lm.data.tokenizer import Tokenizer
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.model.transformer import build_model
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
 
 TEXT = "The owl saw the fox by the mill.\nÜber den Bäumen sang 狐 the owl — and the fox ran.\n" * 3
 
@@ -32,4 +34,4 @@ def make_run(folder: Path, *, kind: str = "bpe", **fields) -> Path:
 
 def make_tokenizer(kind: str) -> Tokenizer:
     config = TokenizerConfig(kind=kind, vocab_size=300)
-    return tokenizer_training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer
+    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer

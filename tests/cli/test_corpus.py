@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.data import download, public
-from lm.data.public import PublicCorpus, PublicFile
-from tests.lm.data.file_server import FileServer, serving
+from lm.text.public import catalogue, download
+from lm.text.public.catalogue import PublicCorpus, PublicFile
 from tests.lm.full_disk import full_disk
+from tests.lm.text.public.file_server import FileServer, serving
 
 TEXT = b"a small corpus\n" * 100
 
@@ -25,14 +25,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServ
         running.files["a.txt"] = TEXT
         files = (PublicFile(running.url("a.txt"), len(TEXT), hashlib.sha256(TEXT).hexdigest()),)
         corpus = PublicCorpus("small", "a corpus", "CC0", "{folder}/a.txt --kind char", files)
-        monkeypatch.setattr(public, "CORPORA", (*public.CORPORA, corpus))
+        monkeypatch.setattr(catalogue, "CORPORA", (*catalogue.CORPORA, corpus))
         yield running
 
 
 def test_the_list_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["corpus", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(public.CORPORA)
+    assert len(lines) == 1 + len(catalogue.CORPORA)
     assert any("tinystories" in line and "~ 2.25 GB" in line and "CDLA-Sharing-1.0" in line for line in lines)
     assert run(["corpus", "list", "--json"]) == 0
     listed = {corpus["name"]: corpus for corpus in json.loads(capsys.readouterr().out)}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cli.main import run
-from lm.config import HardwareConfig
+from lm.config.hardware import HardwareConfig
 from lm.hardware import inference_hardware
 from tests.cli.small_runs import make_run
 

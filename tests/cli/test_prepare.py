@@ -10,7 +10,7 @@ import pytest
 
 from cli.main import run
 from lm.data.shards import open_split
-from lm.data.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50
 

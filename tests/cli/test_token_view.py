@@ -11,8 +11,8 @@ from rich.cells import cell_len
 
 from cli import token_view
 from cli.main import run
-from lm.config import TokenizerConfig
-from lm.data import tokenizer_training
+from lm.config.tokenizer import TokenizerConfig
+from lm.tokenizer import training
 
 TEXT = "Die Katze saß auf der Matte. 고양이가 매트 위에 앉았다. 🙂\n"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
     config = TokenizerConfig(vocab_size=312, min_frequency=1)
-    made = tokenizer_training.train([TEXT] * 3, config, corpus_bytes=1000).tokenizer
+    made = training.train([TEXT] * 3, config, corpus_bytes=1000).tokenizer
     made.save(tmp_path / "t.json")
     (tmp_path / "text.txt").write_text(TEXT)
     return tmp_path / "t.json"
@@ -46,7 +46,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tokenizer: Path, text: str, *, width:
 
 
 def ids(path: Path, text: str) -> list[int]:
-    from lm.data.tokenizer import Tokenizer
+    from lm.tokenizer.tokenizer import Tokenizer
 
     return Tokenizer.load(path).encode(text)
 

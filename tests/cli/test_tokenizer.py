@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 from cli.main import run
-from lm.data import tokenizer_training
+from lm.tokenizer import training
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50
 
@@ -52,9 +52,7 @@ def test_training_writes_a_file_and_says_what_it_made(
 def test_a_sample_is_announced(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        tokenizer_training.train, "__kwdefaults__", {"special_tokens": (), "unknown": None, "sample_bytes": 1000}
-    )
+    monkeypatch.setattr(training.train, "__kwdefaults__", {"special_tokens": (), "unknown": None, "sample_bytes": 1000})
     (tmp_path / "z.txt").write_text("short text")
     assert run(["tokenizer", "train", str(tmp_path), "-o", str(tmp_path / "t.json"), "--vocab-size", "270"]) == 0
     assert "trained on a sample: 10 B of 2.66 kB" in capsys.readouterr().err

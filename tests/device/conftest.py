@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config import HardwareConfig
+from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.hardware import found_device
 from tests.lm.training.conftest import byte_tokenizer, shards

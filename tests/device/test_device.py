@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config import HardwareConfig, ModelConfig, RunConfig, SamplingConfig, TrainingConfig
+from lm.config.decoding import SamplingConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
 from lm.decoding.generate import Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps

@@ -1,4 +1,4 @@
-"""The order in which things come to be on the disk."""
+"""The order in which things come to be on the disk, and tokenizers that were made elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.tokenizers_elsewhere import MADE, backend
 
 
 class DiskJournal:
@@ -41,3 +44,19 @@ class DiskJournal:
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskJournal:
     return DiskJournal(tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=list(MADE))
+def elsewhere(request: pytest.FixtureRequest) -> Tokenizer:
+    """A tokenizer that was made elsewhere, one of each kind."""
+    return Tokenizer(backend(request.param))
+
+
+@pytest.fixture
+def gpt2() -> Tokenizer:
+    return Tokenizer(backend("gpt2"))
+
+
+@pytest.fixture
+def cl100k() -> Tokenizer:
+    return Tokenizer(backend("cl100k"))

@@ -11,11 +11,13 @@ import torch
 
 from lm import checkpoint, files
 from lm.checkpoint import TrainingState, find_checkpoint, load_model, save_checkpoint
-from lm.config import ModelConfig, RunConfig, TokenizerConfig
-from lm.data import tokenizer_training
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
+from lm.tokenizer import training
 from tests.lm.full_disk import full_disk
 
 CPU = Hardware("cpu", "float32", 2)
@@ -24,7 +26,7 @@ CPU = Hardware("cpu", "float32", 2)
 @pytest.fixture
 def save(tmp_path):
     config = RunConfig(model=ModelConfig(vocab_size=257, d_model=16, n_layers=1, n_heads=2, context_length=8))
-    tokenizer = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
 
     def save(step: int, *, is_best: bool = False, moments: int = 3):
         model = build_model(config.model, seed=step).state_dict()
@@ -326,7 +328,7 @@ def test_a_state_is_of_finite_numbers(save):
 def test_a_tokenizer_with_more_tokens_than_the_model_is_told_of(save, tmp_path):
     folder = save(3)
     config = TokenizerConfig(kind="byte")
-    made = tokenizer_training.train([], config, corpus_bytes=0, special_tokens=["<|endoftext|>", "<|more|>"]).tokenizer
+    made = training.train([], config, corpus_bytes=0, special_tokens=["<|endoftext|>", "<|more|>"]).tokenizer
     made.save(folder / "tokenizer.json")
     reseal(folder)
     with pytest.raises(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lm import hardware
-from lm.config import HardwareConfig
+from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.hardware import Hardware, found_device, inference_hardware, matrix_rate, one_thread, peak_memory, quick_types
 

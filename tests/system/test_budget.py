@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli import clock
 from cli.main import run
+from cli.training import clock
 from lm.benchmark import training
-from lm.presets import resolve
+from lm.config.presets import resolve
 from lm.training import budget
 from tests.cli.toy_translation import DICTIONARY
 from tests.system.conftest import SMALL

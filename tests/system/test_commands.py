@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.config import ParallelConfig
+from lm.config.data import ParallelConfig
+from lm.config.options import options
 from lm.locks import LockFile
-from lm.options import options
 from tests.lm.full_disk import full_disk
 from tests.system.conftest import SMALL
 

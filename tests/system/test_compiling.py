@@ -14,8 +14,9 @@ import pytest
 from safetensors import safe_open
 
 from cli.main import run
-from cli.training_plan import compiling_warnings
-from lm.config import RunConfig, TrainingConfig
+from cli.training.plan import compiling_warnings
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from tests.compiler import needs_compiler
 from tests.system.conftest import SMALL

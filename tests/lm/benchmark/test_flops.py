@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm.benchmark.flops import decoding_flops, prefill_flops
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.cost import training_flops_per_token
 
 CONFIG = ModelConfig(vocab_size=10, context_length=8, d_model=4, n_layers=2, n_heads=1, d_ff=16, activation="gelu",

@@ -13,10 +13,14 @@ from lm.benchmark import generation, hugging_face, random_pairs, training
 from lm.benchmark.limits import Limits, measure_limits
 from lm.benchmark.measuring import STREAMS, TASKS, measure
 from lm.benchmark.training import fitting_rows, random_run, training_step
-from lm.config import HardwareConfig, ModelConfig, ParallelConfig, RunConfig, TrainingConfig
+from lm.config.data import ParallelConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.presets import resolve
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
-from lm.presets import resolve
 from lm.training.evaluation import Cost
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())

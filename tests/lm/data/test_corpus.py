@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm.data.corpus import _divided
-from lm.data.documents import Fragment
+from lm.text.documents import Fragment
 
 
 @pytest.mark.parametrize(

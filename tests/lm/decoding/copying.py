@@ -8,10 +8,10 @@ import random
 import torch
 import torch.nn.functional as F
 
-from lm.config import ModelConfig
-from lm.data.tokenizer import Tokenizer
+from lm.config.model import ModelConfig
 from lm.decoding.translation_input import TranslationModel
 from lm.model.transformer import EncoderDecoder, build_model
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 
 WORDS = ("owl", "fox", "mill", "saw", "ran", "sang")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.transformer import EncoderDecoder, build_model
 
 VOCABULARY, START, END = 40, 0, 1

@@ -3,7 +3,8 @@ import itertools
 import pytest
 import torch
 
-from lm.config import ModelConfig, SamplingConfig
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.generate import Token, generate
 from lm.decoding.sampling import Sampler

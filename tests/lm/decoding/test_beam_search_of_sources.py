@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lm.config import SamplingConfig
+from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import _kept, beam_search
 from lm.decoding.filters import ban_repeated_ngrams
 from lm.decoding.generate import Token, generate

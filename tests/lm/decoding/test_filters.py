@@ -15,7 +15,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from lm.config import SamplingConfig
+from lm.config.decoding import SamplingConfig
 from lm.decoding.filters import (
     History,
     add_biases,

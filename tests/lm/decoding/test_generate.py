@@ -3,7 +3,8 @@ import re
 import pytest
 import torch
 
-from lm.config import ModelConfig, SamplingConfig
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
 from lm.decoding.generate import Finish, Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps

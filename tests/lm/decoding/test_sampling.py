@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from lm.config import SamplingConfig
+from lm.config.decoding import SamplingConfig
 from lm.decoding.filters import History
 from lm.decoding.sampling import NOTHING_LEFT, Sampler
 from lm.errors import UsageError

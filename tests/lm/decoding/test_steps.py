@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.decoding.steps import DecoderSteps, window_start
 from lm.model.transformer import DecoderOnly, build_model
 

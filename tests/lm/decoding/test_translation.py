@@ -3,13 +3,14 @@ import itertools
 import pytest
 import tokenizers
 
-from lm.config import ModelConfig, SamplingConfig, TranslationConfig
-from lm.data.tokenizer import Tokenizer
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.model import ModelConfig
 from lm.decoding.sampling import Sampler
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.model.transformer import build_model
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.copying import copier, lines
 from tests.lm.decoding.encoder_decoders import forced

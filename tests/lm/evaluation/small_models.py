@@ -7,10 +7,11 @@ import math
 import numpy as np
 import torch
 
-from lm.config import ModelConfig, TokenizerConfig
-from lm.data import tokenizer_training
-from lm.data.tokenizer import Tokenizer
+from lm.config.model import ModelConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.model.transformer import DecoderOnly, build_model
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
 
 SEPARATOR = "<|endoftext|>"
 CONTEXT = 16
@@ -32,7 +33,7 @@ def make_model(vocab_size: int = 320, *, seed: int = 4, **fields) -> DecoderOnly
 
 def train_tokenizer(kind: str) -> Tokenizer:
     config = TokenizerConfig(kind=kind, vocab_size=320)
-    return tokenizer_training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer
+    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer
 
 
 BPE, CHAR = train_tokenizer("bpe"), train_tokenizer("char")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Axis, Special, axis_of_text, axis_of_tokens

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from lm.data import documents
 from lm.evaluation.comparison import Difference, aligned, compare
 from lm.evaluation.scoring import Stretch, stretches
+from lm.text import documents
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
 from tests.lm.evaluation.test_surprisal import stretch
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config import ModelConfig
-from lm.data.aligned import Pair
+from lm.config.model import ModelConfig
 from lm.errors import InputError, UsageError
 from lm.evaluation.forced import PairEncoder, _batches, direction, measure_pairs, score_pairs
 from lm.model.transformer import build_model
+from lm.text.parallel import Pair
 from tests.cli.small_runs import make_tokenizer
 
 PAIRS = [
@@ -92,7 +92,7 @@ def test_a_tag_comes_first(tokenizer):
 def test_a_direction_is_asked_for_where_there_are_several(tokenizer):
     import tokenizers
 
-    from lm.data.tokenizer import Tokenizer
+    from lm.tokenizer.tokenizer import Tokenizer
 
     backend = tokenizers.Tokenizer.from_str(tokenizer._backend.to_str())
     backend.add_special_tokens(["<2de>", "<2en>"])

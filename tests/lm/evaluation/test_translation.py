@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import sacrebleu
 
-from lm.config import ScoringConfig
+from lm.config.evaluation import ScoringConfig
 from lm.errors import InputError
 from lm.evaluation.translation import bleu, compare, exact_matches, scores
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from lm.config import ModelConfig, PerplexityConfig
+from lm.config.evaluation import PerplexityConfig
+from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.evaluation.windows import Cutter, window_sizes
 

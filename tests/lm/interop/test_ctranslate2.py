@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm.config import ModelConfig, TranslationConfig
+from lm.config.decoding import TranslationConfig
+from lm.config.model import ModelConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError

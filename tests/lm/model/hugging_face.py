@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model import attention
 from lm.model.attention import KeyValueCache, MultiHeadAttention, attend
 from lm.model.masks import Mask

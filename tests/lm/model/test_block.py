@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.attention import FirstValues
 from lm.model.block import Block, Stack
 from lm.model.capture import captured

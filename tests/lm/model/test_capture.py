@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.model.capture import attention_weights, captured
 from lm.model.masks import Mask
 from lm.model.transformer import build_model

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lm.config import IGNORED
+from lm.config.data import IGNORED
 from lm.model import loss
 from lm.model.loss import in_parts, linear_cross_entropy
 

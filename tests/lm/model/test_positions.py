@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.positions import Embedding, LinearBiases, PositionTable, RotaryPositions, sinusoids
 

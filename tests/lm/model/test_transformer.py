@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
+from lm.config.presets import PRESETS, resolve
 from lm.model.block import Block, count_parameters
 from lm.model.cost import parameters_by_part, training_flops, training_flops_per_token
 from lm.model.loss import cross_entropy, linear_cross_entropy
 from lm.model.masks import Mask
 from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model
-from lm.presets import PRESETS, resolve
 from tests.lm.model import hugging_face
 
 PUBLISHED = {

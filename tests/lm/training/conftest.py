@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from lm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainingConfig
-from lm.data import documents, preparation, tokenizer_training
-from lm.data.tokenizer import Tokenizer
+from lm.config.data import DataConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.config.training import TrainingConfig
+from lm.data.windows import prepare
+from lm.text import documents
+from lm.tokenizer import training as tokenizer_training
+from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.run import Run, start
 
 
@@ -36,7 +42,7 @@ def shards(tmp_path_factory, byte_tokenizer) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "text.txt").write_text(" ".join(text))
     sources = documents.resolve([str(folder / "text.txt")])
-    return preparation.prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
+    return prepare.prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.data.batches import Batch
+from lm.data.batch import Batch
 from lm.training.ahead import Ahead, pinned
 
 

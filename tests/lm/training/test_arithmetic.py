@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config import HardwareConfig, ModelConfig, RunConfig, TrainingConfig
-from lm.data.batches import Batch
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
+from lm.data.batch import Batch
 from lm.hardware import MOST_THREADS, inference_hardware, quick_types
+from lm.optimization.muon import Muon
 from lm.training import arithmetic
 from lm.training.arithmetic import fastest, training_hardware
-from lm.training.muon import Muon
 from lm.training.run import resume
 from lm.training.trainer import train
 

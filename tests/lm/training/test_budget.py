@@ -9,13 +9,13 @@ import json
 import pytest
 
 from lm import checkpoint
-from lm.config import TrainingConfig
+from lm.config.training import TrainingConfig
 from lm.errors import UsageError
+from lm.optimization.schedules import learning_rate, steps_in_all
 from lm.training import budget
 from lm.training.budget import Clock, aside
 from lm.training.events import Decay, Evaluation, Saved, Step
 from lm.training.run import planned_steps, resume
-from lm.training.schedules import learning_rate, steps_in_all
 from lm.training.trainer import train
 
 BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}

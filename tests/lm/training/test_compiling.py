@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from lm.config import ModelConfig
+from lm.config.model import ModelConfig
 from lm.errors import TrainingError, UsageError
 from lm.model.transformer import build_model
 from lm.training import compiling

@@ -9,9 +9,9 @@ import pytest
 from safetensors.torch import save_file
 
 from lm import checkpoint, files
-from lm.config import TrainingConfig
+from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
-from lm.training import averaging
+from lm.optimization import averaging
 from lm.training.events import Saved, Step
 from lm.training.run import resume
 from lm.training.trainer import train

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.presets import resolve
+from lm.config.presets import resolve
 from lm.training.sizing import (
     HeldBack,
     Size,

@@ -12,20 +12,21 @@ import torch
 import torch.nn.functional as F
 
 from lm import checkpoint, files
-from lm.config import DataConfig, TrainingConfig
-from lm.data import documents
-from lm.data.preparation import prepare
+from lm.config.data import DataConfig
+from lm.config.training import TrainingConfig
 from lm.data.shards import open_split
+from lm.data.windows.prepare import prepare
 from lm.errors import InputError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
+from lm.optimization.optimizers import make_optimizers, training_bytes
+from lm.optimization.schedules import learning_rate, share_of_batch
+from lm.text import documents
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
 from lm.training.history import curves
 from lm.training.objective import disagreement
-from lm.training.optimizers import make_optimizers, training_bytes
 from lm.training.run import planned_steps, resume, start
-from lm.training.schedules import learning_rate, share_of_batch
 from lm.training.trainer import train
 from tests.lm.training.conftest import stop_after
 

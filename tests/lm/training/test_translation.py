@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from lm import checkpoint
-from lm.config import DataConfig, ModelConfig, ParallelConfig, RunConfig, TokenizerConfig, TrainingConfig
-from lm.data import parallel, parallel_preparation
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.config.training import TrainingConfig
+from lm.data.pairs import corpus as parallel
+from lm.data.pairs import prepare
 from lm.errors import UsageError
 from lm.model.cost import training_flops
 from lm.training import budget, evaluation
@@ -55,10 +60,8 @@ def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
         for split in ("train", "val")
     )
     corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
-    tokenizers = parallel_preparation.train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
-    prepared = parallel_preparation.prepare_pairs(
-        corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1]
-    )
+    tokenizers = prepare.train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
+    prepared = prepare.prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
     return start(folder, config, tokenizers[0], prepared.folder, source_tokenizer=tokenizers[1])
 
 

@@ -1,0 +1,1 @@
+"""The terminal out: text, numbers, tables, curves."""

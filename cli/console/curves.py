@@ -1,0 +1,101 @@
+"""Curves in a terminal: each character is a grid of 2 x 4 dots (Unicode's Braille patterns)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from cli.console.colours import LINES
+
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by line, then column
+_BLANK = 0x2800
+_MARKS = "ox+*#@"
+
+Points = tuple[Sequence[float], Sequence[float]]
+
+
+def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, colour: bool) -> str:
+    """Several curves over common axes, with the range of each axis and a legend.
+
+    Args:
+        curves: name to (x values, y values).
+        title: of the y axis.
+        width: of the whole drawing, in characters.
+        height: of the area of the curves, in lines.
+        colour: give each curve a colour; without, several curves are drawn in a letter or sign each.
+    """
+    xs = [x for points in curves.values() for x in points[0]]
+    ys = [y for points in curves.values() for y in points[1]]
+    box = left, right, low, high = min(xs), max(xs), min(ys), max(ys)
+    labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
+    if low == high:
+        labels = [f"{low:.4g}" if row == (height - 1) // 2 else "" for row in range(height)]
+    margin = max(map(len, labels))
+    columns = width - margin - 2
+    canvases = [_canvas(points, box, columns, height) for points in curves.values()]
+    colour = colour and "NO_COLOR" not in os.environ
+    marked = len(curves) > 1 and not colour
+    lines, cell = [title], _marked_cell if marked else partial(_cell, colour=colour)
+    for row, label in enumerate(labels):
+        cells = [cell([canvas[row][column] for canvas in canvases]) for column in range(columns)]
+        lines.append(f"{label:>{margin}} ▏{''.join(cells)}".rstrip())
+    first, last = f"{left:.6g}", f"{right:.6g}"
+    between = first.center(columns).rstrip() if left == right else first + last.rjust(columns - len(first))
+    lines.append(" " * (margin + 2) + between)
+    for index, name in enumerate(curves):
+        lines.append((f"{_mark(index)}  " if marked else _painted("⠤⠤ ", index, colour)) + name)
+    return "\n".join(lines)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """A curve one line high, of the last values; empty for fewer than two."""
+    shown = list(values)[-2 * width :]
+    if len(shown) < 2:
+        return ""
+    box = (0.0, len(shown) - 1.0, min(shown), max(shown))
+    cells = _canvas((range(len(shown)), shown), box, -(-len(shown) // 2), 1)[0]
+    return "".join(chr(_BLANK + cell) for cell in cells)
+
+
+def _canvas(points: Points, box: tuple[float, float, float, float], width: int, height: int) -> list[list[int]]:
+    """Which dots of which characters a curve passes through, its points joined by lines."""
+    cells = [[0] * width for _ in range(height)]
+    left, right, low, high = box
+    places = [
+        (_scaled(x, left, right, 2 * width - 1), _scaled(high - y + low, low, high, 4 * height - 1))
+        for x, y in zip(*points, strict=True)
+    ]
+    for (x0, y0), (x1, y1) in zip(places, places[1:] or places, strict=False):
+        steps = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for step in range(steps + 1):
+            x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
+            cells[y // 4][x // 2] |= _DOTS[y % 4][x % 2]
+    return cells
+
+
+def _scaled(value: float, low: float, high: float, most: int) -> int:
+    return round((value - low) / (high - low) * most) if high > low else most // 2
+
+
+def _cell(dots: Sequence[int], colour: bool) -> str:
+    """One character of all curves together, in the colour of the first that passes."""
+    together = 0
+    for dot in dots:
+        together |= dot
+    if not together:
+        return " "
+    return _painted(chr(_BLANK + together), next(index for index, dot in enumerate(dots) if dot), colour)
+
+
+def _marked_cell(dots: Sequence[int]) -> str:
+    """One character of all curves together: the mark of the first that passes."""
+    return next((_mark(index) for index, dot in enumerate(dots) if dot), " ")
+
+
+def _mark(index: int) -> str:
+    return _MARKS[index % len(_MARKS)]
+
+
+def _painted(text: str, index: int, colour: bool) -> str:
+    return f"\x1b[38;5;{LINES[index % len(LINES)]}m{text}\x1b[0m" if colour else text

@@ -1,0 +1,1 @@
+"""The command line in: flags, environment, completion, help."""

@@ -1,0 +1,80 @@
+"""Help as plain text in groups: it reads well at any width and in a pipe, and is there at once."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import textwrap
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from cli.flags import environment
+from cli.flags.usage import wrong_value
+from lm.errors import UsageError
+
+_SHORT = 70
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose flags are listed under the name of their panel, and can be set in the environment."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (click's types, which typer keeps to itself)
+        """Parse a command line, with the environment in place of flags that are not given."""
+        if not ctx.resilient_parsing:
+            ctx.default_map = environment.values(self.params, os.environ)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            name = environment.used(ctx).get(getattr(error.param, "name", None) or "")
+            if name is None:
+                raise
+            raise UsageError(wrong_value(name, error.message)) from None
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
+        """What the shell offers, each flag with the first sentence of its help."""
+        items: list[Any] = super().shell_complete(ctx, incomplete)
+        for item in items:
+            item.help = _in_short(item.help) if item.help else None
+        return items
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Write the help, which is the same whatever the environment says."""
+        ctx.default_map = None
+        super().format_help(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Write each group of parameters as a section."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _in_short(text: str) -> str:
+    """The first sentence, as far as it goes in a line; typer takes what stands in brackets for markup."""
+    sentence = text.partition(" [default")[0].partition(". ")[0].rstrip(".")
+    return textwrap.shorten(sentence, _SHORT, placeholder=" …").replace("[", "\\[")
+
+
+def describe(*apps: typer.Typer) -> None:
+    """Give the commands of some apps their help, from their docstrings."""
+    for app in apps:
+        for command in app.registered_commands:
+            command.cls = GroupedCommand
+            text = inspect.cleandoc(command.callback.__doc__ or "")
+            command.help, command.short_help = _as_it_stands(text), text.partition("\n")[0]
+            command.context_settings = CONTEXT_SETTINGS
+
+
+def _as_it_stands(text: str) -> str:
+    """Mark paragraphs with indented lines, which click's formatter would otherwise run together."""
+    marked = ["\b\n" + paragraph if "\n " in paragraph else paragraph for paragraph in text.split("\n\n")]
+    return "\n\n".join(marked)

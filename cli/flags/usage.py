@@ -1,0 +1,74 @@
+"""What is said of a wrong command line: typer's messages in our words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from lm.config.options import suggestion
+
+_NOUNS = {
+    "int": "a whole number",
+    "integer": "a whole number",
+    "float": "a number",
+    "boolean": "yes or no, true or false, 1 or 0",
+}
+_TEXTS = ("PROMPT", "TEXT")
+
+
+def said(error: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    """One line on a usage error: what is wrong, what may be meant, and where to read on."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "lm"
+    return f"{_problem(error, context)} (see {command} --help)"
+
+
+def wrong_value(name: str, message: str) -> str:
+    """What is wrong with a value, by typer's message.
+
+    Args:
+        name: of the flag, argument or variable.
+        message: such as "'x' is not a valid int."; one that is not known is kept.
+    """
+    if found := re.match(r"('.*') is not a valid (\w+)", message, re.DOTALL):
+        noun = _NOUNS.get(found[2], f"a {found[2]}")
+        return f"{name} must be {noun}, not {found[1]}"
+    if found := re.match(r"(\S+) is not in the range x>=(\S+?)\.?$", message):
+        return f"{name} must be at least {found[2]}, not {found[1]}"
+    if found := re.match(r"(\S+) is not in the range (\S+?)<=x<=(\S+?)\.?$", message):
+        return f"{name} must be from {found[2]} to {found[3]}, not {found[1]}"
+    return f"{name}: {message}"
+
+
+def _problem(error: Any, context: Any) -> str:  # noqa: ANN401
+    parameter, message = getattr(error, "param", None), error.message.rstrip(".")
+    if hasattr(error, "possibilities"):
+        return f"no option {error.option_name}{suggestion(error.option_name, _flags(context))}"
+    if hasattr(error, "param_type"):
+        return f"{_name(parameter)} is missing" if parameter else error.format_message()
+    if parameter is not None:
+        return wrong_value(_name(parameter), message)
+    return _known(message, context) or str(error.format_message())
+
+
+def _known(message: str, context: Any) -> str | None:  # noqa: ANN401
+    """Some of typer's messages that are of no parameter, in our words."""
+    if found := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message, re.DOTALL):
+        quote = any(one.metavar in _TEXTS for one in context.command.params)
+        return f"unexpected {found[1]!r}" + ("; put a text of several words in quotes" if quote else "")
+    if found := re.match(r"No such command '(.*?)'", message):
+        return f"no command {found[1]!r}{suggestion(found[1], context.command.commands)}"
+    if found := re.match(r"Option '(.*?)' requires an argument", message):
+        return f"{found[1]} needs a value"
+    return None
+
+
+def _name(parameter: Any) -> str:  # noqa: ANN401
+    """A parameter as it is typed: `--steps`, or what stands for an argument in the help."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    return str(max(parameter.opts, key=len))
+
+
+def _flags(context: Any) -> list[str]:  # noqa: ANN401
+    return [flag for one in context.command.params for flag in (*one.opts, *one.secondary_opts) if flag[0] == "-"]

@@ -1,0 +1,146 @@
+"""Reports of `lm perplexity`: the figures of files as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli.console.escapes import for_stream, json_line
+from lm.errors import InputError
+
+if TYPE_CHECKING:
+    from lm.checkpoint import LoadedModel
+    from lm.evaluation.perplexity import FileScore, Macro, Tally
+
+COLUMNS = ("file", "tokens", "words", "bytes", "perplexity", "per word", "bits/byte", "std error")
+FIGURES = (
+    "tokens", "unscored", "documents", "words", "bytes", "nats",
+    "perplexity", "word_perplexity", "bits_per_byte", "standard_error",
+)  # fmt: skip
+
+COMPLETION_TOKEN = "completion token"
+"""The unit where completions of examples are scored; of text it is a token."""
+
+_LONGEST = 1e6
+
+
+def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> dict[str, Any]:
+    """How text was scored, and by what."""
+    start = loaded.tokenizer.start_of_text is not None
+    how = {"unit": "token", "context": context, "stride": stride, "first_token_scored": start}
+    return {**how, **_of_run(run, loaded)}
+
+
+def conditions_of_examples(run: Path, loaded: LoadedModel, *, context: int, shortened: int) -> dict[str, Any]:
+    """How completions were scored, and by what."""
+    return {"unit": COMPLETION_TOKEN, "context": context, "shortened": shortened, **_of_run(run, loaded)}
+
+
+def _of_run(run: Path, loaded: LoadedModel) -> dict[str, Any]:
+    from lm.model.block import count_parameters
+
+    tokenizer = loaded.tokenizer
+    return {
+        "model": {
+            "run": str(run),
+            "checkpoint": str(loaded.folder),
+            "parameters": count_parameters(loaded.model),
+            "context_length": loaded.config.model.context_length,
+        },
+        "tokenizer": {"vocab_size": tokenizer.vocab_size, "sha256": tokenizer.sha256},
+    }
+
+
+def described(how: dict[str, Any], total: Tally) -> str:
+    """The conditions as a line for people."""
+    if how["unit"] == COMPLETION_TOKEN:
+        return _described_examples(how, total)
+    start = "the document-start token is given" if how["first_token_scored"] else "the first is not scored"
+    return (
+        f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
+        f"context {how['context']}, stride {how['stride']}; "
+        f"{total.documents:,} document{'' if total.documents == 1 else 's'}, of each {start} "
+        f"({total.unscored:,} tokens unscored)"
+    )
+
+
+def _described_examples(how: dict[str, Any], total: Tally) -> str:
+    shortened = how["shortened"]
+    return (
+        f"perplexity per token of the completions ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
+        f"each included, after its prompt, as the run is supervised; context {how['context']}; "
+        f"{total.documents:,} example{'' if total.documents == 1 else 's'}"
+        + (f", of which {shortened:,} lost the beginning of the prompt" if shortened else "")
+    )
+
+
+def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
+    """The figures on stdout, as a table unless another form is asked for."""
+    from cli.training.display import note
+    from lm.evaluation.perplexity import Macro, Tally
+
+    total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
+    if as_json:
+        print_json(scores, total, macro, how)
+    elif as_csv:
+        print_csv(scores, total)
+        note(described(how, total))
+    else:
+        print_table(scores, total, macro, how)
+
+
+def refuse_nothing(scores: Sequence[FileScore]) -> None:
+    """InputError if no token of any file could be scored."""
+    if not any(score.tally.tokens for score in scores):
+        unscored = sum(score.tally.unscored for score in scores)
+        why = "only first tokens, which nothing predicts" if unscored else "there is no text"
+        raise InputError(f"{', '.join(score.name for score in scores)}: nothing to score: {why}")
+
+
+def print_json(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
+    """One object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
+    files = [{"file": score.name, **_figures(score.tally)} for score in scores]
+    report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **how}
+    print(json_line(report))
+
+
+def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
+    """A header, a line a file, and the total; figures as they are, empty where there is none."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("file", *FIGURES))
+    for name, tally in [*((score.name, score.tally) for score in scores), ("total", total)]:
+        writer.writerow((for_stream(name), *_figures(tally).values()))
+
+
+def _figures(tally: Tally) -> dict[str, Any]:
+    return {name: getattr(tally, name) for name in FIGURES}
+
+
+def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
+    """A row a file; where there are several the total (micro-average) and the means over files (macro-average)."""
+    from cli.training.display import paragraph, table
+
+    rows = [_row(score.name, score.tally) for score in scores]
+    if len(scores) > 1:
+        means = (macro.perplexity, macro.word_perplexity, macro.bits_per_byte, macro.standard_error)
+        counts = [number(None, 0)] * 3
+        rows += [_row("total", total), ["mean", *counts, *map(number, means, (3, 3, 4, 4))]]
+    table(COLUMNS, rows)
+    paragraph(described(how, total))
+
+
+def _row(name: str, tally: Tally) -> list[str]:
+    counts = [f"{count:,}" for count in (tally.tokens, tally.words, tally.bytes)]
+    figures = (tally.perplexity, tally.word_perplexity, tally.bits_per_byte, tally.standard_error)
+    return [name, *counts, *map(number, figures, (3, 3, 4, 4))]
+
+
+def number(value: float | None, decimals: int) -> str:
+    """A figure with so many decimals, or short where it is huge; a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:,.{decimals}f}" if value < _LONGEST else f"{value:.3g}"

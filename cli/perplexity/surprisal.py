@@ -1,0 +1,158 @@
+"""Drawing text by surprisal: a scale of colours that reads on dark and light, or digits beneath the text."""
+
+from __future__ import annotations
+
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isnan, log
+from typing import TYPE_CHECKING
+
+from cli.console.colours import BLACK, WHITE
+from cli.console.escapes import visible
+
+if TYPE_CHECKING:
+    from lm.evaluation.surprisal import Span
+
+RESET = "\x1b[0m"
+LINE_END = "↵"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A step of the scale.
+
+    Attributes:
+        least: bits it begins at.
+        attributes: of the terminal: faint, or text and background out of 256 colours, so that any theme will do.
+    """
+
+    least: float
+    attributes: str
+
+    def paint(self, text: str) -> str:
+        """The text with escape sequences around it."""
+        return f"\x1b[{self.attributes}m{text}{RESET}" if self.attributes else text
+
+
+def _colours(text: int, background: int) -> str:
+    return f"38;5;{text};48;5;{background}"
+
+
+LEVELS = (
+    Level(0, "2"),
+    Level(1, ""),
+    Level(2, _colours(BLACK, 187)),
+    Level(4, _colours(BLACK, 222)),
+    Level(6, _colours(BLACK, 215)),
+    Level(8, _colours(BLACK, 209)),
+    Level(11, _colours(BLACK, 167)),
+    Level(14, _colours(WHITE, 89)),
+)
+"""From what was expected to what was not. The colours grow darker too, for those who see them all alike."""
+
+
+def bits(nats: float) -> float:
+    """Surprisal in bits."""
+    return nats / log(2)
+
+
+def level(nats: float) -> int:
+    """Which of the levels a surprisal is on; the first if there is none."""
+    return 0 if isnan(nats) else bisect_right(LEVELS, bits(nats), key=lambda step: step.least) - 1
+
+
+def ranges() -> list[str]:
+    """What each level stands for, in bits."""
+    limits = [f"{step.least:g}" for step in LEVELS]
+    return [f"<{limits[1]}", *(f"{a}–{b}" for a, b in pairwise(limits[1:])), f"≥{limits[-1]}"]
+
+
+def in_colour() -> bool:
+    """Whether stdout takes colours: NO_COLOR and FORCE_COLOR say so, else a terminal does."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def coloured(spans: Iterable[Span], names: Sequence[str], *, width: int | None = None) -> Iterator[str]:
+    """The text, each span on the colour of its surprisal, a line end as an arrow on the colour of its own.
+
+    Rows of a width end between tokens: a terminal that is left to wrap a colour may draw it to the end of the row.
+    """
+    from rich.cells import cell_len
+
+    swatches = (step.paint(f" {name} ") for step, name in zip(LEVELS, ranges(), strict=True))
+    yield f"bits per token: {' '.join(swatches)}\n"
+    column = 0
+    for heading, span in _headed(spans, names):
+        if heading:
+            yield "\n" * bool(column) + f"\x1b[1m{heading}{RESET}\n"
+            column = 0
+        for line in visible(span.text).splitlines(keepends=True):
+            shown = line.replace("\n", LINE_END)
+            size = cell_len(shown)
+            if width is not None and column and column + size > width:
+                yield "\n"
+                column = 0
+            yield LEVELS[level(span.nats)].paint(shown) + "\n" * line.endswith("\n")
+            column = 0 if line.endswith("\n") else column + size
+    yield "\n" * bool(column)
+
+
+def plain(spans: Iterable[Span], names: Sequence[str], *, width: int) -> Iterator[str]:
+    """The text in rows of a width, with the bits of each token as a digit beneath its first character."""
+    yield "bits per token beneath its first character (+ for more than 9, · not scored)\n"
+    row = _Row(width)
+    for heading, span in _headed(spans, names):
+        if heading:
+            yield from row.end()
+            yield heading + "\n"
+        mark = "·" if isnan(span.nats) else str(round(bits(span.nats))) if bits(span.nats) < 9.5 else "+"
+        for number, line in enumerate(visible(span.text).splitlines(keepends=True)):
+            yield from row.add(line.replace("\n", LINE_END), "" if number else mark)
+            if line.endswith("\n"):
+                yield from row.end()
+    yield from row.end()
+
+
+class _Row:
+    """A row of text, and the row of marks beneath it."""
+
+    def __init__(self, width: int) -> None:
+        from rich.cells import cell_len
+
+        self._cells, self._width = cell_len, width
+        self._text, self._marks, self._column = "", "", 0
+
+    def add(self, text: str, mark: str) -> Iterator[str]:
+        """Append text with a mark at its beginning; text that takes no room has none."""
+        size = self._cells(text)
+        if self._column + size > self._width:
+            yield from self.end()
+        self._text += text
+        if size:
+            self._marks += mark.ljust(size)
+        self._column += size
+
+    def end(self) -> Iterator[str]:
+        """The two rows, if there is anything in them."""
+        if self._text:
+            yield f"{self._text}\n{self._marks.rstrip()}\n"
+        self._text, self._marks, self._column = "", "", 0
+
+
+def _headed(spans: Iterable[Span], names: Sequence[str]) -> Iterator[tuple[str, Span]]:
+    """Each span with the heading that goes before it: of a file where there are several, and of later documents."""
+    place = (-1, 0)
+    for span in spans:
+        heading = ""
+        if span.file != place[0] and len(names) > 1:
+            heading = f"── {visible(names[span.file])} ──"
+        elif span.file == place[0] and span.document != place[1]:
+            heading = f"── document {span.document + 1} ──"
+        place = span.file, span.document
+        yield heading, span

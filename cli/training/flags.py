@@ -1,0 +1,91 @@
+"""The flags of `lm train` that are no config fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.flags import completion
+from lm.config.presets import DEFAULT_PRESET, PRESETS
+
+Corpus = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CORPUS…",
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), - for stdin, "
+        "or a folder of lm prepare.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run [default: a new one under runs/]."),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help=f"Start from these settings: {', '.join(PRESETS)} [default: {DEFAULT_PRESET}].",
+        autocompletion=completion.presets,
+    ),
+]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--depth",
+        metavar="N",
+        min=1,
+        max=99,
+        help="Size a model by one number, its layers: each brings 64 of width and a head, and vocabulary, context, "
+        "batch, learning rate and length follow. The preset depth-N is the same; for pairs, with as many layers on "
+        "each side, translation-depth-N.",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Settings from a TOML file: preset, and tables [model], [training] and so on.",
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="Start from the weights of this run, with its tokenizer and a fresh schedule.",
+        autocompletion=completion.runs,
+    ),
+]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="FILE",
+        help="Use this tokenizer.json, or a run's, instead of training one.",
+        autocompletion=completion.runs,
+    ),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
+        "is not finished. A larger --steps trains on, with the schedule stretched to it. A corpus is needed only "
+        "if the run's tokens are gone.",
+        metavar="RUN",
+        autocompletion=completion.runs,
+    ),
+]
+TensorBoard = Annotated[
+    bool | None,
+    typer.Option(
+        "--tensorboard/--no-tensorboard",
+        help="Write curves and samples for TensorBoard too, into the run's tensorboard/ [default: if a run that goes "
+        "on did before].",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,1 @@
+"""`lm translate` and `lm evaluate`."""

@@ -1,0 +1,129 @@
+"""How texts are drawn, searched for and translated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lm.config.options import Checked, option
+from lm.errors import UsageError
+
+WIDEST_BEAM = 1024  # each candidate is a row of every step; translations get worse long before
+
+
+@dataclass(frozen=True)
+class SamplingConfig(Checked):
+    """How tokens are drawn from the model's distribution, how many, and what ends a text."""
+
+    temperature: float = option(
+        0.8, "Divides the logits: below 1 safer, above 1 wilder, 0 is greedy.", minimum=0, maximum=1000
+    )
+    top_k: int | None = option(None, "Draw from the N most likely tokens only.", minimum=1)
+    top_p: float | None = option(
+        None, "Draw from the fewest tokens that together have at least this probability.", minimum=0, maximum=1
+    )
+    min_p: float | None = option(
+        None, "Draw from tokens at least this many times as likely as the likeliest.", minimum=0, maximum=1
+    )
+    typical: float | None = option(
+        None,
+        "Draw from the tokens nearest the expected surprisal that together have at least this probability.",
+        minimum=0,
+        maximum=1,
+    )
+    greedy: bool = option(
+        False, "Always take the most likely token; biases and penalties count, the other flags do not."
+    )
+    repetition_penalty: float = option(
+        1.0,
+        "Divides the positive logits of tokens that occurred, in the prompt too, and multiplies negative ones; "
+        "above 1 they become less likely.",
+        minimum=0.01,
+        maximum=1000,
+    )
+    presence_penalty: float = option(
+        0.0, "Subtracted from the logits of tokens that were generated.", minimum=-1000, maximum=1000
+    )
+    frequency_penalty: float = option(
+        0.0, "Subtracted from their logits each time they were generated.", minimum=-1000, maximum=1000
+    )
+    no_repeat_ngram: int | None = option(
+        None, "Never repeat N tokens in a row, those of the prompt among them.", minimum=1
+    )
+    logit_bias: tuple[str, ...] = option(
+        (),
+        "TEXT=VALUE or ID=VALUE: add to the logit of a token, or of the last token of a text after the others; "
+        "-inf bans it. Can be repeated.",
+    )
+    stop: tuple[str, ...] = option((), "End a text before this string. Can be repeated.")
+    seed: int | None = option(
+        None, "Seed of the draws; sample i is the same for every -n [default: a fresh one].", minimum=0
+    )
+    max_tokens: int = option(200, "Stop after this many tokens.", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "" in self.stop:
+            raise UsageError("stop cannot be empty (--stop)")
+
+
+@dataclass(frozen=True)
+class BeamConfig(Checked):
+    """How the most likely texts are searched for."""
+
+    beam: int | None = option(
+        None,
+        "Search for the most likely text, with this many candidates at a time, instead of drawing.",
+        minimum=1,
+        maximum=WIDEST_BEAM,
+    )
+    length_penalty: float = option(
+        1.0,
+        "With --beam: a text's score is its log-probability divided by its number of tokens to this power; "
+        "0 favours short texts.",
+        minimum=0,
+        maximum=10,
+    )
+
+
+@dataclass(frozen=True)
+class TranslationConfig(Checked):
+    """How sentences are translated."""
+
+    beam: int = option(
+        5,
+        "Search for the likeliest translation with this many candidates at a time; 1 is greedy.",
+        minimum=1,
+        maximum=WIDEST_BEAM,
+    )
+    n_best: int = option(1, "Translations of each line, best first.", minimum=1)
+    length_penalty: float = option(
+        1.0,
+        "A translation's score is its log-probability divided by its number of tokens to this power; 0 favours short "
+        "ones.",
+        minimum=0,
+        maximum=10,
+    )
+    coverage_penalty: float = option(
+        0.0,
+        "Weighs how much of the source a translation has paid no attention to, and is taken from its score.",
+        minimum=0,
+        maximum=100,
+    )
+    max_length_ratio: float = option(
+        2.0, "Tokens that a translation may have for each token of its source.", minimum=0, maximum=1000
+    )
+    max_length_extra: int = option(10, "Tokens that it may have besides.", minimum=0)
+    batch_tokens: int = option(
+        1024, "Source tokens, padding included, translated side by side; changes the speed, not the result.", minimum=1
+    )
+    read_ahead: int | None = option(
+        None,
+        "Lines read before the first of them is translated, for batches of equal length [default: 4096, but 1 from a "
+        "terminal].",
+        minimum=1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length_ratio + self.max_length_extra < 1:
+            raise UsageError("this leaves no room for a translation (--max-length-ratio, --max-length-extra)")

@@ -1,0 +1,23 @@
+"""What to run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lm.config.options import Checked, option
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+DType = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class HardwareConfig(Checked):
+    """What to run on; `auto` is resolved by looking at the machine."""
+
+    device: Device = option("auto", "Where to run: auto takes a GPU if there is one.")
+    dtype: DType = option(
+        "auto",
+        "Arithmetic of the matrix products; auto trains in bfloat16 where that is faster and is float32 otherwise.",
+    )
+    threads: int | None = option(None, "CPU threads [default: one per core].", minimum=1, maximum=1024)

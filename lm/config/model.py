@@ -1,0 +1,114 @@
+"""The shape of a model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from lm.config.options import Checked, option
+from lm.errors import UsageError
+
+Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "none"]
+Norm = Literal["layernorm", "rmsnorm"]
+NormPosition = Literal["pre", "post"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+
+
+@dataclass(frozen=True)
+class ModelConfig(Checked):
+    """A stack of blocks. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model."""
+
+    vocab_size: int = 256
+    source_vocab_size: int | None = None
+    context_length: int = option(
+        256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
+    )
+    d_model: int = option(256, "Width of the residual stream.", minimum=1)
+    n_layers: int = option(4, "Blocks in the decoder.", minimum=1)
+    n_encoder_layers: int = option(0, "Blocks in the encoder; 0 makes a decoder-only model.", minimum=0)
+    n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1)
+    n_kv_heads: int | None = option(
+        None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1
+    )
+    d_ff: int | None = option(
+        None, "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].", minimum=1
+    )
+    positions: Positions = option(
+        "rotary", "How positions are encoded; learned ones end at the context, the others go on."
+    )
+    rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
+    norm: Norm = option("rmsnorm", "Kind of normalisation.")
+    norm_position: NormPosition = option("pre", "Normalise before each sublayer, or after adding its output.")
+    norm_eps: float = option(1e-5, "Added to the variance in normalisation.", minimum=0)
+    activation: Activation = option("swiglu", "Activation of the feed-forward layer.")
+    qk_norm: bool = option(False, "Normalise queries and keys (RMSNorm per head).")
+    bias: bool = option(False, "Give linear layers and LayerNorms a bias.")
+    dropout: float = option(0.0, "Dropped share of embeddings and sublayer outputs.", minimum=0, maximum=0.99)
+    attention_dropout: float | None = option(
+        None, "Dropped share of attention weights [default: as --dropout].", minimum=0, maximum=0.99
+    )
+    tie_embeddings: bool = option(True, "Use the token embedding as the output layer too.")
+    scale_embeddings: bool = option(False, "Multiply embeddings by the square root of d_model.")
+    init_std: float | None = option(
+        None,
+        "Standard deviation of the initial weights [default: 0.02 at GPT-2's width of 768, growing as 1/√d_model].",
+        minimum=0,
+    )
+    zero_init: bool = option(False, "Start the outputs of sublayers, and an untied output layer, at zero.")
+    softcap: float = option(
+        0.0, "Keep logits within this of zero, smoothly; Gemma 2 has 30. 0 leaves them alone.", minimum=0, maximum=1000
+    )
+    value_residual: bool = option(
+        False, "Mix the values of self-attention with those of the first layer, in learned shares."
+    )
+    embedding_shortcut: bool = option(False, "Mix the embedding into what each block reads, in learned shares.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab_size < 1:
+            raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
+        if self.d_model % self.n_heads:
+            raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
+        if self.n_heads % self.kv_heads:
+            raise UsageError(f"n_kv_heads {self.kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
+        if self.positions == "rotary" and self.head_size % 2:
+            raise UsageError(f"rotary positions need an even head size, not {self.head_size} (--d-model / --n-heads)")
+        if self.positions == "alibi" and self.is_encoder_decoder:
+            raise UsageError("alibi positions are for decoder-only models; choose others (--positions)")
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
+            raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
+        if self.source_vocab_size is not None and not self.is_encoder_decoder:
+            raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model reads a source as well."""
+        return self.n_encoder_layers > 0
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads: as many as query heads unless set."""
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def dropped_attention(self) -> float:
+        """Dropped share of attention weights: as of everything else unless set."""
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
+
+    @property
+    def initial_std(self) -> float:
+        """Standard deviation of the initial weights: as set, else 0.02·√(768 / d_model)."""
+        return 0.02 * math.sqrt(768 / self.d_model) if self.init_std is None else self.init_std
+
+    @property
+    def feed_forward_width(self) -> int:
+        """Hidden width of the feed-forward layer: 4 d_model unless set; for SwiGLU 8/3 d_model, to a multiple of 32."""
+        if self.d_ff is not None:
+            return self.d_ff
+        return -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model

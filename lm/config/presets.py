@@ -1,0 +1,361 @@
+"""Presets: each a row of values, no code. The published ones have the published parameter counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lm.config.options import options, suggestion
+from lm.config.run import SECTIONS, RunConfig
+from lm.config.training import LENGTHS
+from lm.errors import InputError, UsageError
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values that differ from the defaults of the configs, by section."""
+
+    summary: str
+    model: Values = field(default_factory=dict)
+    tokenizer: Values = field(default_factory=dict)
+    data: Values = field(default_factory=dict)
+    parallel: Values = field(default_factory=dict)
+    training: Values = field(default_factory=dict)
+
+
+def _gpt2(n_layers: int, d_model: int, n_heads: int) -> dict[str, Any]:
+    return {
+        "vocab_size": 50257, "context_length": 1024, "d_model": d_model, "n_layers": n_layers, "n_heads": n_heads,
+        "positions": "learned", "norm": "layernorm", "activation": "gelu-tanh", "bias": True, "dropout": 0.1,
+        "init_std": 0.02,
+    }  # fmt: skip
+
+
+def _nanogpt(n_layers: int, d_model: int, context_length: int, n_heads: int, dropout: float) -> dict[str, Any]:
+    return {
+        "vocab_size": 65, "context_length": context_length, "d_model": d_model, "n_layers": n_layers,
+        "n_heads": n_heads, "positions": "learned", "norm": "layernorm", "activation": "gelu", "dropout": dropout,
+    }  # fmt: skip
+
+
+def _llama(n_layers: int, d_model: int, n_heads: int, context_length: int, d_ff: int) -> dict[str, Any]:
+    return {
+        "vocab_size": 32000, "context_length": context_length, "d_model": d_model, "n_layers": n_layers,
+        "n_heads": n_heads, "d_ff": d_ff,
+    }  # fmt: skip
+
+
+def _transformer(d_model: int, d_ff: int, n_heads: int, dropout: float) -> dict[str, Any]:
+    return {
+        "vocab_size": 37000, "context_length": 512, "d_model": d_model, "n_layers": 6, "n_encoder_layers": 6,
+        "n_heads": n_heads, "d_ff": d_ff, "positions": "sinusoidal", "norm": "layernorm", "norm_position": "post",
+        "activation": "relu", "bias": True, "dropout": dropout, "scale_embeddings": True,
+    }  # fmt: skip
+
+
+def _small_translator(n_layers: int, d_model: int, dropout: float) -> dict[str, Any]:
+    return {
+        "vocab_size": 4000, "context_length": 256, "d_model": d_model, "n_layers": n_layers,
+        "n_encoder_layers": n_layers, "n_heads": 4, "d_ff": 512, "positions": "rotary", "norm": "layernorm",
+        "activation": "relu", "bias": True, "dropout": dropout, "attention_dropout": 0.0, "scale_embeddings": True,
+    }  # fmt: skip
+
+
+def _recipe_training(d_model: int) -> dict[str, Any]:
+    """The learning rate falls with the square root of the width.
+
+    So the update of a matrix, whose root mean square Muon keeps, changes what comes out of it by as much at any width.
+    """
+    return {
+        "optimizer": "muon", "learning_rate": round(0.02 * (128 / d_model) ** 0.5, 5), "schedule": "linear",
+        "warmup_steps": 10, "decay_fraction": 0.5, "final_learning_rate": 0.0,
+    }  # fmt: skip
+
+
+_NANOGPT_TRAINING = {"beta2": 0.99, "warmup_steps": 100, "learning_rate": 1e-3}
+_GPT2_TRAINING = {"batch_size": 480, "steps": 600_000, "learning_rate": 6e-4, "warmup_steps": 2000}
+_GPT2_TOKENIZER = {"vocab_size": 50257}
+_LLAMA_TRAINING = {"batch_size": 128, "steps": 100_000, "learning_rate": 5e-4, "warmup_steps": 1000}
+_RECIPE = {
+    "positions": "rotary", "norm": "layernorm", "qk_norm": True, "activation": "gelu", "zero_init": True,
+    "value_residual": True,
+}  # fmt: skip
+_SMALL_TRANSLATOR_TRAINING = {
+    "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
+    "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,
+}  # fmt: skip
+_TRANSFORMER_TRAINING = {
+    "batch_tokens": 25_000, "steps": 100_000, "schedule": "inverse-sqrt", "warmup_steps": 4000,
+    "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0, "clip": 0.0, "label_smoothing": 0.1,
+}  # fmt: skip
+
+PRESETS: dict[str, Preset] = {
+    "tiny": Preset(
+        "0.9 M parameters: a first model of a small text, minutes on a laptop",
+        {**_RECIPE, "vocab_size": 1024, "context_length": 128, "d_model": 128, "n_layers": 4, "n_heads": 4},
+        {"vocab_size": 1024},
+        training={**_recipe_training(128), "batch_size": 16, "steps": 1000, "evaluate_every": 100},
+    ),
+    "small": Preset(
+        "12 M parameters: tens of megabytes of text, hours on a laptop or minutes on a GPU",
+        {**_RECIPE, "vocab_size": 4096, "context_length": 256, "d_model": 384, "n_layers": 6, "n_heads": 6},
+        {"vocab_size": 4096},
+        training={**_recipe_training(384), "batch_size": 64, "steps": 5000},
+    ),
+    "base": Preset(
+        "98 M parameters: gigabytes of text, a GPU",
+        {**_RECIPE, "vocab_size": 16384, "context_length": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12},
+        {"vocab_size": 16384},
+        training={
+            **_recipe_training(768), "batch_size": 256, "micro_batch_size": 16, "steps": 20_000,
+            "evaluate_every": 1000,
+        },
+    ),
+    "nanogpt-cpu": Preset(
+        "nanoGPT's recipe for a laptop: characters, context 64",
+        _nanogpt(4, 128, 64, 4, 0.0), {"kind": "char"},
+        training={**_NANOGPT_TRAINING, "batch_size": 12, "steps": 2000},
+    ),
+    "nanogpt": Preset(
+        "nanoGPT's recipe for a GPU: characters, context 256",
+        _nanogpt(6, 384, 256, 6, 0.2), {"kind": "char"},
+        training={**_NANOGPT_TRAINING, "batch_size": 64, "steps": 5000},
+    ),
+    "gpt1": Preset(
+        "GPT (Radford et al. 2018)",
+        {**_gpt2(12, 768, 12), "vocab_size": 40478, "context_length": 512, "norm_position": "post"},
+        {"vocab_size": 40478},
+        training={
+            "batch_size": 64, "epochs": 100.0, "learning_rate": 2.5e-4, "warmup_steps": 2000, "weight_decay": 0.01,
+        },
+    ),
+    "gpt2": Preset("GPT-2 (Radford et al. 2019)", _gpt2(12, 768, 12), _GPT2_TOKENIZER, training=_GPT2_TRAINING),
+    "gpt2-medium": Preset("GPT-2 medium", _gpt2(24, 1024, 16), _GPT2_TOKENIZER, training=_GPT2_TRAINING),
+    "gpt2-large": Preset("GPT-2 large", _gpt2(36, 1280, 20), _GPT2_TOKENIZER, training=_GPT2_TRAINING),
+    "gpt2-xl": Preset("GPT-2 XL", _gpt2(48, 1600, 25), _GPT2_TOKENIZER, training=_GPT2_TRAINING),
+    "llama-15m": Preset(
+        "Llama's block at the size of llama2.c's stories15M",
+        _llama(6, 288, 6, 256, 768), {"vocab_size": 32000}, training=_LLAMA_TRAINING,
+    ),
+    "llama-42m": Preset(
+        "Llama's block at the size of llama2.c's stories42M",
+        _llama(8, 512, 8, 1024, 1376), {"vocab_size": 32000}, training=_LLAMA_TRAINING,
+    ),
+    "llama-110m": Preset(
+        "Llama's block at the size of llama2.c's stories110M",
+        _llama(12, 768, 12, 1024, 2048), {"vocab_size": 32000}, training=_LLAMA_TRAINING,
+    ),
+    "smollm-135m": Preset(
+        "SmolLM 135M (2024): deep and narrow, 3 key/value heads for 9 query heads",
+        {**_llama(30, 576, 9, 2048, 1536), "n_kv_heads": 3, "vocab_size": 49152}, {"vocab_size": 49152},
+        training={**_LLAMA_TRAINING, "schedule": "wsd", "learning_rate": 3e-3, "final_learning_rate": 0.0},
+    ),
+    "translation": Preset(
+        "3 M parameters: translation from tens of thousands of pairs of sentences, an hour on a laptop",
+        _small_translator(4, 160, 0.2), {"vocab_size": 4000},
+        parallel={"bpe_dropout": 0.1, "bpe_dropout_until": 0.8},
+        training={
+            **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 3072, "epochs": 30.0, "learning_rate": 6e-3,
+            "label_smoothing": 0.1, "evaluate_every": 1000,
+        },
+    ),
+    "translation-tiny": Preset(
+        "1.4 M parameters: a first translation model from pairs that follow rules, minutes on a laptop",
+        _small_translator(2, 128, 0.1), {"vocab_size": 4000},
+        training={
+            **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 2048, "epochs": 12.0, "learning_rate": 1e-2,
+            "evaluate_every": 400, "bleu_sentences": 500,
+        },
+    ),
+    "transformer-base": Preset(
+        "the encoder-decoder of Vaswani et al. 2017, base",
+        _transformer(512, 2048, 8, 0.1), {"vocab_size": 37000},
+        training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4},
+    ),
+    "transformer-big": Preset(
+        "the encoder-decoder of Vaswani et al. 2017, big",
+        _transformer(1024, 4096, 16, 0.3), {"vocab_size": 37000},
+        training={**_TRANSFORMER_TRAINING, "learning_rate": 5e-4, "steps": 300_000},
+    ),
+}  # fmt: skip
+
+DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET = "tiny", "translation"
+_OF_DEPTH = re.compile(r"(translation-)?depth-([1-9][0-9]?)")
+
+
+def is_preset(name: str) -> bool:
+    """Whether there is a preset of that name."""
+    return name in PRESETS or _OF_DEPTH.fullmatch(name) is not None
+
+
+def named_by_depth(depth: int, *, pairs: bool) -> str:
+    """The preset of so many layers: an encoder-decoder for pairs, else a model that continues texts."""
+    return f"{'translation-' if pairs else ''}depth-{depth}"
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name, also depth-N and translation-depth-N; UsageError with the nearest if there is none."""
+    if found := _OF_DEPTH.fullmatch(name):
+        return (translation_of_depth if found[1] else of_depth)(int(found[2]))
+    if name not in PRESETS:
+        raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)} (--preset)")
+    return PRESETS[name]
+
+
+def of_depth(depth: int) -> Preset:
+    """A model of which one number says all: so many layers, 64 of d_model and one head for each, 20 tokens a parameter.
+
+    Source: the dial, nanochat (Karpathy 2025); the length, Hoffmann et al. 2022.
+    """
+    width, vocabulary = 64 * depth, 1024 if depth < 4 else 4096
+    context = 128 if depth < 4 else 256 if depth < 8 else 1024
+    parameters = 12 * depth * width**2 + vocabulary * width
+    return Preset(
+        f"{depth} layers, {width} wide",
+        {
+            **_RECIPE, "vocab_size": vocabulary, "context_length": context, "d_model": width, "n_layers": depth,
+            "n_heads": depth,
+        },
+        {"vocab_size": vocabulary},
+        training={
+            **_recipe_training(width), "batch_tokens": 2**11 * depth, "tokens": 20 * parameters,
+        },
+    )  # fmt: skip
+
+
+def translation_of_depth(depth: int) -> Preset:
+    """An encoder-decoder of which one number says all: so many layers on each side, and 64 of d_model for each.
+
+    It is trained for ten epochs, which suits tens of thousands of pairs.
+    """
+    width = 64 * depth
+    return Preset(
+        f"{depth} layers on each side, {width} wide",
+        {**_small_translator(depth, width, 0.1), "n_heads": max(4, depth), "d_ff": 4 * width},
+        {"vocab_size": 4000},
+        training={
+            **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 3072, "epochs": 10.0, "label_smoothing": 0.1,
+            "learning_rate": round(6e-3 * (192 / width) ** 0.5, 5), "evaluate_every": 500,
+            "bleu_sentences": 500,
+        },
+    )  # fmt: skip
+
+
+def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
+    """The configuration of a preset with some fields given otherwise.
+
+    Args:
+        name: a key of PRESETS.
+        given: section ("model", "training", …) to the fields that were set, which win over the preset's; a budget
+            brings the one schedule that goes with it.
+    """
+    row = preset(name)
+    given = given or {}
+    sections = {}
+    for section, config in SECTIONS.items():
+        values = getattr(row, section, {})
+        if given.get(section, {}).get("budget") is not None:
+            values = {**values, "schedule": "wsd"}
+        sections[section] = config(**overlaid(values, given.get(section, {})))
+    return dataclasses.replace(RunConfig(preset=name), **sections)
+
+
+def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
+    """A run's settings from a TOML file: an optional `preset`, and tables named as the sections of a RunConfig.
+
+    Returns:
+        The preset's name if there is one, and section to {field: value}.
+
+    Raises:
+        InputError: there is no such file, or it is no text.
+        UsageError: it is not TOML, a key is unknown or a value wrong; the message names the file and suggests what may
+            be meant.
+    """
+    values = _parsed(path)
+    name = values.pop("preset", None)
+    if name is not None:
+        if not isinstance(name, str):
+            raise UsageError(f'{path}: preset must be a name, as in preset = "{DEFAULT_PRESET}", not {name!r}')
+        with _naming(str(path)):
+            preset(name)
+    for section, fields in values.items():
+        if section not in SECTIONS or not isinstance(fields, dict):
+            raise UsageError(f"{path}: {_stray(section, fields)}")
+        with _naming(f"{path}, [{section}]"):
+            _check(section, fields)
+    return name, values
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file (--config)") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid UTF-8 at byte offset {error.start} (--config)") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        if text.lstrip().startswith("{"):
+            raise UsageError(
+                f"{path}: this is JSON; settings come from a TOML file, as [model] and d_model = 96"
+            ) from None
+        raise UsageError(f"{path}: not TOML: {error}") from None
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Let messages begin with what is wrong."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _check(section: str, fields: Values) -> None:
+    known = {described.name: described for described in options(SECTIONS[section])}
+    for key, value in fields.items():
+        if key not in known:
+            raise UsageError(f"unknown key {key!r}{_meant(key) or suggestion(key, known)}")
+        known[key].check(value)
+
+
+def _stray(key: str, value: Any) -> str:  # noqa: ANN401 (whatever TOML can say)
+    """What is wrong with a key that is no table of settings."""
+    if isinstance(value, dict):
+        return f"unknown table {key!r}{suggestion(key, ['preset', *SECTIONS])}"
+    if key in SECTIONS:
+        return f"{key} is a table: write [{key}] on a line, and its keys below"
+    return f"unknown key {key!r}{_meant(key) or suggestion(key, ['preset', *SECTIONS])}"
+
+
+def _meant(key: str) -> str:
+    """` (…)` where a key is the name of an option or flag, with the tables it belongs in; else nothing."""
+    every = [(section, described) for section in SECTIONS for described in options(SECTIONS[section])]
+    if tables := [f"[{section}]" for section, described in every if described.name == key]:
+        return f" (put it under {' or '.join(tables)})"
+    flag = "--" + key.replace("_", "-")
+    meant = [
+        f" ({flag} is {described.name!r} under [{section}])" for section, described in every if described.flag == flag
+    ]
+    return meant[0] if meant else ""
+
+
+def overlaid(values: Values, given: Values) -> dict[str, Any]:
+    """Values with those that were given in their place.
+
+    A length that was given (steps, epochs, tokens, a budget) replaces one of another kind; so for the size of a batch.
+    """
+    kept = dict(values)
+    for rivals in (LENGTHS, ("batch_size", "batch_tokens")):
+        if any(given.get(name) is not None for name in rivals):
+            kept = {key: value for key, value in kept.items() if key not in rivals}
+    return {**kept, **given}

@@ -1,0 +1,99 @@
+"""Everything that a run is: its settings, and the plan that was made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lm.config import options
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.config.training import TrainingConfig
+from lm.errors import UsageError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was decided by looking at the machine and the data: written before the first step, only read afterwards.
+
+    Attributes:
+        device: where the run trains.
+        dtype: arithmetic of the matrix products.
+        threads: CPU threads.
+        optimizer_dtype: arithmetic of Muon's products.
+        steps: optimizer steps in all; with a deadline, about so many.
+        data: folder of the token shards.
+        data_key: hash of what the tokens were made from.
+        deadline: seconds that a run under a budget has, until the decay of its learning rate has begun: from then on
+            the steps are exact, and there is none.
+        decay_step: of a run under a budget, the step after which its learning rate falls.
+        decay_share: the share of the peak that it falls from.
+    """
+
+    device: str
+    dtype: str
+    threads: int
+    steps: int
+    data: str
+    data_key: str
+    deadline: float | None = None
+    decay_step: int | None = None
+    decay_share: float = 1.0
+    optimizer_dtype: str = "bfloat16"
+
+    @property
+    def falls_from(self) -> tuple[int, float] | None:
+        """The step after which the learning rate falls, and from what share of its peak, where a clock decided that."""
+        return None if self.decay_step is None else (self.decay_step, self.decay_share)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that defines a run; `config.json` is this, as JSON."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    preset: str | None = None
+    plan: Plan | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with the format's version in front."""
+        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> RunConfig:
+        """The inverse of `to_dict`; `where` names the file in messages."""
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{where}: must be names with values, not {values!r}")
+        version = values.get("format_version")
+        if version != FORMAT_VERSION:
+            raise UsageError(f"{where}: format version {version} is not {FORMAT_VERSION}, the one this lm reads")
+        parts: dict[str, Any] = {
+            name: options.build(kind, values.get(name, {}), where=f"{where}, {name}") for name, kind in SECTIONS.items()
+        }
+        plan = values.get("plan")
+        return cls(
+            **parts,
+            preset=values.get("preset"),
+            plan=plan if plan is None else options.build(Plan, plan, where=f"{where}, plan"),
+        )
+
+
+SECTIONS: dict[str, type] = {
+    "model": ModelConfig,
+    "tokenizer": TokenizerConfig,
+    "data": DataConfig,
+    "parallel": ParallelConfig,
+    "training": TrainingConfig,
+    "hardware": HardwareConfig,
+}

@@ -1,0 +1,117 @@
+"""From examples to tokens on disk: which are held out, and what their tokens are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lm.data.corpus import FEWEST_DOCUMENTS, Corpus, scattered
+from lm.data.encoding import grouped
+from lm.data.examples.store import ExampleWriter
+from lm.data.shards import SPLITS, SplitName, SplitRecord
+from lm.errors import InputError, UsageError
+from lm.text import documents
+from lm.text.documents import Source
+from lm.text.examples import Example, examples
+from lm.tokenizer.tokenizer import Ids, Tokenizer
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Routed:
+    """An example, the split it goes to, and its file with the file's number."""
+
+    split: SplitName
+    file: int
+    source: Source
+    example: Example
+
+
+def write_examples(
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, dtype: str, progress: Progress | None
+) -> dict[str, SplitRecord]:
+    """Write the examples of a corpus as `example_store` describes; returns what each split holds.
+
+    Prompt and completion are tokenized apart, so that a model sees the boundary that it will see when it generates.
+
+    Args:
+        corpus: of examples.
+        tokenizer: what makes the tokens.
+        folder: that exists.
+        dtype: of the shards.
+        progress: called with the bytes of text that are done, and all there are.
+
+    Raises:
+        InputError: the tokenizer has no token for a character.
+        UsageError: the tokenizer has no token that ends a text.
+    """
+    start, end = tokenizer.start_of_text, tokenizer.end_of_text
+    if start is None or end is None:
+        raise UsageError(
+            "the tokenizer has no end-of-text token, so no completion could end; "
+            "use one that has (lm tokenizer train … --special '<|endoftext|>')"
+        )
+    with contextlib.ExitStack() as opened:
+        writers = {split: ExampleWriter(folder, split, dtype=dtype, start=start, end=end) for split in SPLITS}
+        for writer in writers.values():
+            opened.callback(writer.discard)
+        done = 0
+        for batch in grouped(_routed(corpus), lambda item: len(item.example.prompt) + len(item.example.completion)):
+            for item, prompt, completion in zip(batch, *_encoded(batch, tokenizer), strict=True):
+                writers[item.split].add(item.example, prompt, completion, file=item.file)
+                done += len(item.example.prompt.encode()) + len(item.example.completion.encode())
+            if progress:
+                progress(done, corpus.bytes)
+        return {split: writer.close() for split, writer in writers.items()}
+
+
+def _routed(corpus: Corpus) -> Iterator[_Routed]:
+    """All examples with the splits they go to.
+
+    With a fraction, an example is held out if a hash of it falls below a bound, and equal ones stay together. The bound
+    is the fraction itself or, where there are few examples, what holds out that share of them, but at least one.
+    """
+    bound = _bound(corpus)
+    for file, found in enumerate(corpus.sources):
+        for example in examples(documents.decoded(found.source), name=found.source.name):
+            split: SplitName = "validation" if _hash(example) < bound else "train"
+            yield _Routed(split, file, found.source, example)
+    for file, found in enumerate(corpus.validation_sources, len(corpus.sources)):
+        for example in examples(documents.decoded(found.source), name=found.source.name):
+            yield _Routed("validation", file, found.source, example)
+
+
+def _bound(corpus: Corpus) -> float:
+    """Examples whose hash is below this are held out."""
+    if not corpus.fraction or sum(found.documents for found in corpus.sources) >= FEWEST_DOCUMENTS:
+        return float(corpus.fraction * 2**64)
+    sources = (found.source for found in corpus.sources)
+    hashes = sorted(
+        _hash(example) for source in sources for example in examples(documents.decoded(source), name=source.name)
+    )
+    return hashes[max(1, int(len(hashes) * corpus.fraction))] if len(hashes) > 1 else 0
+
+
+def _hash(example: Example) -> int:
+    return scattered(f"{example.prompt}\0{example.completion}")
+
+
+def _encoded(batch: Sequence[_Routed], tokenizer: Tokenizer) -> tuple[list[Ids], list[Ids]]:
+    """The tokens of the prompts, and of the completions."""
+    try:
+        prompts = tokenizer.encode_batch([item.example.prompt for item in batch])
+        return prompts, tokenizer.encode_batch([item.example.completion for item in batch])
+    except InputError:
+        for item in batch:  # which line it was
+            _encode_one(item, tokenizer)
+        raise
+
+
+def _encode_one(item: _Routed, tokenizer: Tokenizer) -> None:
+    try:
+        tokenizer.encode_batch([item.example.prompt, item.example.completion])
+    except InputError as error:
+        raise InputError(f"{item.source.name}: line {item.example.line}: {error}") from None

@@ -1,0 +1,117 @@
+"""Examples on disk: their tokens in shards, and beside them where each begins and what of it is learned.
+
+A split's shards (see `shards`) hold, one after another, the tokens of its examples: start of text, prompt, completion,
+end of text. Its `train-examples.npy` or `validation-examples.npy` has a record (`EXAMPLE`) for each of them. Nothing is
+cut off, so that the same folder serves models of any context.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lm import files
+from lm.data import shards
+from lm.data.shards import ShardWriter, SplitName, SplitRecord, Tokens
+from lm.errors import InputError
+from lm.text.examples import Example
+from lm.tokenizer.tokenizer import Ids
+
+EXAMPLE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
+"""One example: where its tokens end, counted over the split; how many of them, the last ones, are learned; UTF-8 bytes
+of its completion; and which file and line it comes from (files for validation are counted after the others)."""
+
+
+def index_name(split: str) -> str:
+    """The file name of a split's records."""
+    return f"{split}-examples.npy"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of one split, read through mmap.
+
+    Attributes:
+        tokens: those of all examples.
+        index: (examples,) records of type EXAMPLE.
+        files: what `file` counts, by name.
+    """
+
+    tokens: Tokens
+    index: npt.NDArray[Any]
+    files: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.index)
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(examples,) tokens of each."""
+        return np.diff(self.index["end"], prepend=0)
+
+    def read(self, number: int) -> tuple[npt.NDArray[np.int64], int]:
+        """The tokens of an example, and how many of them, the last ones, are learned."""
+        start = int(self.index["end"][number - 1]) if number else 0
+        record = self.index[number]
+        return self.tokens.read(start, int(record["end"])), int(record["learned"])
+
+
+def open_examples(folder: Path | str, split: SplitName) -> Examples:
+    """The examples of a split of a prepared folder.
+
+    Raises:
+        InputError: the folder holds no prepared examples, or they are damaged.
+    """
+    folder = Path(folder)
+    manifest, tokens = shards.read_manifest(folder), shards.open_split(folder, split)
+    index = _open_index(folder / index_name(split))
+    if index is None or len(index) != tokens.documents or (len(index) and index["end"][-1] != len(tokens)):
+        raise InputError(f"{folder / index_name(split)}: missing or damaged; prepare the examples again")
+    return Examples(tokens, index, tuple(record.path for record in (*manifest.sources, *manifest.validation_sources)))
+
+
+def _open_index(path: Path) -> npt.NDArray[Any] | None:
+    try:
+        index: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return None
+    return index if index.dtype == EXAMPLE and index.ndim == 1 else None
+
+
+class ExampleWriter:
+    """Writes the examples of one split."""
+
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str, start: int, end: int) -> None:
+        """Into `folder`, which exists; `start` and `end` are the tokens around each example."""
+        self._path = folder / index_name(split)
+        self._shards = ShardWriter(folder, split, dtype=dtype)
+        self._start, self._end = np.array([start], dtype=np.uint32), np.array([end], dtype=np.uint32)
+        self._records = io.BytesIO()
+        self._examples = self._tokens = self._bytes = 0
+
+    def add(self, example: Example, prompt: Ids, completion: Ids, *, file: int) -> None:
+        """Write an example, given the tokens of its prompt and its completion."""
+        ids = np.concatenate([self._start, prompt, completion, self._end])
+        self._shards.append(ids)
+        self._tokens += len(ids)
+        size = len(example.completion.encode())
+        record = (self._tokens, len(completion) + 1, size, file, example.line)
+        self._records.write(np.array([record], dtype=EXAMPLE).tobytes())
+        self._examples += 1
+        self._bytes += len(example.prompt.encode()) + size
+
+    def close(self) -> SplitRecord:
+        """Finish all files; they are on disk when this returns."""
+        self._shards.close()
+        np.save(self._path, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE))
+        files.sync(self._path)
+        return SplitRecord(self._examples, self._tokens, self._bytes, tuple(self._shards.shards))
+
+    def discard(self) -> None:
+        """Let go of a file that is still open: writing has failed."""
+        self._shards.discard()

@@ -1,0 +1,1 @@
+"""Sources with their translations."""

@@ -1,0 +1,236 @@
+"""Pairs of sentences on disk: each a sequence of words, and of each word its tokens; all read through mmap.
+
+A folder holds, for each side (source and target):
+
+    SIDE-words.npy, SIDE-word-ends.npy      the tokens of the words, one after another, and where each word's end
+    SPLIT-SIDE.npy, SPLIT-SIDE-ends.npy     the words of the sentences of a split, and where each sentence's end
+
+and `validation.jsonl`, the text of the validation split; `tokenizer.json`, and `source_tokenizer.json` where sources
+have their own; and `pairs.json`, the manifest. A folder with a manifest is complete: it is written last, and the folder
+gets its name only then.
+
+Words are kept apart so that they can be segmented anew in each epoch (see `bpe_dropout`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lm import files
+from lm.config import options
+from lm.config.run import FORMAT_VERSION
+from lm.data.array_writer import ArrayWriter
+from lm.data.pairs.word_table import WordTable
+from lm.data.ragged import Ragged
+from lm.data.shards import SPLITS, SourceRecord, SplitName
+from lm.errors import InputError, UsageError
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+
+SideName = Literal["source", "target"]
+SIDES: tuple[SideName, ...] = ("source", "target")
+MANIFEST = "pairs.json"
+TEXTS = "validation.jsonl"
+SOURCE_TOKENIZER = "source_tokenizer.json"
+
+
+@dataclass(frozen=True)
+class PairSplit:
+    """What a split holds, and what was left out of it.
+
+    Attributes:
+        pairs: pairs.
+        source_tokens: tokens of their sources.
+        target_tokens: tokens of their targets.
+        source_bytes: UTF-8 bytes of their sources.
+        target_bytes: UTF-8 bytes of their targets.
+        longest: tokens of the longest side.
+        blank: pairs left out because a side is blank.
+        too_long: because a side has too many tokens.
+        ratio: because one side is too many times as long as the other.
+    """
+
+    pairs: int = 0
+    source_tokens: int = 0
+    target_tokens: int = 0
+    source_bytes: int = 0
+    target_bytes: int = 0
+    longest: int = 0
+    blank: int = 0
+    too_long: int = 0
+    ratio: int = 0
+
+
+@dataclass(frozen=True)
+class PairManifest:
+    """Where pairs come from and how many there are; `pairs.json` is this, as JSON.
+
+    Attributes:
+        key: hash of everything that the folder depends on.
+        languages: of sources and targets, where they are known.
+        validation: what was held out, as the user put it.
+        max_length: most tokens of a side.
+        max_ratio: most tokens of one side for each of the other.
+        sources: the files of the corpus.
+        validation_sources: the files of the validation split, where it has its own.
+        splits: what "train" and "validation" hold.
+    """
+
+    key: str
+    languages: tuple[str | None, str | None]
+    validation: str
+    max_length: int
+    max_ratio: float
+    sources: tuple[SourceRecord, ...]
+    validation_sources: tuple[SourceRecord, ...]
+    splits: dict[str, PairSplit]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with the format's version in front."""
+        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], *, where: str) -> PairManifest:
+        """The inverse of `to_dict`; `where` names the file in messages."""
+        version = values.get("format_version")
+        if version != FORMAT_VERSION:
+            raise InputError(f"{where}: format version {version} is not {FORMAT_VERSION}; prepare the pairs again")
+        try:
+            fields = {key: value for key, value in values.items() if key != "format_version"}
+            for key in ("sources", "validation_sources"):
+                fields[key] = tuple(options.build(SourceRecord, record, where=where) for record in fields[key])
+            fields["languages"] = tuple(fields["languages"])
+            fields["splits"] = {name: options.build(PairSplit, fields["splits"][name], where=where) for name in SPLITS}
+            return options.build(cls, fields, where=where)
+        except (KeyError, TypeError, AttributeError, UsageError) as error:
+            raise InputError(f"{where}: not a manifest of prepared pairs ({error})") from None
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """One side of the sentences of a split.
+
+    Attributes:
+        words: (sentences,) the words of each.
+        table: (words,) the tokens of each.
+    """
+
+    words: Ragged
+    table: Ragged
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.words)
+
+
+@dataclass(frozen=True)
+class StoredPairs:
+    """A folder of pairs.
+
+    Attributes:
+        folder: where it is.
+        manifest: what it holds.
+        tokenizer: of the targets; of both sides, if there is no other.
+        source_tokenizer: of the sources, where they have their own.
+    """
+
+    folder: Path
+    manifest: PairManifest
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer | None
+
+    def sentences(self, split: SplitName, side: SideName) -> Sentences:
+        """One side of a split; InputError if it is damaged."""
+        words = _open(self.folder, f"{split}-{side}", f"{split}-{side}-ends")
+        if len(words) != self.manifest.splits[split].pairs:
+            raise InputError(f"{self.folder / f'{split}-{side}.npy'}: damaged; prepare the pairs again")
+        return Sentences(words, _open(self.folder, f"{side}-words", f"{side}-word-ends"))
+
+    def validation_texts(self) -> Iterator[tuple[str, str]]:
+        """Source and target of each pair of the validation split, as they were in the files."""
+        with (self.folder / TEXTS).open(encoding="utf-8") as file:
+            for line in file:
+                values = json.loads(line)
+                yield values["source"], values["target"]
+
+
+def is_pairs(folder: Path | str) -> bool:
+    """Whether a folder holds prepared pairs."""
+    return (Path(folder) / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> PairManifest:
+    """The manifest of a folder of pairs; InputError if there is none, or it is damaged."""
+    values = files.read_json(folder / MANIFEST)
+    if not isinstance(values, dict):
+        raise InputError(f"{folder / MANIFEST}: not a manifest of prepared pairs")
+    return PairManifest.from_dict(values, where=str(folder / MANIFEST))
+
+
+def open_pairs(folder: Path | str) -> StoredPairs:
+    """The pairs in a folder.
+
+    Raises:
+        InputError: it holds no prepared pairs, or they are damaged.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    own = folder / SOURCE_TOKENIZER
+    stored = StoredPairs(
+        folder, manifest, Tokenizer.load(folder / FILE_NAME), Tokenizer.load(own) if own.is_file() else None
+    )
+    for split in ("train", "validation"):
+        for side in SIDES:
+            stored.sentences(split, side)
+    return stored
+
+
+def _open(folder: Path, values: str, ends: str) -> Ragged:
+    try:
+        rows = Ragged(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in (values, ends)))
+        if len(rows.values) == (rows.ends[-1] if len(rows) else 0):
+            return rows
+    except (OSError, ValueError, EOFError):
+        pass
+    raise InputError(f"{folder / values}.npy: missing or damaged; prepare the pairs again")
+
+
+class SentenceWriter:
+    """Writes one side of the sentences of a split."""
+
+    def __init__(self, folder: Path, split: SplitName, side: SideName, table: WordTable) -> None:
+        """Into `folder`, which exists; `table` is that of the side, for all splits."""
+        self._table = table
+        self._words = ArrayWriter(folder / f"{split}-{side}.npy", dtype="uint32")
+        self._ends = ArrayWriter(folder / f"{split}-{side}-ends.npy", dtype="int64")
+
+    def append(self, sentences: Ragged, starts: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """Write sentences, given as tokens, and which of these start a word."""
+        words = self._table.words(sentences, starts)
+        self._ends.append(words.ends + len(self._words))
+        self._words.append(words.values)
+
+    def close(self) -> None:
+        """Finish the files; they are on disk when this returns."""
+        self._words.close()
+        self._ends.close()
+
+    def discard(self) -> None:
+        """Let go of files that are still open: writing has failed."""
+        self._words.discard()
+        self._ends.discard()
+
+
+def write_table(folder: Path, side: SideName, table: WordTable, *, dtype: str) -> None:
+    """Write the words of a side; they are on disk when this returns."""
+    rows = table.rows()
+    for name, values, kind in ((f"{side}-words", rows.values, dtype), (f"{side}-word-ends", rows.ends, "int64")):
+        with contextlib.closing(ArrayWriter(folder / f"{name}.npy", dtype=kind)) as writer:
+            writer.append(values)

@@ -1,0 +1,1 @@
+"""Running text as windows of tokens."""

@@ -1,0 +1,113 @@
+"""A corpus as windows of tokens, for language modelling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.data.batch import Batch
+from lm.data.permutation import mix, permute
+from lm.data.shards import Tokens
+from lm.errors import InputError
+
+_EVALUATION_TOKENS = 16_384
+
+
+class TokenReader(Protocol):
+    """A sequence of tokens that can be read in parts, such as a split of `lm.data.shards`."""
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        ...
+
+    def read(self, start: int, stop: int) -> NDArray[np.integer]:
+        """The tokens from start to stop."""
+        ...
+
+
+class WindowOrder:
+    """The order in which training sees the windows of a corpus.
+
+    Every epoch visits disjoint windows, each once, in an order and from an offset of its own.
+
+    Attributes:
+        windows: how many there are in an epoch.
+    """
+
+    def __init__(self, *, tokens: int, context: int, seed: int) -> None:
+        """For a corpus of `tokens` > `context` tokens; a window holds context + 1, its last being only a target."""
+        self.context = context
+        self.windows = max(1, tokens // context - 1)
+        self._offsets = np.uint64(tokens - self.windows * context)
+        self._key = mix(np.array([seed], dtype=np.uint64))
+
+    def starts(self, first: int, count: int) -> list[int]:
+        """Where the windows of samples first … first + count - 1 start in the corpus."""
+        samples = np.arange(first, first + count, dtype=np.uint64)
+        epochs, places = np.divmod(samples, np.uint64(self.windows))
+        keys = mix(self._key ^ epochs)
+        windows = permute(places, self.windows, keys)
+        starts = windows * np.uint64(self.context) + mix(keys) % self._offsets
+        return [int(start) for start in starts]
+
+    def batch(self, tokens: TokenReader, first: int, count: int) -> NDArray[np.int64]:
+        """(count, context + 1) tokens of samples first … first + count - 1."""
+        rows = [tokens.read(start, start + self.context + 1) for start in self.starts(first, count)]
+        return np.stack(rows).astype(np.int64)
+
+
+def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Iterator[NDArray[np.int64]]:
+    """Disjoint windows that predict every token but the first exactly once.
+
+    Yields:
+        (up to rows, context + 1) tokens, and last one window with what is left.
+    """
+    predicted = len(tokens) - 1
+    whole = predicted // context
+    for first in range(0, whole, rows):
+        count = min(rows, whole - first)
+        span = tokens.read(first * context, (first + count) * context + 1).astype(np.int64)
+        yield np.stack([span[row * context : (row + 1) * context + 1] for row in range(count)])
+    if predicted % context:
+        yield tokens.read(whole * context, len(tokens)).astype(np.int64)[None]
+
+
+class WindowData:
+    """Training data of a language model: windows of the training split, and the whole validation split in order."""
+
+    def __init__(self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int) -> None:
+        """Batches of `rows` windows of `context` tokens; InputError if there is not one, or nothing to evaluate on."""
+        if len(train) <= context:
+            raise InputError(
+                f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
+                "add text, or use a shorter --context"
+            )
+        if len(validation) == 1:
+            raise InputError(
+                "the validation split has 1 token, which nothing before it predicts: hold out more text (--validation)"
+            )
+        self._train, self._validation, self._context, self._rows = train, validation, context, rows
+        self._order = WindowOrder(tokens=len(train), context=context, seed=seed)
+        self.samples = self._order.windows
+        self.tokens = self.samples * context
+        self.steps_per_epoch = self.samples / rows
+        self.validation_bytes = validation.bytes
+
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        """The windows that follow `consumed` ones; `share` of a batch."""
+        return _predicting(self._order.batch(self._train, consumed, math.ceil(share * self._rows)))
+
+    def validation(self) -> Iterator[Batch]:
+        """Disjoint windows over the validation split, in order."""
+        if len(self._validation) > 1:
+            rows = max(1, _EVALUATION_TOKENS // self._context)
+            yield from map(_predicting, evaluation_batches(self._validation, context=self._context, rows=rows))
+
+
+def _predicting(windows: NDArray[np.int64]) -> Batch:
+    """(rows, length + 1) tokens as a batch in which each but the first is predicted."""
+    return Batch(windows[:, :-1], windows[:, 1:])

@@ -1,0 +1,183 @@
+"""Text that occurs more than once: documents that repeat another, and held-out text that is trained on too.
+
+Stretches of tokens are compared by hashes of 64 bits. That of the tokens from a to b is the sum of
+value[token i] * BASE**(i - a) modulo 2**64, with a scattered value for each token (Karp and Rabin 1987). Running sums
+over the text give the hash of any stretch by one subtraction and one multiplication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.data.permutation import mix
+from lm.data.shards import Repetition
+from lm.data.windows.batches import TokenReader
+
+STRETCH_BYTES = 200
+"""About 50 tokens of English: the length from which Lee et al. 2022 (section 4.1) take a repetition for a copy."""
+
+_Hashes = NDArray[np.uint64]
+_Indices = NDArray[np.int64]
+
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it can be divided by
+_BLOCK = 1 << 16  # tokens at a time: few enough for the processor's cache
+_SAMPLES = 1 << 14
+_SLOT_BITS = 20
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of a split.
+
+    Attributes:
+        tokens: of all of them, one after another.
+        edges: (documents + 1,) where each begins, and where the last ends. Special tokens that stand before or after a
+            document belong to it, the same for each.
+    """
+
+    tokens: TokenReader
+    edges: _Indices
+
+
+def stretch_tokens(*, tokens: int, text_bytes: int) -> int:
+    """How many tokens stand for about STRETCH_BYTES of a text that has so many."""
+    return max(1, round(STRETCH_BYTES * tokens / max(1, text_bytes)))
+
+
+def measure(train: Documents, held_out: Documents, *, vocab_size: int, stretch: int) -> Repetition:
+    """Look for repetitions, in one pass over each split and in memory of 16 bytes a document.
+
+    The share of held-out text is taken over its tokens or, if they are many, over 16,384 of them at equal distances. A
+    token counts if the stretch that begins with it, or its document's last stretch, occurs anywhere in the training
+    split; in a document shorter than a stretch, if the training split has that document.
+
+    Args:
+        train: the training split.
+        held_out: the validation split.
+        vocab_size: tokens are below it.
+        stretch: in tokens.
+    """
+    hashing = _Hashing(vocab_size, stretch)
+    sought, held_out_documents = _Sought(held_out, stretch), _DocumentHashes(held_out.edges, hashing)
+    for block in hashing.blocks(held_out.tokens):
+        held_out_documents.add(block)
+        sought.note(block)
+    sought.sort()
+    train_documents = _DocumentHashes(train.edges, hashing)
+    for block in hashing.blocks(train.tokens):
+        train_documents.add(block)
+        sought.look_into(block)
+    share = sought.share(held_out_documents.hashes, train_documents.hashes)
+    hashes = np.concatenate([train_documents.hashes, held_out_documents.hashes])
+    hashes.sort()
+    return Repetition(int((hashes[1:] == hashes[:-1]).sum()), share, stretch)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Part of a split.
+
+    Attributes:
+        start: where it begins.
+        stop: where the next begins.
+        sums: running sums from `start` on, to beyond `stop` by what the last stretch needs.
+        stretches: (up to stop - start,) the hash of the stretch that begins at each place.
+    """
+
+    start: int
+    stop: int
+    sums: _Hashes
+    stretches: _Hashes
+
+
+class _Hashing:
+    """Makes the hashes of stretches of a given length."""
+
+    def __init__(self, vocab_size: int, stretch: int) -> None:
+        self.stretch = stretch
+        self.values = mix(np.arange(vocab_size, dtype=np.uint64))
+        self.powers = _powers(_BASE, _BLOCK + stretch)
+        self.inverses = _powers(pow(_BASE, -1, 1 << 64), _BLOCK + 1)
+
+    def blocks(self, tokens: TokenReader) -> Iterator[_Block]:
+        """A split in parts that end at multiples of the block's size."""
+        for start in range(0, len(tokens), _BLOCK):
+            stop = min(start + _BLOCK, len(tokens))
+            ids = tokens.read(start, min(stop + self.stretch - 1, len(tokens)))
+            sums = np.zeros(len(ids) + 1, dtype=np.uint64)
+            np.cumsum(self.values[ids] * self.powers[: len(ids)], out=sums[1:])
+            differences = sums[self.stretch :] - sums[: -self.stretch]
+            yield _Block(start, stop, sums, differences * self.inverses[: len(differences)])
+
+
+def _powers(base: int, count: int) -> _Hashes:
+    """base**0 … base**(count - 1), modulo 2**64."""
+    powers = np.full(count, base, dtype=np.uint64)
+    powers[:1] = 1
+    return np.cumprod(powers, dtype=np.uint64)
+
+
+class _DocumentHashes:
+    """The hash of each document of a split, summed up block by block."""
+
+    def __init__(self, edges: _Indices, hashing: _Hashing) -> None:
+        self.edges, self.hashing = edges, hashing
+        self.hashes = np.zeros(len(edges) - 1, dtype=np.uint64)
+
+    def add(self, block: _Block) -> None:
+        """Add what a block has of each document."""
+        first = max(0, int(np.searchsorted(self.edges, block.start, side="right")) - 1)
+        last = int(np.searchsorted(self.edges[:-1], block.stop))
+        edges = self.edges[first : last + 1] - block.start
+        begins, ends = np.maximum(edges[:-1], 0), np.minimum(edges[1:], block.stop - block.start)
+        parts = (block.sums[ends] - block.sums[begins]) * self.hashing.inverses[begins]
+        if len(edges) and edges[0] < 0:  # the first one began in a block before
+            parts[:1] *= np.uint64(pow(_BASE, -int(edges[0]), 1 << 64))
+        self.hashes[first:last] += parts
+
+
+class _Sought:
+    """The stretches of held-out text that are looked for."""
+
+    def __init__(self, held_out: Documents, stretch: int) -> None:
+        begin, end = int(held_out.edges[0]), int(held_out.edges[-1])
+        self.count = min(end - begin, _SAMPLES)
+        places = begin + np.arange(self.count) * (end - begin) // max(1, self.count)
+        documents = np.searchsorted(held_out.edges, places, side="right") - 1
+        ends = held_out.edges[documents + 1]
+        short = ends - held_out.edges[documents] < stretch
+        self.short = documents[short]
+        self.places = np.minimum(places, ends - stretch)[~short]
+        self.hashes = np.empty(len(self.places), dtype=np.uint64)
+
+    def note(self, block: _Block) -> None:
+        """Take the hashes of the stretches that begin in a block of held-out text."""
+        here = slice(*np.searchsorted(self.places, [block.start, block.stop]))
+        self.hashes[here] = block.stretches[self.places[here] - block.start]
+
+    def sort(self) -> None:
+        """Make ready for looking up: all hashes are there."""
+        self.hashes, self.times = np.unique(self.hashes, return_counts=True)
+        self.found = np.zeros(len(self.hashes), dtype=bool)
+        self.slots = np.zeros(1 << _SLOT_BITS, dtype=bool)  # most of the text is told apart by few bits
+        self.slots[_slot(self.hashes)] = True
+
+    def look_into(self, block: _Block) -> None:
+        """Mark what occurs in a block of the training split."""
+        if len(self.hashes):
+            likely = block.stretches[self.slots[_slot(block.stretches)]]
+            nearest = np.minimum(np.searchsorted(self.hashes, likely), len(self.hashes) - 1)
+            self.found[nearest[self.hashes[nearest] == likely]] = True
+
+    def share(self, held_out: _Hashes, train: _Hashes) -> float | None:
+        """How much was found, given the hashes of all documents."""
+        found = int(self.times[self.found].sum()) + int(np.isin(held_out[self.short], train).sum())
+        return found / self.count if self.count else None
+
+
+def _slot(hashes: _Hashes) -> _Hashes:
+    return hashes >> np.uint64(64 - _SLOT_BITS)

@@ -1,0 +1,1 @@
+"""Steps on weights: optimizers, schedules, averages."""

@@ -1,0 +1,97 @@
+"""The optimizers, and their state as named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lm.config.model import ModelConfig
+from lm.config.training import TrainingConfig
+from lm.model.attention import MultiHeadAttention
+from lm.model.block import Block, FeedForward
+from lm.model.transformer import build_model
+from lm.optimization.muon import Muon
+
+
+def make_optimizers(
+    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16
+) -> list[torch.optim.Optimizer]:
+    """AdamW for everything; or Muon for the matrices of the blocks, and AdamW for embeddings, output and vectors.
+
+    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`.
+
+    Source: Loshchilov and Hutter 2019; what decays: Radford et al. 2018, section 4.1.
+    """
+    matrices = inner_matrices(model) if config.optimizer == "muon" else {}
+    others = [parameter for parameter in model.parameters() if parameter not in matrices]
+    groups = [
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        fused=True,
+    )
+    if not matrices:
+        return [adamw]
+    return [adamw, Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype)]
+
+
+def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
+    """The matrices of the blocks; each parameter with the outputs of those that stand in it, one above the other."""
+    found: dict[Tensor, Sequence[int]] = {}
+    for block in (module for module in model.modules() if isinstance(module, Block)):
+        found |= {parameter: (len(parameter),) for parameter in block.parameters() if parameter.ndim == 2}
+        for module in block.modules():
+            if isinstance(module, MultiHeadAttention):
+                found[module.input.weight] = module.projected
+            elif isinstance(module, FeedForward):
+                found[module.up.weight] = module.projected
+    return found
+
+
+def training_bytes(model: ModelConfig, config: TrainingConfig) -> int:
+    """Memory of float32 weights, their gradients, their average if there is one, and what the optimizers keep of each.
+
+    AdamW keeps the mean of a gradient and of its square, Muon a momentum. Activations come on top.
+    """
+    with torch.device("meta"):
+        built = build_model(model)
+    weights = sum(parameter.numel() for parameter in built.parameters())
+    of_muon = sum(parameter.numel() for parameter in inner_matrices(built)) if config.optimizer == "muon" else 0
+    copies = 2 + bool(config.ema)
+    return 4 * (copies * weights + 2 * (weights - of_muon) + of_muon)
+
+
+def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:
+    """The optimizers' state as {"parameter.what": tensor}."""
+    return {
+        f"{name}.{key}": value
+        for optimizer in optimizers
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def restore_optimizers(
+    optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` took out."""
+    owners = {
+        id(parameter): optimizer
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    for name, parameter in model.named_parameters():
+        prefix = name + "."
+        owners[id(parameter)].state[parameter] = {
+            key.removeprefix(prefix): value.to(parameter.device)
+            for key, value in tensors.items()
+            if key.startswith(prefix) and "." not in key.removeprefix(prefix)
+        }

@@ -1,0 +1,1 @@
+"""Files in, text out: reading, decompressing, dividing into documents, lines, examples and pairs."""

@@ -1,0 +1,1 @@
+"""Public corpora: what there is, and fetching it."""

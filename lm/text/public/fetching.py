@@ -1,0 +1,125 @@
+"""A public corpus in a folder: downloaded, checked against its hashes, unpacked; what is there already is only checked.
+
+`SHA256SUMS` in the folder records what was downloaded, in the format of the `sha256sum` command. A file whose hash is
+not published is trusted the first time and held against the record from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lm import files
+from lm.errors import InputError
+from lm.files import sha256
+from lm.text.public import unpacking
+from lm.text.public.catalogue import PublicFile
+from lm.text.public.download import Progress, download
+
+SUMS = "SHA256SUMS"
+
+Check = Literal["published", "recorded", "first"]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file of a corpus, ready to be read.
+
+    Attributes:
+        path: where it is.
+        size: its bytes.
+        sha256: its hash.
+        check: what its download was held against: a published hash, the record of an earlier download, or nothing
+            yet, since this was the first.
+        reused: whether it was there already.
+    """
+
+    path: Path
+    size: int
+    sha256: str
+    check: Check
+    reused: bool
+
+
+def fetch(file: PublicFile, folder: Path, *, progress: Progress | None = None) -> Fetched:
+    """Have a file of a corpus in a folder, which is made if need be.
+
+    Raises:
+        InputError: the download failed or is not what was expected, or what is there is not what was downloaded.
+    """
+    path = folder / (file.text or file.name)
+    reused = path.exists()
+    check = _known(file.name, file.sha256, folder)[1]
+    if not reused:
+        if file.text:
+            unpacking.check(file.name)
+        files.make_folder(folder)
+        _download(file, folder, progress)
+        if file.text:
+            unpacking.unpack(folder / file.name, path)
+            (folder / file.name).unlink()
+    known = _known(path.name, None if file.text else file.sha256, folder)[0]
+    return Fetched(path, path.stat().st_size, _verified(path, known), check, reused)
+
+
+def _download(file: PublicFile, folder: Path, progress: Progress | None) -> None:
+    """Have what is published under its own name, checked."""
+    path = folder / file.name
+    expected = _known(file.name, file.sha256, folder)[0]
+    if path.exists():  # put there by hand, or left by a process that was killed before it was unpacked
+        _verified(path, expected)
+        return
+    part = path.with_name(path.name + ".part")
+    try:
+        download(file.url, part, progress=progress)
+    except InputError:
+        if not part.stat().st_size:
+            part.unlink()
+        raise
+    found = sha256(part)
+    if expected not in (found, None):
+        part.unlink()
+        raise InputError(
+            f"{file.url}: not what was expected (sha256 {found}, not {expected}): damaged on the way, or changed at "
+            "its source; try again"
+        )
+    part.replace(path)
+    _record(path, found)
+
+
+def _known(name: str, published: str | None, folder: Path) -> tuple[str | None, Check]:
+    """The hash that a file must have, and how it is known."""
+    if published:
+        return published, "published"
+    recorded = _recorded(folder).get(name)
+    return recorded, "recorded" if recorded else "first"
+
+
+def _verified(path: Path, expected: str | None) -> str:
+    """The hash of a file that must be `expected`, if that is known; recorded if it is not yet."""
+    found = sha256(path)
+    if expected not in (found, None):
+        raise InputError(
+            f"{path}: not the file that was fetched (sha256 {found}, not {expected}); remove it to fetch it again"
+        )
+    _record(path, found)
+    return found
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _record(path: Path, digest: str) -> None:
+    sums = _recorded(path.parent)
+    if sums.get(path.name) == digest:
+        return
+    lines = sorted(f"{known}  {name}\n" for name, known in {**sums, path.name: digest}.items())
+    partial = path.with_name(SUMS + ".part")
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(path.parent / SUMS)

@@ -1,0 +1,102 @@
+"""Looking into a tokenizer: what its tokens stand for, and how well it fits a text."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lm.errors import InputError
+from lm.text.documents import Source, fragments
+from lm.tokenizer.pieces import pieces
+from lm.tokenizer.tokenizer import Tokenizer
+
+_SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a tokenizer divides a text.
+
+    Attributes:
+        bytes: UTF-8 bytes of text.
+        tokens: that it becomes.
+        words: separated by white space.
+    """
+
+    bytes: int
+    tokens: int
+    words: int
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """None without tokens."""
+        return self.bytes / self.tokens if self.tokens else None
+
+    @property
+    def tokens_per_word(self) -> float | None:
+        """None without words."""
+        return self.tokens / self.words if self.words else None
+
+
+def measure(
+    tokenizer: Tokenizer,
+    sources: Sequence[Source],
+    separator: str,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Fit:
+    """Tokenize files of any size in bounded memory, and count.
+
+    Args:
+        tokenizer: what makes the tokens.
+        sources: the files.
+        separator: the line that ends a document within a file.
+        progress: called with the bytes of text that are done.
+
+    Raises:
+        InputError: a file is no text, or has characters that the tokenizer does not know.
+    """
+    size = tokens = words = 0
+    for source in sources:
+        last = " "
+        for piece in pieces(fragments(source, separator), tokenizer):
+            try:
+                tokens += len(tokenizer.encode(piece.context + piece.text)) - piece.context_tokens
+            except InputError as error:
+                raise InputError(f"{source.name}: {error}") from None
+            goes_on = not (piece.starts_document or last.isspace() or piece.text[0].isspace())
+            words += len(piece.text.split()) - goes_on
+            size += len(piece.text.encode())
+            last = piece.text[-1]
+            if progress:
+                progress(size)
+    return Fit(size, tokens, words)
+
+
+def longest(tokenizer: Tokenizer, number: int) -> list[int]:
+    """The tokens that stand for most bytes, special ones left out; of equals the first."""
+    special = set(tokenizer.special_tokens.values())
+    sizes = {index: len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size) if index not in special}
+    return sorted(sizes, key=lambda index: -sizes[index])[:number]
+
+
+def visible(data: bytes) -> str:
+    r"""The text of a token with all of it to be seen.
+
+    A space is `·`, a line end `⏎`, a tab `⇥`; control characters are their pictures (`␀`); invisible characters and
+    bytes that are part of a character are escaped (`\u200d`, `\xed`); a mark on the token before stands on `◌`.
+    """
+    text = data.decode(errors="backslashreplace")
+    mark = "◌" if text and unicodedata.category(text[0]) in ("Mn", "Me") else ""
+    return mark + "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    if character in _SHOWN:
+        return _SHOWN[character]
+    if character < " ":
+        return chr(0x2400 + ord(character))
+    if unicodedata.category(character) in ("Cc", "Cf", "Cn", "Co", "Zl", "Zp", "Zs"):
+        return f"\\u{ord(character):04x}"
+    return character

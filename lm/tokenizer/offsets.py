@@ -1,0 +1,54 @@
+"""Where the tokens of a text end in it, in bytes: also where tokens are parts of characters or stand for others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lm.tokenizer.pieces import Piece
+from lm.tokenizer.tokenizer import Tokenizer
+
+Ids = npt.NDArray[np.integer[Any]]
+Ends = npt.NDArray[np.int64]
+
+
+class Aligner:
+    """Finds the ends of tokens, remembering what each token stands for."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """`tokenizer` is the one that made the tokens."""
+        self._tokenizer = tokenizer
+        self._spelled: dict[int, bytes] = {}
+
+    def ends(self, piece: Piece, tokens: Ids) -> Ends:
+        """The byte offset in a piece's text at which each of its tokens ends.
+
+        Tokens that spell the text byte for byte end where their bytes do. Otherwise (unknown characters, normalised
+        text, spaces that are implied) they end where the tokenizer says, in whole characters: text between two tokens
+        counts as the second one's, and of several tokens for the same character the first has all of it.
+
+        Args:
+            piece: a text that can be tokenized alone.
+            tokens: (tokens,) its ids.
+
+        Returns:
+            (tokens,) offsets that never fall; the last is the size of the text.
+        """
+        data = piece.text.encode()
+        parts = [self._bytes(index) for index in tokens.tolist()]
+        if not parts or b"".join(parts) == data:
+            return np.cumsum([len(part) for part in parts], dtype=np.int64)
+        characters = self._tokenizer.character_ends(piece.context + piece.text)[piece.context_tokens :]
+        points = np.frombuffer(piece.text.encode("utf-32-le"), dtype=np.uint32)
+        widths = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
+        offsets = np.concatenate(([0], np.cumsum(widths, dtype=np.int64)))
+        ends = offsets[np.maximum.accumulate(np.clip(np.array(characters) - len(piece.context), 0, len(piece.text)))]
+        ends[-1] = len(data)
+        return ends
+
+    def _bytes(self, index: int) -> bytes:
+        if index not in self._spelled:
+            self._spelled[index] = self._tokenizer.token_bytes(index)
+        return self._spelled[index]

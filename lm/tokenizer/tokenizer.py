@@ -1,0 +1,267 @@
+"""Tokenizers: any `tokenizer.json`, with the few rules that the rest of the toolkit relies on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from lm import files
+from lm.data.pairs.bpe_dropout import Merges
+from lm.errors import InputError
+from lm.tokenizer.character_table import CharacterTable
+from lm.tokenizer.spelling import is_byte_level, spelled_byte, spelled_bytes
+from lm.tokenizer.text_stream import TextStream
+
+Ids = npt.NDArray[np.uint32]
+
+FILE_NAME = "tokenizer.json"
+
+# What other toolkits call the token that ends or starts a document, the surest name first.
+_ENDS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<|endofsequence|>",
+    "<｜end▁of▁sentence｜>",
+    "[EOS]",
+    "<|eot_id|>",
+    "[SEP]",
+)
+_STARTS = (
+    "<|begin_of_text|>",
+    "<s>",
+    "<bos>",
+    "<|bos|>",
+    "<|startoftext|>",
+    "<|beginofsequence|>",
+    "<｜begin▁of▁sentence｜>",
+    "[BOS]",
+    "[CLS]",
+)
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Encoding never adds special tokens, never truncates or pads (whatever the file says), and takes text that merely
+    spells a special token for the text it is, unless asked.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        """Wrap a tokenizer of the `tokenizers` library; it is copied, not kept."""
+        self._backend = _plain(backend)
+        self._backend.encode_special_tokens = True
+        self._description: dict[str, Any] = json.loads(self._backend.to_str())
+        self._table = CharacterTable.of(self._description)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Tokenizer:
+        """Read a `tokenizer.json`.
+
+        Raises:
+            InputError: the file is missing or is no tokenizer.
+        """
+        path = Path(path)
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; name the {FILE_NAME} in it")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such tokenizer file") from None
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not a {FILE_NAME} (not valid UTF-8 at byte {error.start})") from None
+        try:
+            return cls(tokenizers.Tokenizer.from_str(text))
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"{path}: not a {FILE_NAME} that the tokenizers library reads ({error})") from None
+
+    def save(self, path: Path | str) -> None:
+        """Write a `tokenizer.json` that the `tokenizers` library reads; what was there before goes at one stroke."""
+        with files.replaced_bytes(Path(path)) as file:
+            file.write(self._canonical)
+
+    @cached_property
+    def _canonical(self) -> bytes:
+        return self._backend.to_str(pretty=True).encode()
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the file that `save` writes: equal for equal tokenizers, however their files were formatted."""
+        return hashlib.sha256(self._canonical).hexdigest()
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the greatest id: the rows an embedding needs, even where the vocabulary has gaps."""
+        return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+        added = self._backend.get_added_tokens_decoder()
+        return {token.content: index for index, token in sorted(added.items()) if token.special}
+
+    @cached_property
+    def kind(self) -> str:
+        """What its tokens are: "char", "byte", or what its model makes: "bpe", "unigram", "wordpiece", "wordlevel"."""
+        if self._table:
+            return "char" if self._table.unit == "character" else "byte"
+        return str(self._description["model"]["type"]).lower()
+
+    @cached_property
+    def end_of_text(self) -> int | None:
+        """The token that ends a document, else the one that starts it (so ending the last), else None."""
+        return self._first_special(_ENDS + _STARTS)
+
+    @cached_property
+    def start_of_text(self) -> int | None:
+        """The token that starts a document, else the one that ends it (as in GPT-2), else None."""
+        return self._first_special(_STARTS + _ENDS)
+
+    def _first_special(self, names: Sequence[str]) -> int | None:
+        return next((self.special_tokens[name] for name in names if name in self.special_tokens), None)
+
+    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
+        """The ids of a text.
+
+        Args:
+            text: any text.
+            parse_special: take the spelling of a special token in the text for that token.
+
+        Raises:
+            InputError: the tokenizer has no token for a character, nor one for unknown characters.
+        """
+        if not parse_special:
+            return self.encode_batch([text])[0].tolist()
+        ids: list[int] = self._encodings([text], self._special_parser)[0].ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of several texts, on all cores and without holding Python's lock.
+
+        Returns:
+            One array of uint32 per text.
+
+        Raises:
+            InputError: as for `encode`.
+        """
+        if self._table:
+            return [self._table.encode(text) for text in texts]
+        return [np.array(encoding.ids, dtype=np.uint32) for encoding in self._encodings(texts, self._backend)]
+
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
+        """The ids of several texts, and for each id the number of its word in the text.
+
+        Tokens never reach from one word into the next, and a word's tokens depend on the word alone. Where the
+        tokenizer knows no words, each token is one.
+
+        Raises:
+            InputError: as for `encode`.
+        """
+        if self._table:
+            return [(ids, np.arange(len(ids), dtype=np.uint32)) for ids in map(self._table.encode, texts)]
+        try:
+            encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
+        return [
+            (np.array(encoding.ids, dtype=np.uint32), np.array(encoding.word_ids, dtype=np.uint32))
+            for encoding in encodings
+        ]
+
+    @cached_property
+    def merges(self) -> Merges | None:
+        """The merge rules, if the tokenizer has any that make whole tokens of its words' characters."""
+        model = self._description["model"]
+        marks = [model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")]
+        if self.kind != "bpe" or not model["merges"] or any(marks):
+            return None
+        rules = [rule.split(" ") if isinstance(rule, str) else rule for rule in model["merges"]]
+        bytes_spelled = (index for token, index in model["vocab"].items() if spelled_byte(token) is not None)
+        return Merges(model["vocab"], rules, whole=[*self._backend.get_added_tokens_decoder(), *bytes_spelled])
+
+    def character_ends(self, text: str) -> list[int]:
+        """Where each token of `encode(text)` ends, in characters of the text, as far as the tokenizer can tell.
+
+        Raises:
+            InputError: as for `encode`.
+        """
+        try:
+            return [end for _, end in self._backend.encode(text, add_special_tokens=False).offsets]
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
+
+    @cached_property
+    def _special_parser(self) -> tokenizers.Tokenizer:
+        parser = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        parser.encode_special_tokens = False
+        return parser
+
+    @staticmethod
+    def _encodings(texts: Sequence[str], backend: tokenizers.Tokenizer) -> list[tokenizers.Encoding]:
+        try:
+            return backend.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[Any], *, skip_special: bool = True) -> str:
+        """The text of some ids; bytes that are no UTF-8 become replacement characters.
+
+        Raises:
+            InputError: an id is negative or beyond the vocabulary.
+        """
+        numbers = [int(index) for index in ids]
+        wrong = next((index for index in numbers if not 0 <= index < self.vocab_size), None)
+        if wrong is not None:
+            raise InputError(f"token {wrong} is not in the vocabulary (ids go from 0 to {self.vocab_size - 1})")
+        text: str = self._backend.decode(numbers, skip_special_tokens=skip_special)
+        return text
+
+    def decode_stream(self, *, skip_special: bool = True) -> TextStream:
+        """A decoder that is fed one id at a time and never splits a character; joined, it equals `decode`."""
+        return TextStream(self._backend, self._description, skip_special=skip_special)
+
+    def token(self, index: int) -> str | None:
+        """A token as the vocabulary spells it; None where it has none with this id."""
+        name: str | None = self._backend.id_to_token(index)
+        return name
+
+    def token_bytes(self, index: int) -> bytes:
+        """The bytes a token stands for inside a text: part of a character, perhaps; a special token its name."""
+        token: str | None = self._backend.id_to_token(index)
+        if token is None:
+            return b""
+        if is_byte_level(self._description):
+            return spelled_bytes(token)
+        if token in self.special_tokens:
+            return token.encode()
+        byte = spelled_byte(token)
+        return byte if byte is not None else self._text_after_another(index).encode()
+
+    def _text_after_another(self, index: int) -> str:
+        """What a token adds to a text; some decoders write the first token of a text differently."""
+        before = self.decode([self._ordinary_token], skip_special=False)
+        return self.decode([self._ordinary_token, index], skip_special=False)[len(before) :]
+
+    @cached_property
+    def _ordinary_token(self) -> int:
+        vocabulary = sorted(self._backend.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
+        letters = (index for token, index in vocabulary if token.isalpha())
+        return next(letters, vocabulary[0][1])
+
+
+def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A copy that neither truncates nor pads, which many published files ask for."""
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy

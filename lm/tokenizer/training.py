@@ -1,0 +1,152 @@
+"""Making a tokenizer from text: byte-level BPE, single characters, single bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from lm.config.options import check_text
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.errors import InputError, UsageError
+from lm.tokenizer.character_table import ANY_CHARACTER
+from lm.tokenizer.spelling import byte_alphabet
+from lm.tokenizer.tokenizer import Tokenizer
+
+SAMPLE_BYTES = 128_000_000
+"""BPE is trained on at most this much text, so that memory stays bounded however large the corpus is."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A tokenizer and what it was made from.
+
+    Attributes:
+        tokenizer: the result.
+        sample_bytes: text that was used, in UTF-8 bytes.
+        corpus_bytes: text that there was.
+    """
+
+    tokenizer: Tokenizer
+    sample_bytes: int
+    corpus_bytes: int
+
+
+def train(
+    texts: Iterable[str],
+    config: TokenizerConfig,
+    *,
+    corpus_bytes: int,
+    special_tokens: Sequence[str] = (),
+    unknown: str | None = None,
+    sample_bytes: int = SAMPLE_BYTES,
+) -> Trained:
+    """Train a tokenizer; the same texts and settings give the same tokenizer, byte for byte.
+
+    Args:
+        texts: the corpus in pieces, each small beside `sample_bytes` and cut between words.
+        config: kind and size.
+        corpus_bytes: UTF-8 bytes of all texts together.
+        special_tokens: to be added; bpe and byte tokenizers have `<|endoftext|>` in any case.
+        unknown: the character that stands for characters never seen; only for `char`, which has none otherwise.
+        sample_bytes: the most text that BPE sees, spread evenly over the corpus.
+
+    Raises:
+        InputError: there is no text.
+        UsageError: the settings contradict each other.
+    """
+    check(config, special_tokens=special_tokens, unknown=unknown)
+    if not corpus_bytes and config.kind != "byte":
+        raise InputError("there is no text to train a tokenizer on")
+    if config.kind == "byte":
+        return Trained(_byte(special_tokens), 0, corpus_bytes)
+    if config.kind == "char":
+        return Trained(_char(texts, special_tokens, unknown), corpus_bytes, corpus_bytes)
+    sample = Sample(texts, corpus_bytes=corpus_bytes, limit=sample_bytes)
+    return Trained(_bpe(sample, config, special_tokens), sample.used, corpus_bytes)
+
+
+def check(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None) -> None:
+    """Raise UsageError if the settings contradict each other, before any text is read."""
+    if "" in special_tokens:
+        raise UsageError("a special token cannot be empty (--special)")
+    for token in special_tokens:
+        check_text(token, name="a special token", flag="--special")
+    check_text(unknown or "", name="the character for unknown ones", flag="--unknown")
+    if unknown is not None and config.kind != "char":
+        raise UsageError(f"{config.kind} tokenizers know every text; only --kind char takes --unknown")
+    if unknown is not None and len(unknown) != 1:
+        raise UsageError(f"the character for unknown ones must be one character, not {unknown!r} (--unknown)")
+    least = 256 + len(_with_end(special_tokens))
+    if config.kind == "bpe" and config.vocab_size < least:
+        raise UsageError(
+            f"vocab_size {config.vocab_size} is too small: bytes and special tokens take {least} (--vocab-size)"
+        )
+
+
+def _with_end(special_tokens: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([END_OF_TEXT, *special_tokens]))
+
+
+def _bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence[str]) -> Tokenizer:
+    """Byte-level BPE as in GPT-2: no prefix space, words by its pattern, every byte in the alphabet."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=config.min_frequency,
+        special_tokens=_with_end(special_tokens),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return Tokenizer(backend)
+
+
+def _char(texts: Iterable[str], special_tokens: Sequence[str], unknown: str | None) -> Tokenizer:
+    """Each character of the corpus, by code point; `tokenizers` itself refuses others unless there is `unknown`."""
+    seen = np.zeros(0x110000, dtype=bool)
+    for text in texts:
+        seen[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)] = True
+    if unknown is not None:
+        seen[ord(unknown)] = True
+    vocabulary = {chr(point): index for index, point in enumerate(np.flatnonzero(seen).tolist())}
+    model = models.WordLevel(vocabulary, unk_token="<unk>" if unknown is None else unknown)
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(ANY_CHARACTER), "isolated")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(list(dict.fromkeys(special_tokens)))
+    return Tokenizer(backend)
+
+
+def _byte(special_tokens: Sequence[str]) -> Tokenizer:
+    """The 256 bytes, each its own id, then the special tokens."""
+    backend = tokenizers.Tokenizer(models.BPE(byte_alphabet(), []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(_with_end(special_tokens))
+    return Tokenizer(backend)
+
+
+class Sample:
+    """All texts if they fit a limit, else as many as do, spread evenly; `used` counts the bytes given out."""
+
+    def __init__(self, texts: Iterable[str], *, corpus_bytes: int, limit: int) -> None:
+        """`corpus_bytes` is what the texts have together, `limit` the most to give out, both in UTF-8 bytes."""
+        self._texts = texts
+        self._share = min(1.0, limit / corpus_bytes)
+        self.used = 0
+
+    def __iter__(self) -> Iterator[str]:
+        """The sampled texts, in order."""
+        seen = 0
+        for text in self._texts:
+            size = len(text.encode())
+            seen += size
+            if self.used + size <= seen * self._share:
+                self.used += size
+                yield text

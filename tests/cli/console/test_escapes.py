@@ -1,0 +1,142 @@
+"""Nothing that a model, a file or its name holds commands a terminal; a pipe gets it as it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cli.console.escapes import for_stream, harmless, json_line, label, visible
+from cli.main import run
+from lm.checkpoint import find_checkpoint, load_config
+from tests.cli.small_runs import TEXT, make_run
+
+EVERYTHING = "".join(map(chr, [*range(0xD800), *range(0xDC80, 0xDD00)]))  # the last as in names that are no UTF-8
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+STYLES = re.compile(r"\x1b\[(1|2|0)?m")
+ESCAPE = 27
+IN_A_NAME = "\x1b]0;name\x07\x9b31m"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_what_is_drawn_has_no_control_characters():
+    assert set(CONTROLS.findall(harmless(EVERYTHING))) == {"\n"}
+    assert set(CONTROLS.findall(visible(EVERYTHING))) == {"\n"}
+    assert CONTROLS.findall(label(EVERYTHING)) == []
+    assert set(CONTROLS.findall(for_stream(EVERYTHING, Terminal()))) == {"\n", "\t"}
+    for text in (harmless(EVERYTHING), visible(EVERYTHING), label(EVERYTHING)):
+        text.encode()
+
+
+def test_a_pipe_gets_text_as_it_is():
+    assert for_stream(EVERYTHING, io.StringIO()) == EVERYTHING
+    assert for_stream("고양이 — ü\n", Terminal()) == "고양이 — ü\n"
+
+
+def test_json_is_one_line_to_every_reader_and_commands_no_terminal():
+    values = {"text": EVERYTHING}
+    line = json_line(values)
+    assert len(line.splitlines()) == 1
+    assert json.loads(line) == values
+    assert CONTROLS.findall(line) == []
+    assert "고양이" in json_line("고양이")
+
+
+@pytest.fixture
+def escaping(tmp_path):
+    """A run that can write bytes."""
+    return make_run(tmp_path / "run", kind="byte")
+
+
+@pytest.mark.parametrize("flags", [(), ("--beam", "2")], ids=["drawing", "searching"])
+def test_generated_control_characters_are_drawn_on_a_terminal_alone(escaping, capsys, monkeypatch, flags):
+    prompt = "a\x1bb"
+    drawing = [] if flags else ["--logit-bias", f"{ESCAPE}=1000"]
+    arguments = ["generate", str(escaping), prompt, "--max-tokens", "3", *drawing, *flags]
+    assert run(arguments) == 0
+    piped = capsys.readouterr().out
+    assert piped.startswith(prompt + ("" if flags else "\x1b" * 3))
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    assert run(arguments) == 0
+    assert terminal.getvalue().startswith("a␛b" + ("" if flags else "␛" * 3))
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_control_characters_typed_into_a_session_are_drawn(escaping, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setattr(sys, "stdin", io.StringIO("owl\n"))
+    flags = ["--max-tokens", "3", "--logit-bias", f"{ESCAPE}=1000"]
+    assert run(["generate", str(escaping), "--interactive", *flags]) == 0
+    assert "␛␛␛" in terminal.getvalue()
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_decoded_tokens_are_drawn_on_a_terminal_alone(escaping, capfdbinary, monkeypatch):
+    assert run(["tokenizer", "decode", str(escaping), str(ESCAPE)]) == 0
+    assert capfdbinary.readouterr().out == b"\x1b"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run(["tokenizer", "decode", str(escaping), str(ESCAPE)]) == 0
+    assert capfdbinary.readouterr().out.decode() == "␛\n"
+
+
+def test_names_command_no_terminal(tmp_path, capsys, monkeypatch):
+    folder, file = make_run(tmp_path / IN_A_NAME, kind="byte"), tmp_path / f"{IN_A_NAME}.txt"
+    file.write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    for arguments in (
+        ["perplexity", folder.name, file.name],
+        ["perplexity", folder.name, file.name, "--versus", folder.name],
+        ["perplexity", folder.name, file.name, "--csv"],
+        ["perplexity", folder.name, file.name, "--html", f"{IN_A_NAME}.html"],
+        ["evaluate", "--hypotheses", file.name, "--target", file.name],
+        ["evaluate", "--hypotheses", file.name, "--target", file.name, "--versus", file.name],
+        ["runs", "."],
+        ["runs", IN_A_NAME],
+        ["info", folder.name],
+        ["prepare", file.name, "--kind", "byte", "-o", f"{IN_A_NAME}-tokens"],
+        ["train", file.name, "-o", folder.name],
+    ):
+        monkeypatch.setattr(sys, "stdout", out := Terminal())
+        run(arguments)
+        written = out.getvalue() + capsys.readouterr().err
+        assert set(CONTROLS.findall(STYLES.sub("", written))) <= {"\n"}, arguments
+
+
+def test_names_that_are_no_utf8_are_escaped(tmp_path, escaping, capsys):
+    file = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    file.write_text(TEXT)
+    assert run(["perplexity", str(escaping), str(file), "--json", "--html", str(tmp_path / "page.html")]) == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["file"] == str(file)
+    assert "caf\\udce9.txt" in (tmp_path / "page.html").read_text()
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "perplexity", str(escaping), str(file), "--csv"], capture_output=True,
+        check=True,
+    )  # fmt: skip
+    (first, *_) = csv.DictReader(io.StringIO(done.stdout.decode()))
+    assert first["file"].endswith("caf\\udce9.txt")
+
+
+def test_a_corpus_may_be_called_anything(tmp_path, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    names = [os.fsdecode(name) for name in (b"caf\xe9.txt", b"held-\xff.txt", b"tokens-\xfe")]
+    for name in names[:2]:
+        (tmp_path / name).write_text(TEXT)
+    held_out = ["--validation", names[1], "--kind", "byte"]
+    assert run(["prepare", names[0], "-o", names[2], *held_out]) == 0
+    shape = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--context", "8", "--steps", "1"]
+    for corpus in ([names[0], *held_out], [names[2]]):
+        assert run(["train", *corpus, *shape]) == 0
+    runs = sorted((tmp_path / "runs").iterdir())
+    assert [load_config(find_checkpoint(one)).data.validation for one in runs] == [names[1]] * 2

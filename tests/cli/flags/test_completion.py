@@ -1,0 +1,151 @@
+"""TAB: asked as the shells ask, with the completion scripts' own variables, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+from lm.config.options import options
+from lm.config.presets import PRESETS
+from lm.config.training import TrainingConfig
+from lm.text.public.catalogue import CORPORA
+from lm.training import history
+from tests.system.conftest import SMALL
+
+ROOT = Path(__file__).parents[2]
+SHELLS = ("bash", "zsh", "fish")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with runs in runs/, elsewhere, and beside files."""
+    made = tmp_path_factory.mktemp("completion")
+    for checkpoint in ("runs/novel/checkpoints/step-9", "runs/novel/checkpoints/step-100",
+                       "runs/letters/checkpoints", "more/other/checkpoints", "here/checkpoints"):  # fmt: skip
+        (made / checkpoint).mkdir(parents=True)
+    (made / "runs" / "notes").mkdir()
+    (made / "rumours.txt").write_text("x")
+    return made
+
+
+def ask(shell: str, line: str, where: Path) -> list[str]:
+    """What a shell would offer at the end of a command line; nothing means its own files and folders."""
+    words = line.split(" ")
+    asked = {
+        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
+        "zsh": {"_TYPER_COMPLETE_ARGS": line},
+        "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    }[shell]
+    code = (
+        "import sys; sys.argv = ['lm'];\n"
+        "from cli.main import main\n"
+        "try: main()\n"
+        "finally:\n"
+        "    heavy = {'torch', 'numpy', 'tokenizers', 'safetensors'} & set(sys.modules)\n"
+        "    if heavy: print('imported', heavy, file=sys.stderr)"
+    )
+    environment = {**os.environ, "_LM_COMPLETE": f"complete_{shell}", "LM_STEP": "1", "PYTHONPATH": str(ROOT), **asked}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=where, timeout=900
+    )
+    assert done.stderr == ""
+    return _values(shell, done.stdout)
+
+
+def _values(shell: str, output: str) -> list[str]:
+    if shell == "zsh":
+        if output.strip() == "_files":
+            return []
+        items = output.strip().removeprefix("_arguments '*: :((").removesuffix("))'").splitlines()
+        return [item.split('"')[1] for item in items]
+    return [line.split("\t")[0] for line in output.splitlines() if line]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("lm generate ", ["runs/letters", "runs/novel", "here"]),
+        ("lm generate ru", ["runs/letters", "runs/novel"]),
+        ("lm generate more/", ["more/other"]),
+        ("lm generate runs/novel/", ["runs/novel/checkpoints/step-100", "runs/novel/checkpoints/step-9"]),
+        ("lm generate rumours", []),
+        ("lm train rum", []),
+        ("lm train --preset nano", [name for name in PRESETS if name.startswith("nano")]),
+        ("lm perplexity runs/novel x --versus runs/l", ["runs/letters"]),
+    ],
+)
+def test_every_shell_offers(shell, line, offered, folder):
+    assert ask(shell, line, folder) == offered
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("lm train --resume ", ["runs/letters", "runs/novel", "here"]),
+        ("lm train --from he", ["here"]),
+        ("lm train --tokenizer runs/l", ["runs/letters"]),
+        ("lm tokenizer encode runs/l", ["runs/letters"]),
+        ("lm plot runs/novel runs/l", ["runs/letters"]),
+        ("lm plot runs/novel --what learning", ["learning_rate"]),
+        ("lm info gpt2-", [name for name in PRESETS if name.startswith("gpt2-")]),
+        ("lm corpus get tiny", [corpus.name for corpus in CORPORA if corpus.name.startswith("tiny")]),
+        ("lm train --config ", []),
+        ("lm tokenizer tr", ["train"]),
+        ("lm train --warmup", ["--warmup-steps"]),
+    ],
+)
+def test_each_thing_is_offered_where_it_belongs(line, offered, folder):
+    assert ask("bash", line, folder) == offered
+
+
+@pytest.mark.parametrize(
+    "described", [each for each in options(TrainingConfig) if each.choices], ids=lambda each: each.name
+)
+def test_values_of_a_choice(described, folder):
+    assert ask("bash", f"lm train {described.flag} ", folder) == list(described.choices)
+
+
+def test_curves_that_are_offered_are_those_that_a_run_has(tmp_path, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    text, folder = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text("one two three four\n" * 100)
+    assert run(["train", str(text), "-o", str(folder), "--steps", "1", *SMALL]) == 0
+    assert set(history.curves(folder)) <= set(ask("bash", "lm plot x --what ", tmp_path))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_that_is_installed_is_accepted_by_its_shell(shell, tmp_path):
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} here")
+    environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "cli.main", "--show-completion", shell]
+    script = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900).stdout
+    assert "_LM_COMPLETE=complete_" + shell in script
+    path = tmp_path / "script"
+    path.write_text(script)
+    done = subprocess.run([program, "-n", str(path)], capture_output=True, text=True, timeout=900)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bash_completes_with_the_installed_program(folder):
+    """The whole way: the script, the program, and what bash would put on the line."""
+    bash, program = shutil.which("bash"), Path(sys.executable).with_name("lm")
+    if bash is None or not program.exists():
+        pytest.skip("no bash here, or lm is not installed")
+    script = (
+        f'eval "$({program} --show-completion bash)"\n'
+        f'COMP_WORDS=(lm generate runs/n); COMP_CWORD=2; _lm_completion {program}; echo "${{COMPREPLY[*]}}"'
+    )
+    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(
+        [bash, "-c", script], capture_output=True, text=True, cwd=folder, env=environment, timeout=900
+    )
+    assert done.stdout.strip() == "runs/novel", done.stderr

@@ -1,0 +1,156 @@
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from cli.main import run
+from lm.checkpoint import TrainingState, save_checkpoint
+from lm.config.run import RunConfig
+from tests.cli.small_runs import make_run
+from tests.lm.decoding.copying import copier, lines
+
+SOURCES = lines(12, seed=5)
+
+
+@pytest.fixture(scope="module")
+def copying(tmp_path_factory):
+    """A run that copies."""
+    folder, model = tmp_path_factory.mktemp("copying"), copier()
+    save_checkpoint(
+        folder, config=RunConfig(model=model.model.config), tokenizer=model.tokenizer,
+        model=model.model.state_dict(), optimizer={}, state=TrainingState(), is_best=True,
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def translate(monkeypatch, capfd, copying):
+    """Run the command on some input; returns exit code, lines of stdout, and stderr."""
+
+    def call(*arguments, text="", folder=copying):
+        data = text if isinstance(text, bytes) else text.encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        code = run(["translate", str(folder), *map(str, arguments)])
+        out, err = capfd.readouterr()
+        return code, out.split("\n")[:-1], err
+
+    return call
+
+
+def test_line_n_out_is_the_translation_of_line_n_in(translate, tmp_path):
+    sources = [*SOURCES[:5], "", *SOURCES[5:], "  "]
+    text = "\n".join(sources)
+    for flags in ((), ("--greedy",), ("--beam", "2"), ("--batch-tokens", "1"), ("--read-ahead", "3")):
+        code, out, err = translate(*flags, text=text)
+        assert (code, err) == (0, "")
+        assert out == [source.strip() for source in sources]
+    (tmp_path / "a").write_text("\n".join(sources[:4]) + "\n")
+    (tmp_path / "b").write_text("\n".join(sources[4:]))
+    assert translate(tmp_path / "a", tmp_path / "b")[1] == [source.strip() for source in sources]
+    assert translate("-", tmp_path / "b", text="\n".join(sources[:4]))[1] == [source.strip() for source in sources]
+    code, out, _ = translate("-o", tmp_path / "out", text=text)
+    assert (code, out) == (0, [])
+    assert (tmp_path / "out").read_text().split("\n") == [*(source.strip() for source in sources), ""]
+    assert translate(text="") == (0, [], "")
+
+
+def test_json_has_everything_a_line(translate):
+    code, out, _ = translate("--json", "--n-best", "3", text="owl fox\n\nmill")
+    results = [json.loads(line) for line in out]
+    assert code == 0
+    assert [result["line"] for result in results] == [1, 2, 3]
+    assert [result["source"] for result in results] == ["owl fox", "", "mill"]
+    assert [len(result["translations"]) for result in results] == [3, 3, 3]
+    best = results[0]["translations"][0]
+    assert set(best) == {"text", "tokens", "logprobs", "score", "finish_reason"}
+    assert (best["text"], best["finish_reason"]) == ("owl fox", "end_of_text")
+    assert best["score"] == pytest.approx(sum(best["logprobs"]) / len(best["tokens"]))
+    assert results[1]["translations"][0] == {
+        "text": "", "tokens": [], "logprobs": [], "score": 0.0, "finish_reason": "blank",
+    }  # fmt: skip
+
+
+def test_n_best_has_n_lines_for_each(translate):
+    _, out, _ = translate("--n-best", "2", text="owl fox\n\nmill")
+    assert len(out) == 6
+    assert out[::2] == ["owl fox", "", "mill"]
+
+
+def test_prefixes_ensembles_and_samples(translate, copying, tmp_path):
+    assert translate("--prefix", "mill", text="owl\nfox")[1][0].startswith("mill")
+    (tmp_path / "prefixes").write_text("\nmill\n")
+    out = translate("--prefix-file", tmp_path / "prefixes", text="owl\nfox\nsaw")[1]
+    assert out[0] == "owl"
+    assert out[1].startswith("mill")
+    assert out[2] == "saw"
+    assert translate("--ensemble", copying, text="\n".join(SOURCES))[1] == SOURCES
+    drawn = [translate("--sample", "--temperature", "5", "--seed", "3", text="owl\nfox")[1] for _ in range(2)]
+    assert drawn[0] == drawn[1] != ["owl", "fox"]
+    assert translate("--coverage-penalty", "0.2", text="\n".join(SOURCES))[1] == SOURCES
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temperature", "0.5"], "a search draws nothing and has no use for --temperature; --sample does"),
+        (["--sample", "--beam", "3"], "--sample draws translations and has no use for --beam"),
+        (["--n-best", "9"], "9 best need a beam at least as wide (--beam, --n-best)"),
+        (["--to", "de"], "this model has one direction: there is no --to de"),
+        (["--prefix", "a", "--prefix-file", "b"], "give either --prefix or --prefix-file"),
+        (["--max-length-ratio", "0", "--max-length-extra", "0"], "this leaves no room for a translation"),
+    ],
+)
+def test_wrong_usage_is_one_line(translate, flags, message):
+    code, out, err = translate(*flags, text="owl")
+    assert (code, out) == (2, [])
+    assert err.startswith(f"lm: {message}")
+    assert err.count("\n") == 1
+
+
+def test_wrong_input_is_one_line(translate, tmp_path):
+    assert translate(text=b"owl\nfo\xff\n")[::2] == (1, "lm: stdin: line 2 is not valid UTF-8 (at its byte 2)\n")
+    assert translate(tmp_path / "none")[::2] == (1, f"lm: {tmp_path / 'none'}: no such file\n")
+    gpt = make_run(tmp_path / "gpt")
+    code, _, err = translate(text="owl", folder=gpt)
+    assert code == 2
+    assert "only one with an encoder translates" in err
+
+
+def test_what_learned_positions_cannot_hold_is_noted(translate, tmp_path):
+    folder = make_run(tmp_path / "run", n_encoder_layers=1, positions="learned")
+    code, out, err = translate("--greedy", text="owl\n" + "owl " * 1000 + "\nfox", folder=folder)
+    assert (code, len(out)) == (0, 3)
+    assert err.startswith("line 2: its last ")
+
+
+def test_a_terminal_is_answered_line_by_line(copying):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "translate", str(copying)], stdin=theirs, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(theirs)
+    watch = threading.Timer(120, process.kill)
+    watch.start()
+    assert process.stderr.readline() == "type a line to have it translated; Ctrl-D ends\n"
+    for line in ("owl fox", "mill"):
+        os.write(ours, line.encode() + b"\n")
+        assert process.stdout.readline() == line + "\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert process.stderr.read() == ""
+    watch.cancel()
+    os.close(ours)
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_help_needs_no_torch():
+    code = "import sys; from cli.main import run; run(['translate', '--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

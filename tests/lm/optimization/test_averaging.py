@@ -1,0 +1,44 @@
+"""The mean of checkpoints is the mean of their weights, and a run that can be used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm import checkpoint
+from lm.config.hardware import HardwareConfig
+from lm.errors import InputError, UsageError
+from lm.hardware import inference_hardware
+from lm.optimization.averaging import average, latest
+from lm.training.run import resume
+from lm.training.trainer import train
+
+
+def test_the_mean_of_the_latest(make_run, tmp_path):
+    run = make_run(checkpoint_every=3, keep=0)
+    list(train(run))
+    chosen = latest(run.folder, 3)
+    assert [path.name for path in chosen] == ["step-9", "step-10", "step-12"]
+    folder = average(chosen, tmp_path / "mean")
+    weights = [checkpoint.load_weights(path) for path in chosen]
+    loaded = checkpoint.load_model(tmp_path / "mean", inference_hardware(HardwareConfig()))
+    assert loaded.folder == folder
+    for name, value in loaded.model.state_dict().items():
+        expected = torch.stack([each[name] for each in weights]).double().mean(0).float()
+        torch.testing.assert_close(value, expected)
+    with pytest.raises(InputError, match="has no plan"):
+        resume(tmp_path / "mean")
+    with pytest.raises(InputError, match="holds a run already"):
+        average(chosen, run.folder)
+
+
+def test_what_cannot_be_averaged(make_run, tmp_path):
+    wide, narrow = make_run("wide", keep=1), make_run("narrow", model={"d_model": 16}, keep=1)
+    for run in (wide, narrow):
+        list(train(run))
+    with pytest.raises(UsageError, match="has 1 checkpoint"):
+        latest(wide.folder, 1)
+    chosen = [checkpoint.find_checkpoint(run.folder) for run in (wide, narrow)]
+    with pytest.raises(InputError, match="narrow.*another model than .*wide"):
+        average(chosen, tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()

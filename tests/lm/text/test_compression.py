@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import gzip
+import lzma
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from lm.errors import InputError
+from lm.text import documents
+from lm.text.documents import Source
+
+SEPARATOR = "<|endoftext|>"
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+DATA = "".join(random.Random(3).choices("abcdé한 \n", k=50_000)).encode()
+
+every_kind = pytest.mark.parametrize("kind", PACK)
+
+
+def source(folder: Path, data: bytes, name: str) -> Source:
+    path = folder / name
+    path.write_bytes(data)
+    return Source(name, path)
+
+
+def text(found: Source) -> bytes:
+    return "".join(fragment.text for fragment in documents.fragments(found, SEPARATOR)).encode()
+
+
+@every_kind
+class TestReading:
+    def test_a_compressed_file_is_the_same_corpus_as_the_plain_one(self, kind: str, tmp_path: Path) -> None:
+        plain = documents.survey(source(tmp_path, DATA, "a.txt"), SEPARATOR)
+        packed = documents.survey(source(tmp_path, PACK[kind](DATA), f"a.txt{kind}"), SEPARATOR)
+        assert text(packed.source) == DATA
+        assert (packed.sha256, packed.size, packed.bytes) == (plain.sha256, plain.size, plain.bytes)
+        assert packed.identity == plain.identity
+
+    @pytest.mark.parametrize("name", ["stdin", "a.txt", "a.gz", "a.xz"])
+    def test_the_first_bytes_decide_whatever_the_name(self, kind: str, name: str, tmp_path: Path) -> None:
+        assert text(source(tmp_path, PACK[kind](DATA), name)) == DATA
+
+    def test_parts_packed_one_by_one_read_as_a_whole(self, kind: str, tmp_path: Path) -> None:
+        parts = PACK[kind](DATA[:900]) + PACK[kind](b"") + PACK[kind](DATA[900:])
+        assert text(source(tmp_path, parts, f"a{kind}")) == DATA
+
+    def test_an_empty_file_has_no_text(self, kind: str, tmp_path: Path) -> None:
+        assert text(source(tmp_path, b"", f"a{kind}")) == text(source(tmp_path, PACK[kind](b""), f"b{kind}")) == b""
+
+    def test_json_lines_within(self, kind: str, tmp_path: Path) -> None:
+        packed = PACK[kind](b'{"text": "one"}\n{"text": "two"}\n')
+        found = documents.survey(source(tmp_path, packed, f"a.jsonl{kind}"), SEPARATOR)
+        assert (found.documents, found.bytes) == (2, 6)
+
+    def test_memory_stays_bounded(self, kind: str, tmp_path: Path) -> None:
+        found = source(tmp_path, PACK[kind](DATA * 100), f"a{kind}")
+        longest = max(len(fragment.text) for fragment in documents.fragments(found, SEPARATOR))
+        assert longest <= 2 * documents.BLOCK_BYTES
+
+
+@every_kind
+class TestDamage:
+    @pytest.mark.parametrize("left", [0.02, 0.5, 0.9999])
+    def test_a_file_that_was_cut_short_is_refused(self, kind: str, left: float, tmp_path: Path) -> None:
+        packed = PACK[kind](DATA)
+        with pytest.raises(InputError, match=rf"^a\.txt\{kind}: a damaged \{kind} file"):
+            text(source(tmp_path, packed[: int(len(packed) * left)], f"a.txt{kind}"))
+
+    def test_changed_bytes_are_refused(self, kind: str, tmp_path: Path) -> None:
+        packed = bytearray(PACK[kind](DATA))
+        packed[len(packed) // 2] ^= 255
+        with pytest.raises(InputError, match=rf"^a\.txt\{kind}: (a damaged|not valid UTF-8)"):
+            text(source(tmp_path, bytes(packed), f"a.txt{kind}"))
+
+    def test_plain_text_under_such_a_name_is_refused(self, kind: str, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=rf"a damaged \{kind} file"):
+            text(source(tmp_path, b"plain text, not packed at all", f"a{kind}"))
+
+    def test_offsets_are_those_of_the_decompressed_text(self, kind: str, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"byte offset 5000 of the decompressed text \(0xff\)"):
+            text(source(tmp_path, PACK[kind](b"a" * 5000 + b"\xff"), f"a{kind}"))
+
+    def test_a_packed_binary_file_is_refused(self, kind: str, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="binary file"):
+            text(source(tmp_path, PACK[kind](b"\x7fELF\x00"), f"a.tar{kind}"))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python reads Zstandard by itself")
+def test_without_the_package_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(InputError, match=r"^a\.zst: .*lm-toolkit\[zstd\]"):
+        text(source(tmp_path, PACK[".zst"](DATA), "a.zst"))

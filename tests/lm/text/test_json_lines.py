@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lm.errors import InputError
+from lm.text import documents, json_lines
+from lm.text.documents import Source
+
+SEPARATOR = "<|endoftext|>"
+
+
+def source(folder: Path, text: str, *, name: str = "a.jsonl", field: str = "text") -> Source:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return Source(name, path, field)
+
+
+def read(found: Source) -> list[str]:
+    texts: list[str] = []
+    for fragment in documents.fragments(found, SEPARATOR):
+        if fragment.starts_document:
+            texts.append("")
+        texts[-1] += fragment.text
+    return texts
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_each_line_is_a_document(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ascii_only: bool
+) -> None:
+    monkeypatch.setattr(documents, "BLOCK_BYTES", block)
+    draw = random.Random(block)
+    for end in ("\n", "\r\n", "\n\n"):
+        parts = ["x", "é한", "🙂", "\n", "\u2028", "\x85", '"', "\\", f"\n{SEPARATOR}\n"]
+        texts = ["".join(draw.choices(parts, k=draw.randrange(1, 9))) for _ in range(9)]
+        lines = (json.dumps({"id": 1, "text": text}, ensure_ascii=ascii_only) for text in texts)
+        assert read(source(tmp_path, end.join(lines))) == texts
+
+
+def test_the_field_is_chosen_and_empty_documents_are_dropped(tmp_path: Path) -> None:
+    lines = '\ufeff{"body": "one"}\n\n{"body": ""}\n  \n{"body": "two", "text": 3}\n'
+    assert read(source(tmp_path, lines, field="body", name="a.ndjson")) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b'{"body": "one"}\n{"body": "two"}\n', ["one", "two"]),
+        (gzip.compress(b'{"body": "one"}', mtime=0), ["one"]),
+        (json.dumps({"body": "long " * 100_000}).encode(), ["long " * 100_000]),
+        (b'{"text": "one"}\n', ['{"text": "one"}\n']),
+        (b'{"body": 1}\n', ['{"body": 1}\n']),
+        (b"plain text\n", ["plain text\n"]),
+        (b"", []),
+    ],
+)
+def test_stdin_is_json_lines_if_its_first_line_is(
+    data: bytes, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+    assert read(documents.resolve(["-"], field="body")[0]) == expected
+
+
+def test_long_documents_come_in_fragments(tmp_path: Path) -> None:
+    text = "long " * 200_000
+    found = source(tmp_path, json.dumps({"text": text}))
+    assert max(len(fragment.text) for fragment in documents.fragments(found, SEPARATOR)) <= documents.BLOCK_BYTES
+    assert read(found) == [text]
+
+
+def test_the_field_is_part_of_what_a_corpus_is(tmp_path: Path) -> None:
+    line = '{"a": "one", "b": "two"}'
+    surveys = [documents.survey(source(tmp_path, line, field=field), SEPARATOR) for field in "ab"]
+    plain = documents.survey(source(tmp_path, line, name="a.txt"), SEPARATOR)
+    assert len({found.identity for found in [*surveys, plain]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{'text': 'x'}", r"not JSON \(.* at column 2\)"),
+        ('{"text": "x"', "not JSON"),
+        ('["x"]', "not a JSON object but a list"),
+        ("1", "not a JSON object but a number"),
+        ('{"txt": "x", "id": 1}', r"no field 'text' \(did you mean 'txt'\?\); it has txt, id \(--field\)"),
+        ("{}", "no field 'text'; it has nothing"),
+        ('{"text": null}', "field 'text' is not text but null"),
+        ('{"text": ["x"]}', "field 'text' is not text but a list"),
+        (r'{"text": "x\ud83d"}', r"field 'text' has half a character \(\\ud83d\)"),
+        ("[" * 100_000, "JSON that cannot be read"),
+    ],
+)
+def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"^a\.jsonl: line 3: {message}"):
+        read(source(tmp_path, f'{{"text": "x"}}\n\n{line}\n{{"text": "y"}}\n'))
+
+
+def test_an_endless_line_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(json_lines, "LONGEST_LINE", 100)
+    with pytest.raises(InputError, match=r"a\.jsonl: line 2 is longer than 100 characters"):
+        read(source(tmp_path, '{"text": "x"}\n' + "[" * 200))

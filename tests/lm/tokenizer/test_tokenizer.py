@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import random
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from lm.config.tokenizer import TokenizerConfig
+from lm.errors import InputError, UsageError
+from lm.tokenizer import training
+from lm.tokenizer.spelling import byte_alphabet
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.full_disk import full_disk
+
+TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind to suffer\n" * 20
+LOSSLESS = [
+    "",
+    " ",
+    "plain",
+    "  leading and trailing  ",
+    "\n\n\ttabs\r\nand\rline\nends\r\n",
+    "한국어 문장, 한글 자모 ㄱㅏ각",
+    "🙂👩‍👩‍👧‍👦🇰🇷 e\u0301 (combining) \u200b\ufeff",
+    "<|endoftext|> is text here, and so is </s>",
+    "\U0010ffff \x01\x7f",
+]
+
+
+def train(text: str = TEXT, kind: str = "bpe", **settings: object) -> Tokenizer:
+    config_fields = {key: settings.pop(key) for key in ("vocab_size", "min_frequency") if key in settings}
+    config = TokenizerConfig(kind=kind, **config_fields)  # type: ignore[arg-type]
+    return training.train([text], config, corpus_bytes=len(text.encode()), **settings).tokenizer  # type: ignore[arg-type]
+
+
+def random_texts(count: int) -> list[str]:
+    draw = random.Random(7)
+    points = [point for point in range(1, 0x20000) if unicodedata.category(chr(point)) != "Cs"]
+    return ["".join(chr(draw.choice(points)) for _ in range(draw.randrange(40))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte"])
+def test_every_text_survives_encoding_and_decoding(kind: str) -> None:
+    tokenizer = train(kind=kind, vocab_size=300)
+    for text in LOSSLESS + random_texts(200):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_ids_are_those_of_the_library(elsewhere: Tokenizer, tmp_path: Path) -> None:
+    elsewhere.save(tmp_path / "tokenizer.json")
+    reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    texts = ["The cat sat.  On the\n\nmat 12345!", "고양이가 🙂", ""]
+    expected = [reference.encode(text, add_special_tokens=False).ids for text in texts]
+    assert [elsewhere.encode(text) for text in texts] == expected
+    assert [ids.tolist() for ids in elsewhere.encode_batch(texts)] == expected
+
+
+def test_saving_and_loading_keeps_the_hash(elsewhere: Tokenizer, tmp_path: Path) -> None:
+    elsewhere.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert again.sha256 == elsewhere.sha256
+    assert again.encode("the cat") == elsewhere.encode("the cat")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
+def test_training_twice_gives_the_same_bytes(kind: str) -> None:
+    text = "".join(random.Random(3).choices("abcdefgh ", k=20_000))
+    assert train(text, kind).sha256 == train(text, kind).sha256
+
+
+def test_bpe_has_the_asked_size_and_specials_first() -> None:
+    tokenizer = train(vocab_size=300, special_tokens=["<|user|>", "<|endoftext|>"])
+    assert tokenizer.vocab_size == 300
+    assert tokenizer.special_tokens == {"<|endoftext|>": 0, "<|user|>": 1}
+    assert tokenizer.start_of_text == tokenizer.end_of_text == 0
+
+
+def test_min_frequency_limits_merges() -> None:
+    assert (
+        train("abab cdcd cdcd cdcd", min_frequency=2).vocab_size
+        > train("abab cdcd cdcd cdcd", min_frequency=4).vocab_size
+    )
+
+
+def test_spelling_a_special_token_makes_text_unless_asked(gpt2: Tokenizer) -> None:
+    special = gpt2.special_tokens["<|endoftext|>"]
+    assert special not in gpt2.encode("a<|endoftext|>b")
+    assert special in gpt2.encode("a<|endoftext|>b", parse_special=True)
+    assert special not in gpt2.encode("a<|endoftext|>b")
+    assert gpt2.decode([special]) == ""
+    assert gpt2.decode([special], skip_special=False) == "<|endoftext|>"
+
+
+def test_truncation_and_padding_in_a_file_are_ignored(gpt2: Tokenizer, tmp_path: Path) -> None:
+    gpt2.save(tmp_path / "tokenizer.json")
+    published = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    published.enable_truncation(2)
+    published.enable_padding(length=50)
+    assert Tokenizer(published).encode("the cat sat on the mat") == gpt2.encode("the cat sat on the mat")
+
+
+@pytest.mark.parametrize(
+    ("specials", "start", "end"),
+    [
+        (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|endoftext|>", "<|endoftext|>"),
+        (["<unk>", "<s>", "</s>"], "<s>", "</s>"),
+        (["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"], "<|begin_of_text|>", "<|end_of_text|>"),
+        (["<bos>", "<eos>"], "<bos>", "<eos>"),
+        (["<|bos|>"], "<|bos|>", "<|bos|>"),
+        ([], None, None),
+    ],
+)
+def test_start_and_end_of_text(specials: list[str], start: str | None, end: str | None) -> None:
+    tokenizer = train(kind="char", special_tokens=specials)
+    assert tokenizer.start_of_text == tokenizer.special_tokens.get(start or "")
+    assert tokenizer.end_of_text == tokenizer.special_tokens.get(end or "")
+
+
+def test_vocab_size_covers_the_greatest_id_where_there_are_gaps() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 9}, unk_token="a"))
+    assert Tokenizer(backend).vocab_size == 10
+
+
+class TestCharacters:
+    def test_vocabulary_is_the_corpus_in_code_point_order(self) -> None:
+        tokenizer = train("banana\n한é ", kind="char")
+        assert [tokenizer.decode([index]) for index in range(tokenizer.vocab_size)] == sorted(set("banana\n한é "))
+        assert tokenizer.special_tokens == {}
+
+    def test_the_library_gives_the_same_ids_from_the_file(self, tmp_path: Path) -> None:
+        text = TEXT + "\r\n\t 한글 é🙂"
+        tokenizer = train(text, kind="char", special_tokens=["<|endoftext|>"])
+        tokenizer.save(tmp_path / "tokenizer.json")
+        reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        assert tokenizer.encode(text) == reference.encode(text).ids
+        assert reference.decode(reference.encode(text).ids) == text == tokenizer.decode(tokenizer.encode(text))
+        with pytest.raises(Exception, match="Missing"):
+            reference.encode("Ω")
+
+    def test_an_unseen_character_is_named(self) -> None:
+        with pytest.raises(InputError, match=r"'Ω' \(U\+03A9 GREEK CAPITAL LETTER OMEGA\).*--unknown"):
+            train("abc", kind="char").encode("abΩ")
+
+    def test_an_unseen_character_is_replaced_if_asked_and_in_the_library_too(self, tmp_path: Path) -> None:
+        tokenizer = train("abc", kind="char", unknown="?")
+        tokenizer.save(tmp_path / "tokenizer.json")
+        reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        assert tokenizer.decode(tokenizer.encode("aΩb")) == "a?b"
+        assert reference.encode("aΩb").ids == Tokenizer.load(tmp_path / "tokenizer.json").encode("aΩb")
+
+
+def test_byte_ids_are_byte_values_as_in_the_library(tmp_path: Path) -> None:
+    tokenizer = train(kind="byte")
+    assert tokenizer.vocab_size == 257
+    tokenizer.save(tmp_path / "tokenizer.json")
+    reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in [*LOSSLESS[:-2], *random_texts(20)]:
+        assert tokenizer.encode(text) == list(text.encode()) == reference.encode(text).ids
+
+
+def test_the_byte_alphabet_is_the_library_s() -> None:
+    assert set(byte_alphabet()) == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    encoded = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str("é\n ")
+    assert bytes(byte_alphabet()[character] for character in encoded[0][0]) == "é\n ".encode()
+
+
+class TestStreaming:
+    def ids(self, tokenizer: Tokenizer) -> list[list[int]]:
+        draw = np.random.default_rng(5)
+        lines = ["The cat's  mat\n", "한국어 고양이", "👩‍👩‍👧 e\u0301 🇰🇷", " leading", "trailing  ", ""]
+        valid = [tokenizer.encode(line) for line in lines]
+        noise = [draw.integers(0, tokenizer.vocab_size, size=60).tolist() for _ in range(40)]
+        return valid + noise
+
+    @pytest.mark.parametrize("skip_special", [True, False])
+    def test_pieces_joined_are_the_whole(self, elsewhere: Tokenizer, skip_special: bool) -> None:
+        for ids in self.ids(elsewhere):
+            stream = elsewhere.decode_stream(skip_special=skip_special)
+            text = "".join([stream.feed(index) for index in ids]) + stream.finish()
+            assert text == elsewhere.decode(ids, skip_special=skip_special)
+
+    def test_no_character_is_split_and_none_is_late(self) -> None:
+        tokenizer = train(kind="byte")
+        stream = tokenizer.decode_stream()
+        assert [stream.feed(byte) for byte in "é한".encode()] == ["", "é", "", "", "한"]
+        assert stream.finish() == ""
+
+    def test_invalid_and_incomplete_bytes_become_replacement_characters(self) -> None:
+        tokenizer = train(kind="byte")
+        for data in (b"\xff\xfea", b"\xed\x95", b"a\xf0\x9f\x99b", b"\xc0\x80", b"\xed\xa0\x80"):
+            stream = tokenizer.decode_stream()
+            assert "".join(map(stream.feed, data)) + stream.finish() == data.decode(errors="replace")
+            assert tokenizer.decode(list(data)) == data.decode(errors="replace")
+
+
+def test_token_bytes_joined_are_the_text(gpt2: Tokenizer, cl100k: Tokenizer) -> None:
+    for tokenizer in (gpt2, cl100k, train(kind="byte")):
+        for text in LOSSLESS:
+            assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
+
+
+def test_token_bytes_elsewhere_have_their_space(elsewhere: Tokenizer) -> None:
+    ids = elsewhere.encode("the cat")
+    assert b"".join(map(elsewhere.token_bytes, ids)).decode().strip() == "the cat"
+
+
+@pytest.mark.parametrize("index", [-1, 257])
+def test_decoding_an_id_beyond_the_vocabulary_is_refused(index: int) -> None:
+    with pytest.raises(InputError, match="ids go from 0 to 256"):
+        train(kind="byte").decode([1, index])
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not json", '{"version": "1.0"}', "[1, 2]"])
+def test_a_file_that_is_no_tokenizer_is_refused_by_name(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer\.json"):
+        Tokenizer.load(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.json: no such tokenizer file"):
+        Tokenizer.load(tmp_path / "nowhere.json")
+
+
+class TestSampling:
+    def test_a_sample_stays_under_its_limit_and_covers_the_corpus(self) -> None:
+        texts = [f"{number:03d}" + "x" * 97 for number in range(1000)]
+        sample = training.Sample(texts, corpus_bytes=100_000, limit=10_000)
+        taken = [int(text[:3]) for text in sample]
+        assert sample.used == 10_000
+        assert max(np.diff([-1, *taken, 1000])) <= 20
+
+    def test_training_says_what_it_used(self) -> None:
+        texts = [TEXT] * 10
+        total = sum(map(len, texts))
+        trained = training.train(texts, TokenizerConfig(vocab_size=300), corpus_bytes=total, sample_bytes=total // 2)
+        assert (trained.sample_bytes, trained.corpus_bytes) == (total // 2, total)
+
+    def test_everything_is_used_where_it_fits(self) -> None:
+        trained = training.train([TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT))
+        assert trained.sample_bytes == trained.corpus_bytes == len(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "bpe", "unknown": "?"}, "--unknown"),
+        ({"kind": "char", "unknown": "??"}, "--unknown"),
+        ({"kind": "char", "special_tokens": [""]}, "--special"),
+        ({"kind": "bpe", "vocab_size": 257, "special_tokens": ["<a>"]}, "--vocab-size"),
+    ],
+)
+def test_settings_that_make_no_sense_name_their_flag(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(TEXT, **settings)  # type: ignore[arg-type]
+
+
+def test_no_text_is_an_error() -> None:
+    with pytest.raises(InputError, match="no text"):
+        train("")
+
+
+def test_a_tokenizer_that_cannot_be_saved_leaves_the_old_file(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("old")
+    made = training.train([TEXT], TokenizerConfig(kind="byte"), corpus_bytes=len(TEXT)).tokenizer
+    with full_disk(after=100), pytest.raises(OSError, match=r"File too large: '.*tokenizer\.json'"):
+        made.save(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
