@@ -32,7 +32,7 @@ def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/translate --last 5 -o runs/averaged
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
-    from cli.training.display import note
+    from cli.console.messages import note
     from lm.checkpoint import find_checkpoint
     from lm.optimization import averaging
 

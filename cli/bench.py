@@ -130,7 +130,8 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
     """Says on stderr what is measured: a bar on a terminal, a line each elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from cli.training.display import note, progress_console
+    from cli.console.messages import note
+    from cli.console.progress import progress_console
 
     console = progress_console()
     columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -193,7 +194,8 @@ def _figures(measurement: Measurement) -> dict[str, Any]:
 
 
 def _print(machine: dict[str, Any], limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
-    from cli.training.display import quantity, table, threads
+    from cli.console.numbers import quantity, threads
+    from cli.console.tables import table
 
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
     print(", ".join([machine["device_name"] or machine["device"], threads(machine["threads"]), *packages]))
@@ -223,7 +225,8 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
 
 def _notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, wanted: bool, comparing: bool) -> None:
     """How the table is to be read, on stderr."""
-    from cli.training.display import note, size, threads
+    from cli.console.messages import note
+    from cli.console.numbers import size, threads
 
     note("MFU is against the product of the same arithmetic above, measured in this process.")
     if comparing:

@@ -13,7 +13,7 @@ import typer
 
 from cli.console.escapes import for_stream, json_line
 from cli.flags import completion
-from cli.tokenizer import AsJson
+from cli.flags.arguments import AsJson
 
 if TYPE_CHECKING:
     from lm.text.public.catalogue import PublicCorpus
@@ -33,7 +33,7 @@ _CHECKS = {
 @app.command("list")
 def list_corpora(*, as_json: AsJson = False) -> None:
     """List the corpora that ship with lm, and public ones that lm corpus get fetches."""
-    from cli.training.display import table
+    from cli.console.tables import table
     from lm.text.public.catalogue import CORPORA
 
     if as_json:
@@ -44,7 +44,7 @@ def list_corpora(*, as_json: AsJson = False) -> None:
 
 
 def _size(corpus: PublicCorpus) -> str:
-    from cli.training.display import size
+    from cli.console.numbers import size
 
     return "–" if corpus.shipped else ("" if corpus.is_size_exact else "~ ") + size(corpus.size)
 
@@ -88,7 +88,8 @@ def get(
       lm corpus get tinyshakespeare
       lm corpus get tinystories -o /data/stories
     """
-    from cli.training.display import note, size
+    from cli.console.messages import note
+    from cli.console.numbers import size
     from lm.text.public import catalogue
 
     corpus = catalogue.find(name)
@@ -143,7 +144,7 @@ def _progress() -> Iterator[Callable[[str], Callable[[int, int | None], None] | 
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from cli.training.display import progress_console
+    from cli.console.progress import progress_console
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(compact=True), console=progress_console(), transient=True) as bars:

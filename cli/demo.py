@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,15 @@ import typer
 
 from lm.errors import UsageError
 
+Command = Callable[[Sequence[str]], int]
+"""Runs a command line, less the name of `lm`; returns its exit code."""
+
 _FOR_STORIES, _FOR_SENTENCES = "80s", "110s"
 _SHOWN_PAIR = 0
 
 
 def demo(
+    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the run it makes.")] = Path(
         "runs/demo"
     ),
@@ -42,8 +47,8 @@ def demo(
     german = out.with_name(out.name + "-german")
     for folder in (out, german):
         refuse_existing(folder)
-    _write_stories(out, steps)
-    _translate_sentences(german, steps)
+    _write_stories(context.obj, out, steps)
+    _translate_sentences(context.obj, german, steps)
     _say(
         "Your turn: any text file will do, or any two whose lines belong together. (After make demo, lm is "
         ".venv/bin/lm.)"
@@ -59,7 +64,7 @@ def demo(
         print(f"  $ {command}")
 
 
-def _write_stories(out: Path, steps: int | None) -> None:
+def _write_stories(lm: Command, out: Path, steps: int | None) -> None:
     import corpora
 
     stories, held_out = corpora.path("stories/train.txt"), corpora.path("stories/heldout.txt")
@@ -69,24 +74,24 @@ def _write_stories(out: Path, steps: int | None) -> None:
         "as large a one as this machine can teach in the time it is given; a tenth of the stories is held out to see "
         "how well it does."
     )
-    _run("train", str(stories), "-o", str(out), *_length(steps, _FOR_STORIES))
+    _run(lm, "train", str(stories), "-o", str(out), *_length(steps, _FOR_STORIES))
     _say(
         "How well does it predict other stories, about things and people it has never seen together? A perplexity of "
         "2 means: as unsure as if each token were the toss of a coin. (Windows overlap here, so every token sees "
         "more of its story than in the evaluations above, and the figure is lower.)"
     )
-    _run("perplexity", str(out), str(held_out))
+    _run(lm, "perplexity", str(out), str(held_out))
     _say(
         "Now it writes: little more than a minute of training gives the manner, not yet the sense. The seed makes the "
         "sample repeatable; a higher temperature makes it bolder."
     )
-    _run("generate", str(out), "One morning", "--max-tokens", "160", "--temperature", "0.7", "--seed", "1")
-    _run("generate", str(out), "The little", "--max-tokens", "100", "--greedy")
+    _run(lm, "generate", str(out), "One morning", "--max-tokens", "160", "--temperature", "0.7", "--seed", "1")
+    _run(lm, "generate", str(out), "The little", "--max-tokens", "100", "--greedy")
     _say("What was trained, and what did it cost?")
-    _run("info", str(out))
+    _run(lm, "info", str(out))
 
 
-def _translate_sentences(out: Path, steps: int | None) -> None:
+def _translate_sentences(lm: Command, out: Path, steps: int | None) -> None:
     import corpora
 
     train, held_out = (
@@ -98,12 +103,14 @@ def _translate_sentences(out: Path, steps: int | None) -> None:
         "read. 20,000 pairs of sentences ship with it, and others that join words which never stand together there."
     )
     size = [] if steps is None else ["--preset", "translation-tiny"]
-    _run("train", "--source", train[0], "--target", train[1], "-o", str(out), *size, *_length(steps, _FOR_SENTENCES))
+    _run(
+        lm, "train", "--source", train[0], "--target", train[1], "-o", str(out), *size, *_length(steps, _FOR_SENTENCES)
+    )
     _say("How many of the 1,000 held-out sentences come out right, letter by letter?")
-    _run("evaluate", str(out), "--source", held_out[0], "--target", held_out[1])
+    _run(lm, "evaluate", str(out), "--source", held_out[0], "--target", held_out[1])
     _say("And where does each German word look in the English sentence?")
     sentence, translation = (Path(path).read_text(encoding="utf-8").splitlines()[_SHOWN_PAIR] for path in held_out)
-    _run("attention", str(out), sentence, "--target", translation)
+    _run(lm, "attention", str(out), sentence, "--target", translation)
 
 
 def _length(steps: int | None, budget: str) -> list[str]:
@@ -117,10 +124,8 @@ def _say(text: str) -> None:
     print("\n" + textwrap.fill(text, min(100, shutil.get_terminal_size((100, 24)).columns)) + "\n", flush=True)
 
 
-def _run(*arguments: str) -> None:
+def _run(lm: Command, *arguments: str) -> None:
     """Show a command and run it as the terminal would; stop the demo if it fails."""
-    from cli.main import run
-
     print(f"$ lm {shlex.join(arguments)}", flush=True)
-    if code := run(arguments):
+    if code := lm(arguments):
         raise typer.Exit(code)

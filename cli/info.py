@@ -45,7 +45,8 @@ def info(
 
 
 def _list_presets(as_json: bool) -> None:
-    from cli.training.display import count, table
+    from cli.console.numbers import count
+    from cli.console.tables import table
     from lm.model.cost import parameters_by_part
 
     rows = {name: (sum(parameters_by_part(resolve(name).model).values()), row.summary) for name, row in PRESETS.items()}
@@ -90,7 +91,7 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def _print(described: dict[str, Any]) -> None:
-    from cli.training.display import table
+    from cli.console.tables import table
 
     parameters = described["parameters"]
     shares = [
@@ -103,7 +104,7 @@ def _print(described: dict[str, Any]) -> None:
 
 
 def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
-    from cli.training.display import quantity, size
+    from cli.console.numbers import quantity, size
 
     model, weights = described["config"]["model"], described["weights_bytes"]
     encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
@@ -138,7 +139,7 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
 
 
 def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:
-    from cli.training.display import count, duration, perplexity, quantity
+    from cli.console.numbers import count, duration, perplexity, quantity
 
     if "progress" not in described:
         return []

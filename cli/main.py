@@ -62,7 +62,7 @@ def _print_version(wanted: bool) -> None:
 
         import torch
 
-        from cli.training.display import threads
+        from cli.console.numbers import threads
         from lm.config.hardware import HardwareConfig
         from lm.hardware import inference_hardware
 
@@ -96,7 +96,8 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     """
     clock.begin(with_process=alone)
     try:
-        return app(train.newest_by_default(arguments) or ["--help"], prog_name="lm", standalone_mode=False) or 0
+        given = train.newest_by_default(arguments) or ["--help"]
+        return app(given, prog_name="lm", standalone_mode=False, obj=run) or 0  # run: for a command of commands
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:

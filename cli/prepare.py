@@ -1,18 +1,18 @@
-"""`lm prepare`: turn a corpus into token shards, and the progress bar of doing so."""
+"""`lm prepare`: turn a corpus into token shards."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.console.escapes import json_line
+from cli.console.progress import encode_progress
+from cli.flags.arguments import AsJson, Specials, Texts, Unknown
+from cli.flags.loading import load_tokenizer
 from cli.flags.options import Given, takes
-from cli.tokenizer import AsJson, Specials, Texts, Unknown, load_tokenizer
 from lm.config.data import DataConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
@@ -98,9 +98,9 @@ def tokenizer_for(
     """The tokenizer at a path; without one, the one that the config describes, trained on the sources."""
     if path is not None:
         return load_tokenizer(path)
-    from cli.training.display import note, size
+    from cli.console.messages import note
+    from cli.console.numbers import size
     from lm.data import corpus
-    from lm.tokenizer import cache
     from lm.tokenizer import training as tokenizer_training
 
     surveyed = corpus.survey(sources, config.data)
@@ -108,23 +108,7 @@ def tokenizer_for(
     if config.tokenizer.kind == "bpe" and surveyed.source_bytes > limit:
         note(f"tokenizer trained on a sample: {size(limit)} of {size(surveyed.source_bytes)}")
     ends = (END_OF_TEXT,) if config.data.supervised else ()
-    return cache.train_tokenizer(surveyed, config.tokenizer, special_tokens=special or ends, unknown=unknown)
-
-
-@contextmanager
-def encode_progress() -> Iterator[Callable[[int, int | None], None] | None]:
-    """A progress bar for tokenizing, fed with (bytes done, bytes in all if known); None where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    from cli.training.display import progress_console
-
-    columns = (TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
-        task = bar.add_task("tokenizing", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    return corpus.train_tokenizer(surveyed, config.tokenizer, special_tokens=special or ends, unknown=unknown)
 
 
 def _report(prepared: Prepared) -> dict[str, Any]:
@@ -147,7 +131,8 @@ def _show(report: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from cli.training.display import note, size
+    from cli.console.messages import note
+    from cli.console.numbers import size
 
     table = Table("split", box=None, pad_edge=False)
     for column in ("documents", "tokens", "text", "bytes per token"):
@@ -162,7 +147,7 @@ def _show(report: Mapping[str, Any]) -> None:
 
 def note_repetition(manifest: Manifest) -> None:
     """Say what of a corpus is there more than once, as far as that matters."""
-    from cli.training.display import fact
+    from cli.console.messages import fact
 
     found = manifest.repetition
     if found is None:

@@ -40,7 +40,9 @@ def runs(
       lm runs
       lm runs experiments/ --json
     """
-    from cli.training.display import count, duration, note, perplexity, table
+    from cli.console.messages import note
+    from cli.console.numbers import count, duration, perplexity
+    from cli.console.tables import table
     from lm.training.history import runs as find_runs
 
     found, damaged = find_runs(folder)
@@ -109,7 +111,7 @@ def plot(
 
 def _chosen(runs: Sequence[Path], what: str) -> dict[str, Curve]:
     """The curves to draw by run, without the runs that have none; the first error if that leaves nothing."""
-    from cli.training.display import note
+    from cli.console.messages import note
 
     chosen, problems = {}, []
     for folder in runs:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cli.console.colours import BANDS, BLACK
 from cli.console.escapes import label
-from cli.training.display import size
+from cli.console.numbers import size
 from lm.tokenizer.inspection import Fit, visible
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.console.escapes import for_stream, json_line
-from cli.flags import completion
+from cli.flags.arguments import AsJson, Specials, Texts, TokenizerPath, Unknown
+from cli.flags.loading import load_tokenizer
 from cli.flags.options import Given, takes
 from lm.config.data import DataConfig
 from lm.config.options import check_text
@@ -27,42 +28,6 @@ if TYPE_CHECKING:
     from lm.tokenizer.training import Trained
 
 app = typer.Typer(help="Train a tokenizer, encode text, decode ids, and look into one.", rich_markup_mode=None)
-
-Texts = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="CORPUS…",
-        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), or - for stdin.",
-        show_default=False,
-    ),
-]
-TokenizerPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TOKENIZER",
-        help="A tokenizer.json, or a run, checkpoint or folder that has one.",
-        autocompletion=completion.runs,
-    ),
-]
-Specials = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--special",
-        metavar="TOKEN",
-        help="A special token to add; bpe and byte have <|endoftext|> anyway. Can be repeated.",
-        rich_help_panel="Tokenizer",
-    ),
-]
-Unknown = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CHARACTER",
-        help="With --kind char: what stands for characters the corpus does not have; without it they are an error.",
-        rich_help_panel="Tokenizer",
-        show_default=False,
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _MEASURED_BYTES = 1_000_000
 _LONGEST = 12
@@ -89,7 +54,7 @@ def train(
     check_place(out)
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
-    from cli.training.display import note
+    from cli.console.messages import note
     from lm.data import corpus as corpora
     from lm.text import documents
     from lm.tokenizer import training
@@ -131,7 +96,7 @@ def _report(trained: Trained, surveyed: Corpus, config: TokenizerConfig, out: Pa
 
 
 def _described(report: Mapping[str, Any]) -> str:
-    from cli.training.display import size
+    from cli.console.numbers import size
 
     sample, corpus = report["sample_bytes"], report["corpus_bytes"]
     compression = f", {report['bytes_per_token']:.2f} bytes per token" if report["bytes_per_token"] else ""
@@ -238,7 +203,7 @@ def inspect(
 
 
 def _fit(tokenizer: Tokenizer, sources: Sequence[Source], separator: str) -> Fit:
-    from cli.prepare import encode_progress
+    from cli.console.progress import encode_progress
     from lm.text import documents
     from lm.tokenizer import inspection
 
@@ -263,20 +228,3 @@ def _stdin() -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"stdin: not valid UTF-8 at byte offset {error.start} (0x{data[error.start]:02x})") from None
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a file, of a folder that has a tokenizer.json, or of a run's last checkpoint."""
-    from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
-
-    if not path.is_dir():
-        return Tokenizer.load(path)
-    last = path / "last"
-    folders = [path]
-    if last.is_file():
-        name = last.read_text(encoding="utf-8", errors="replace").strip()
-        folders += [path / "checkpoints" / name] if re.fullmatch(r"step-[0-9]+", name) else []
-    found = next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
-    if found is None:
-        raise InputError(f"{path}: no {FILE_NAME} in this folder, and it is no run with checkpoints")
-    return Tokenizer.load(found)

@@ -145,3 +145,10 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def cache_root() -> Path:
+    """Where what can be made again is kept: `$LM_CACHE`, else `lm` in `$XDG_CACHE_HOME` or in `~/.cache`."""
+    if chosen := os.environ.get("LM_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"

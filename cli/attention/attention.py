@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +16,7 @@ from lm.config.options import check_text
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from cli.attention.files import Looked
-    from lm.decoding.translation_input import TranslationModel
-    from lm.evaluation.attention_maps import Special
-    from lm.tokenizer.tokenizer import Tokenizer
+    from cli.attention.maps import Looked
 
 _Text = Annotated[
     str | None,
@@ -82,94 +78,33 @@ def attention(
     config = AttentionConfig(**given["attention"])
     if out is not None and as_json:
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
-    from cli.attention import files as report
+    from cli.attention import figures, files, maps
 
     if out is not None:
-        report.check(out)
+        files.check(out)
     if target is not None:
         check_text(target, name="target", flag="--target")
     read = text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")
-    looked = _look(run, read, target, config, to=to, hardware=HardwareConfig(**given["hardware"]))
+    looked = maps.look(run, read, target, config, to=to, hardware=HardwareConfig(**given["hardware"]))
     if out is not None:
-        from cli.training.display import note
+        from cli.console.messages import note
 
-        for path in report.write(out, [looked], config):
+        for path in files.write(out, [looked], config):
             note(f"wrote {path}")
     elif as_json:
         from cli.console.escapes import json_line
 
-        print(json_line(report.as_json(looked, config)))
+        print(json_line(figures.as_json(looked, config)))
     else:
         _draw(looked, config)
-
-
-def _look(
-    run: Path, text: str, target: str | None, config: AttentionConfig, *, to: str | None, hardware: HardwareConfig
-) -> Looked:
-    from cli.attention.files import Looked
-    from lm.checkpoint import load_model
-    from lm.decoding.translation_input import TranslationModel
-    from lm.evaluation import attention_maps as maps
-    from lm.hardware import inference_hardware
-    from lm.model.transformer import DecoderOnly
-
-    loaded = load_model(run, inference_hardware(hardware))
-    if target is not None:
-        model = TranslationModel.of(loaded)
-        return looked_at(model, text, model.tokenizer.encode(target), config, to=to)
-    if isinstance(loaded.model, DecoderOnly):
-        if to is not None:
-            raise UsageError(f"{run}: this run continues texts; there is no --to {to}")
-        start = loaded.tokenizer.start_of_text
-        before = [] if start is None else [maps.Special(start, maps.START)]
-        axis = maps.axis_of_text(loaded.tokenizer, text, before=before, unit=config.unit)
-        return Looked(maps.self_attention(loaded.model, axis), (text,))
-    reader = loaded.source_tokenizer or loaded.tokenizer
-    after = [] if reader.end_of_text is None else [maps.Special(reader.end_of_text, maps.END)]
-    axis = maps.axis_of_text(reader, text, before=_tags(reader, to), after=after, unit=config.unit)
-    return Looked(maps.encoder_attention(loaded.model, axis), (text,))
-
-
-def looked_at(
-    model: TranslationModel, source: str, tokens: Sequence[int], config: AttentionConfig, *, to: str | None
-) -> Looked:
-    """How a translation looks at its source.
-
-    Args:
-        model: of an encoder-decoder.
-        source: the line that was translated.
-        tokens: ids of its translation, with or without the end token.
-        config: what is to be shown.
-        to: the language, of models that translate into several.
-
-    Raises:
-        UsageError: there is no such language, or a text is longer than learned positions reach.
-    """
-    from cli.attention.files import Looked
-    from lm.evaluation.attention_maps import translation_map
-
-    found = translation_map(
-        model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
-        tags=_tags(model.source_tokenizer, to), unit=config.unit,
-    )  # fmt: skip
-    return Looked(found, (source, model.tokenizer.decode(tokens)))
-
-
-def _tags(tokenizer: Tokenizer, to: str | None) -> list[Special]:
-    """The special token before a source, of models that translate into several languages."""
-    from lm.evaluation.attention_maps import Special
-    from lm.evaluation.forced import direction
-
-    name = direction(tokenizer, to)
-    return [] if name is None else [Special(tokenizer.special_tokens[name], name)]
 
 
 def _draw(looked: Looked, config: AttentionConfig) -> None:
     from shutil import get_terminal_size
 
-    from cli.attention.files import lines
+    from cli.attention.figures import lines
     from cli.console.heat_map import colours_of_terminal
 
     for line in lines(looked, config, width=get_terminal_size().columns, colours=colours_of_terminal()):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cli.attention.figures import as_json, lines
+from cli.attention.maps import Looked, looked_at
 from cli.console.escapes import json_line
-from cli.console.heat_map import NO_COLOURS, HeatMap, draw, label
+from cli.console.heat_map import NO_COLOURS
 from lm.config.evaluation import AttentionConfig
 from lm.errors import UsageError
 from lm.files import check_place, replaced
@@ -16,22 +17,8 @@ from lm.files import check_place, replaced
 if TYPE_CHECKING:
     from lm.decoding.translation import Translated
     from lm.decoding.translation_input import TranslationModel
-    from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
 
 SUFFIXES = (".html", ".png", ".svg", ".txt", ".json", ".jsonl", ".pharaoh")
-
-
-@dataclass(frozen=True)
-class Looked:
-    """A map, and what it is of.
-
-    Attributes:
-        map: the weights.
-        texts: what was read, and for a translation what was written: shown above the map.
-    """
-
-    map: AttentionMap
-    texts: tuple[str, ...]
 
 
 class Maps:
@@ -55,8 +42,7 @@ class Maps:
 
     def write(self, model: TranslationModel, *, to: str | None) -> None:
         """Read each line and its translation again, and write the maps, in order; blank ones too."""
-        from cli.attention.attention import looked_at
-        from cli.training.display import note
+        from cli.console.messages import note
 
         prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
         looked = (
@@ -130,66 +116,3 @@ def _pharaoh(looked: Iterable[Looked], config: AttentionConfig) -> Iterator[str]
         if one.map.kind != "cross":
             raise UsageError("only a translation has alignments (.pharaoh)")
         yield one.map.pharaoh(layer=config.layer, head=config.head) + "\n"
-
-
-def lines(one: Looked, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
-    """A map as text: what it is of, the heat map, and for a translation its alignments."""
-    drawn = heat_map(one.map, config)
-    names = ("source", "target") if one.map.kind == "cross" else ("text",)
-    for name, text in zip(names, one.texts, strict=True):
-        yield f"{name}  {label(text).replace('␣', ' ')}".rstrip()
-    yield from draw(drawn, width=width, colours=colours)
-    if one.map.kind == "cross":
-        yield ""
-        yield f"alignments (source-target words, from 0): {one.map.pharaoh(layer=config.layer, head=config.head)}"
-
-
-def heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
-    """The chosen layer and head, or the mean over those that are not chosen."""
-    return HeatMap(described(of, config), of.queries.labels, of.keys.labels, shares(of, config))
-
-
-def shares(of: AttentionMap, config: AttentionConfig) -> list[list[float | None]]:
-    """The chosen weights as rows; None for what lies in the future."""
-    weights = of.mean(layer=config.layer, head=config.head).tolist()
-    return [
-        [None if of.is_causal and column > row else share for column, share in enumerate(line)]
-        for row, line in enumerate(weights)
-    ]
-
-
-def described(of: AttentionMap, config: AttentionConfig) -> str:
-    """What the numbers are."""
-    layers, heads = of.weights.shape[:2]
-    layer = f"layer {config.layer}" if config.layer else f"mean of {layers} layers" if layers > 1 else "one layer"
-    head = f"head {config.head}" if config.head else f"mean of {heads} heads" if heads > 1 else "one head"
-    whose = "cross-attention of the target (rows) to the source" if of.kind == "cross" else "self-attention"
-    return f"{whose}, {layer}, {head}; % of each row"
-
-
-def as_json(one: Looked, config: AttentionConfig) -> dict[str, Any]:
-    """Everything as plain values: all layers and heads, the chosen mean, and alignments."""
-    chosen = one.map.mean(layer=config.layer, head=config.head)
-    report: dict[str, Any] = {
-        "kind": one.map.kind,
-        "texts": list(one.texts),
-        "unit": config.unit,
-        "layer": config.layer,
-        "head": config.head,
-        "queries": _axis(one.map.queries),
-        "keys": _axis(one.map.keys),
-        "mean": _rounded(chosen),
-        "weights": _rounded(one.map.weights),
-    }
-    if one.map.kind == "cross":
-        report["alignments"] = one.map.pharaoh(layer=config.layer, head=config.head)
-    return report
-
-
-def _axis(axis: Axis) -> dict[str, Sequence[Any]]:
-    return {"labels": axis.labels, "words": axis.words}
-
-
-def _rounded(weights: Weights) -> Any:  # noqa: ANN401 (lists as deep as the array)
-    """Six digits after the point, as float32 has no more."""
-    return weights.astype(float).round(6).tolist()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cli.attention.files import Looked, described, shares
+from cli.attention.figures import described, shares
+from cli.attention.maps import Looked
 from cli.console.heat_map import colour, is_light, label
 from lm.config.evaluation import AttentionConfig
 

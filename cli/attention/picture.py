@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.cells import cell_len
 
-from cli.attention.files import Looked, described
+from cli.attention.figures import described
+from cli.attention.maps import Looked
 from cli.console.heat_map import label
-from cli.training.display import note
+from cli.console.messages import note
 from lm.config.evaluation import AttentionConfig
 from lm.errors import InputError
 from lm.files import replaced_bytes

@@ -7,10 +7,14 @@ theme's, and faint where it matters less.
 
 from __future__ import annotations
 
+import os
+import sys
+
 BLUE, ORANGE, MAGENTA, GREEN, VIOLET, OCHRE = 32, 166, 162, 28, 98, 136
 LINES = (BLUE, ORANGE, MAGENTA, GREEN, VIOLET, OCHRE)
 """Of curves and bars, neither light nor dark; neighbours can be told apart by the colour-blind too."""
 
+RESET = "\x1b[0m"
 BLACK, WHITE = 16, 231
 BANDS = (117, 222)
 """Light blue and light orange: backgrounds of black text."""
@@ -22,3 +26,10 @@ BARS = {
     "progress.spinner": f"color({GREEN})",
 }  # fmt: skip
 """Rich's styles of progress bars; its own are cyan, green and red of the theme, and a bar of dark grey."""
+
+
+def in_colour() -> bool:
+    """Whether stdout takes colours: NO_COLOR and FORCE_COLOR say so, else a terminal does."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")

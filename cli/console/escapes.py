@@ -8,6 +8,7 @@ import sys
 from typing import IO
 
 TAB = "    "
+LINE_END = "↵"
 
 _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINE_ENDS = re.compile(r"\r\n|[\x85\u2028\u2029]")

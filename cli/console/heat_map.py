@@ -9,8 +9,8 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
 
-from cli.console.escapes import visible
-from cli.perplexity.surprisal import LINE_END, RESET, in_colour
+from cli.console.colours import RESET, in_colour
+from cli.console.escapes import LINE_END, visible
 
 Colour = tuple[int, int, int]
 

@@ -1,10 +1,51 @@
-"""A text as an argument, or from a pipe."""
+"""Arguments and flags that several commands have, and a text as an argument or from a pipe."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from cli.flags import completion
 from lm.config.options import check_text
+
+Texts = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CORPUS…",
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), or - for stdin.",
+        show_default=False,
+    ),
+]
+TokenizerPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TOKENIZER",
+        help="A tokenizer.json, or a run, checkpoint or folder that has one.",
+        autocompletion=completion.runs,
+    ),
+]
+Specials = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--special",
+        metavar="TOKEN",
+        help="A special token to add; bpe and byte have <|endoftext|> anyway. Can be repeated.",
+        rich_help_panel="Tokenizer",
+    ),
+]
+Unknown = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CHARACTER",
+        help="With --kind char: what stands for characters the corpus does not have; without it they are an error.",
+        rich_help_panel="Tokenizer",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NAME = "the text of the command line"
 

@@ -1,7 +1,8 @@
-"""Loading a run for the commands that need a decoder-only model."""
+"""Loading what a command was given: the decoder of a run, or a tokenizer."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,12 @@ import typer
 
 from cli.flags import completion
 from lm.config.hardware import HardwareConfig
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
     from lm.model.transformer import DecoderOnly
+    from lm.tokenizer.tokenizer import Tokenizer
 
 RunPath = Annotated[
     Path,
@@ -40,3 +42,20 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, command: str) -> tuple[
     if not isinstance(loaded.model, DecoderOnly):
         raise UsageError(f"{run}: this run is an encoder-decoder; lm {command} needs a decoder-only model")
     return loaded.model, loaded
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a file, of a folder that has a tokenizer.json, or of a run's last checkpoint."""
+    from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+
+    if not path.is_dir():
+        return Tokenizer.load(path)
+    last = path / "last"
+    folders = [path]
+    if last.is_file():
+        name = last.read_text(encoding="utf-8", errors="replace").strip()
+        folders += [path / "checkpoints" / name] if re.fullmatch(r"step-[0-9]+", name) else []
+    found = next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
+    if found is None:
+        raise InputError(f"{path}: no {FILE_NAME} in this folder, and it is no run with checkpoints")
+    return Tokenizer.load(found)

@@ -56,7 +56,7 @@ def converse(
         use_cache: keep keys and values within a turn.
         stats: speed and seed on stderr after each turn.
     """
-    from cli.training.display import note
+    from cli.console.messages import note
 
     session = _Session(model, tokenizer, config, use_cache=use_cache, stats=stats)
     if sys.stdin.isatty():
@@ -131,7 +131,7 @@ class _Session:
         if not line.startswith("/") or line.startswith("//"):
             self.take_text(line[1:] if line.startswith("//") else line)
             return
-        from cli.training.display import note
+        from cli.console.messages import note
 
         command, _, rest = line[1:].partition(" ")
         if command == "set":
@@ -236,8 +236,8 @@ def _tell(text: str) -> None:
     """Write notes; a terminal gets them broken between words."""
     from rich.console import Console
 
+    from cli.console.messages import note
     from cli.console.wrapping import hanging
-    from cli.training.display import note
 
     width = Console(stderr=True).width
     note("\n".join(hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)

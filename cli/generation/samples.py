@@ -177,7 +177,8 @@ class Watch:
 
     def report(self, tokens: int, sampler: Sampler) -> None:
         """Speed and seed, on stderr."""
-        from cli.training.display import duration, note
+        from cli.console.messages import note
+        from cli.console.numbers import duration
 
         seconds = time.perf_counter() - self.first
         speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cli.perplexity.report import Output
+from cli.perplexity.scorer import Scorer
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.perplexity.perplexity import Output, Scorer
     from lm.evaluation.completions import CompletionsScored
     from lm.text.documents import Source
 
@@ -82,7 +83,7 @@ def _progress() -> Iterator[Callable[[CompletionsScored], None]]:
     """How many examples of a file are scored, on stderr, if that is a terminal."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from cli.training.display import progress_console
+    from cli.console.progress import progress_console
 
     console = progress_console()
     columns = (SpinnerColumn(), TextColumn("scoring: {task.completed:,} examples"))

@@ -41,7 +41,8 @@ def measure(
         as_json: print JSON instead of a table.
     """
     from cli.console.escapes import json_line
-    from cli.training.display import note, paragraph, table
+    from cli.console.messages import note, paragraph
+    from cli.console.tables import table
     from lm.checkpoint import load_model
     from lm.config.data import ParallelConfig
     from lm.data.pairs import corpus
@@ -142,7 +143,7 @@ def _progress() -> Iterator[Callable[[PairsScored], None]]:
     """How many pairs are scored, on stderr, if that is a terminal."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from cli.training.display import progress_console
+    from cli.console.progress import progress_console
 
     console = progress_console()
     columns = (SpinnerColumn(), TextColumn("scoring: {task.completed:,} pairs"))

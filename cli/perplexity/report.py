@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.console.escapes import for_stream, json_line
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
+from lm.files import check_place
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
@@ -26,6 +27,35 @@ COMPLETION_TOKEN = "completion token"
 """The unit where completions of examples are scored; of text it is a token."""
 
 _LONGEST = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What is asked for; refused where it does not go together."""
+
+    as_json: bool
+    as_csv: bool
+    per_token: bool
+    show: bool
+    html: Path | None
+    versus: Path | None
+
+    @property
+    def asked(self) -> list[str]:
+        """The flags that were given."""
+        flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
+                 "--html": self.html is not None, "--versus": self.versus is not None}  # fmt: skip
+        return [flag for flag, given in flags.items() if given]
+
+    def __post_init__(self) -> None:
+        asked = self.asked
+        together = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"})
+        if len(asked) > 1 and set(asked) not in together:
+            raise UsageError(f"{asked[0]} and {asked[1]} exclude each other; give one of them")
+        if self.html is not None and self.html.is_dir():
+            raise UsageError(f"{self.html} is a folder; name the file to write, for instance {self.html / 'text.html'}")
+        if self.html is not None:
+            check_place(self.html)
 
 
 def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> dict[str, Any]:
@@ -80,7 +110,7 @@ def _described_examples(how: dict[str, Any], total: Tally) -> str:
 
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """The figures on stdout, as a table unless another form is asked for."""
-    from cli.training.display import note
+    from cli.console.messages import note
     from lm.evaluation.perplexity import Macro, Tally
 
     total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
@@ -122,7 +152,8 @@ def _figures(tally: Tally) -> dict[str, Any]:
 
 def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
     """A row a file; where there are several the total (micro-average) and the means over files (macro-average)."""
-    from cli.training.display import paragraph, table
+    from cli.console.messages import paragraph
+    from cli.console.tables import table
 
     rows = [_row(score.name, score.tally) for score in scores]
     if len(scores) > 1:

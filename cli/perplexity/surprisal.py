@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +9,11 @@ from itertools import pairwise
 from math import isnan, log
 from typing import TYPE_CHECKING
 
-from cli.console.colours import BLACK, WHITE
-from cli.console.escapes import visible
+from cli.console.colours import BLACK, RESET, WHITE
+from cli.console.escapes import LINE_END, visible
 
 if TYPE_CHECKING:
     from lm.evaluation.surprisal import Span
-
-RESET = "\x1b[0m"
-LINE_END = "↵"
 
 
 @dataclass(frozen=True)
@@ -69,13 +64,6 @@ def ranges() -> list[str]:
     """What each level stands for, in bits."""
     limits = [f"{step.least:g}" for step in LEVELS]
     return [f"<{limits[1]}", *(f"{a}–{b}" for a, b in pairwise(limits[1:])), f"≥{limits[-1]}"]
-
-
-def in_colour() -> bool:
-    """Whether stdout takes colours: NO_COLOR and FORCE_COLOR say so, else a terminal does."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def coloured(spans: Iterable[Span], names: Sequence[str], *, width: int | None = None) -> Iterator[str]:

@@ -7,9 +7,9 @@ from html import escape
 from math import isnan
 from typing import TYPE_CHECKING
 
-from cli.console.escapes import visible
+from cli.console.escapes import LINE_END, visible
 from cli.perplexity.report import number
-from cli.perplexity.surprisal import LEVELS, LINE_END, bits, level, ranges
+from cli.perplexity.surprisal import LEVELS, bits, level, ranges
 
 if TYPE_CHECKING:
     from lm.evaluation.perplexity import FileScore, Tally

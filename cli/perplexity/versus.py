@@ -50,7 +50,8 @@ def print_table(
     runs: tuple[Path, Path],
 ) -> None:
     """A row a file and the total, how they were scored, and a sentence that says what it comes to."""
-    from cli.training.display import paragraph, table
+    from cli.console.messages import paragraph
+    from cli.console.tables import table
 
     rows = [_row(source.name, difference) for source, difference in zip(sources, differences, strict=True)]
     table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)

@@ -43,7 +43,8 @@ def sized(
         budget: as the user put it.
         config: what is said about corpus, tokenizer and hardware.
     """
-    from cli.training.display import count, duration, fact, quantity, size
+    from cli.console.messages import fact
+    from cli.console.numbers import count, duration, quantity, size
     from cli.training.text import is_prepared
     from lm.benchmark.training import rate
     from lm.config.presets import named_by_depth, resolve
@@ -71,7 +72,7 @@ def sized(
 
 def _left(budget: str) -> float:
     """Seconds of a budget from now; UsageError if there are none."""
-    from cli.training.display import duration
+    from cli.console.numbers import duration
 
     left = seconds(budget) - clock.elapsed()
     if left <= 0:
@@ -82,7 +83,7 @@ def _left(budget: str) -> float:
 
 def _refuse_to_prepare_all_the_time(text: int, budget: str) -> None:
     """UsageError if all of a budget would go into preparing the text: said before it has."""
-    from cli.training.display import duration, size
+    from cli.console.numbers import duration, size
 
     preparing = text * _PREPARING
     if clock.elapsed() + preparing >= seconds(budget):
@@ -137,7 +138,8 @@ def paced(
 
 def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[str, Any], float]:
     """How often there is time to evaluate and save, how many sentences to translate each time; and what each takes."""
-    from cli.training.display import duration, fact
+    from cli.console.messages import fact
+    from cli.console.numbers import duration
     from lm.optimization.optimizers import training_bytes
     from lm.training.budget import aside
 
@@ -164,7 +166,7 @@ def _to_measure(budget: str) -> float:
 
 def warn_of_few_steps(steps: float, enough_for: str) -> None:
     """Say so if a time is enough for so few steps, or was, that little can be learned in them."""
-    from cli.training.display import fact
+    from cli.console.messages import fact
 
     if steps < _FEWEST_STEPS:
         number = max(1, round(steps))
@@ -177,10 +179,10 @@ def _held_back_pairs(
     config: RunConfig, settings: Settings, tokenizer: Tokenizer, *, epochs: float, steps: float
 ) -> RunConfig:
     """With what suits pairs that are seen as often, and steps that are as many, as there is time for."""
-    from cli.training.display import fact
+    from cli.console.messages import fact
     from lm.training.sizing import holding_back_pairs
 
-    found = holding_back_pairs(epochs, steps=steps, may_drop_merges=tokenizer.merges is not None)
+    found = holding_back_pairs(epochs, steps=steps, may_drop_merges=tokenizer.merge_rules is not None)
     config = _where_nothing_is_said(config, settings, found)
     dropped = f"dropout {config.model.dropout}, BPE dropout {config.parallel.bpe_dropout}"
     fact("", f"{epochs:.1f} epochs in {steps:,.0f} steps, so {dropped}")
@@ -189,7 +191,8 @@ def _held_back_pairs(
 
 def _warn_of_few(targets: float, *, seconds: float) -> None:
     """Say so if the tokens of targets that there are so many seconds of training for are too few to learn from."""
-    from cli.training.display import count, duration, fact
+    from cli.console.messages import fact
+    from cli.console.numbers import count, duration
 
     if targets < _TARGETS_TO_LEARN_FROM:
         enough = clock.elapsed() + seconds * _TARGETS_TO_LEARN_FROM / targets
@@ -201,7 +204,7 @@ def _held_back(
     config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Path, *, steps: float
 ) -> tuple[RunConfig, int]:
     """With what suits a text that is seen as often as there is time for, and how often a batch goes through then."""
-    from cli.training.display import fact
+    from cli.console.messages import fact
     from lm.data.shards import open_split
     from lm.data.training_data import batch_rows
     from lm.evaluation.ngrams import bits_per_byte

@@ -92,8 +92,8 @@ def prepare(
         config: of the run.
         tokenizer: a tokenizer.json for both sides, or a run whose tokenizers serve; without it, they are trained.
     """
-    from cli.prepare import encode_progress
-    from cli.training.display import note
+    from cli.console.messages import note
+    from cli.console.progress import encode_progress
     from lm.data.pairs import corpus as parallel
     from lm.data.pairs import prepare
 
@@ -116,7 +116,7 @@ def prepare(
 
 
 def _loaded(path: Path) -> tuple[Tokenizer, Tokenizer | None]:
-    from cli.tokenizer import load_tokenizer
+    from cli.flags.loading import load_tokenizer
     from lm.checkpoint import find_checkpoint, load_tokenizers
 
     if path.is_file():
@@ -126,7 +126,7 @@ def _loaded(path: Path) -> tuple[Tokenizer, Tokenizer | None]:
 
 def _say(prepared: PreparedPairs, tokenizers: tuple[Tokenizer, Tokenizer | None]) -> None:
     """How many pairs there are, and how many were left out, and why."""
-    from cli.training.display import fact
+    from cli.console.messages import fact
 
     train, held_out = (prepared.manifest.splits[name] for name in ("train", "validation"))
     target, source = tokenizers

@@ -15,7 +15,8 @@ _BATCHES_LOOKED_AT = 20
 
 def describe(run: Run) -> None:
     """Say what will be trained, on what, for how long; and warn where model and data are far from fitting."""
-    from cli.training.display import count, fact, note, quantity, threads
+    from cli.console.messages import fact, note
+    from cli.console.numbers import count, quantity, threads
     from lm.model.block import count_parameters
 
     parameters, flops = count_parameters(run.model), _planned_flops(run)
@@ -37,7 +38,7 @@ def describe(run: Run) -> None:
 
 def _shape(run: Run, parameters: int) -> tuple[str, str]:
     """What a batch is, and how much an epoch."""
-    from cli.training.display import count
+    from cli.console.numbers import count
     from lm.data.examples.batches import ExampleData
     from lm.data.pairs.batches import PairData
 
@@ -65,7 +66,7 @@ def compiling_warnings(run: Run, flops: float) -> list[str]:
     """Whether the model will be compiled for a run that is over about as soon."""
     if not run.config.training.compile:
         return []
-    from cli.training.display import duration
+    from cli.console.numbers import duration
     from lm.hardware import matrix_rate
     from lm.training.compiling import COMPILATION_SECONDS
 

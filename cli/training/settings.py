@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cli.flags.options import Given
-from cli.training.pairs import ParallelFiles
 from lm.config.data import ParallelConfig
 from lm.config.options import options
 from lm.config.presets import overlaid, read_toml, resolve
@@ -59,11 +58,12 @@ def settle(
     given: Given,
     *,
     default: str,
-    corpus: Sequence[str] | ParallelFiles,
+    sized: Callable[[str, RunConfig], tuple[str, dict[str, dict[str, Any]]]],
 ) -> Settings:
     """What the preset, the model to start from, the file, the environment and the flags say, the last one winning.
 
-    Where nothing says what to start from, a budget does, for the text or the pairs at hand.
+    Where nothing says what to start from, a budget does: `sized` gives the preset that suits it, and what of that is
+    different.
     """
     named, values = read_toml(file) if file else (None, {})
     ambient, typed = given.ambient, given.typed
@@ -76,9 +76,7 @@ def settle(
     budget = said["training"].get("budget")
     if budget is None or preset or named or weights:
         return Settings(resolve(preset or named or default, said), said, is_sized=False)
-    from cli.training.budget import sized
-
     checked = resolve(default, said)
-    chosen_preset, chosen = sized(corpus, budget, checked)
+    chosen_preset, chosen = sized(budget, checked)
     everything = {name: overlaid(chosen.get(name, {}), said[name]) for name in SECTIONS}
     return Settings(resolve(chosen_preset, everything), said, is_sized=True)

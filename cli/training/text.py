@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:
     """The tokenizer and the folder of shards: those of `lm prepare`, or made now."""
-    from cli.prepare import encode_progress, note_repetition, tokenizer_for
-    from cli.training.display import count, fact, note, size
+    from cli.console.messages import fact, note
+    from cli.console.numbers import count, size
+    from cli.console.progress import encode_progress
+    from cli.prepare import note_repetition, tokenizer_for
     from lm.data import shards
     from lm.data.windows.prepare import prepare_cached
     from lm.text import documents

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from cli.flags.options import Given, takes
 from cli.training import clock, flags
 from cli.training import pairs as parallel_corpus
 from cli.training import text as text_corpus
+from cli.training.budget import sized
 from cli.training.pairs import ParallelFiles
 from cli.training.settings import Settings, refuse_other_kind, settle
 from cli.training.signals import StopSignals
@@ -100,7 +102,7 @@ def train(
         refuse_other_kind(given, pairs=bool(files))
         preset = _named(preset, depth, given, pairs=bool(files))
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
-        settings = settle(preset, config, weights, given, default=default, corpus=files or corpus or [])
+        settings = settle(preset, config, weights, given, default=default, sized=partial(sized, files or corpus or []))
         if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):
             flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
             raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
@@ -203,7 +205,7 @@ def _free_folder(corpus: str, preset: str) -> Path:
 
 
 def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) -> Run:
-    from cli.training.display import note
+    from cli.console.messages import note
     from lm.checkpoint import find_checkpoint, load_config
     from lm.training.compiling import check_compiler
     from lm.training.history import newest_unfinished
@@ -240,8 +242,10 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
 
 def _train(run: Run, *, tensorboard: bool | None) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
+    from cli.console.messages import fact, note
+    from cli.console.numbers import duration, perplexity, size
     from cli.training.budget import warn_of_few_steps
-    from cli.training.display import TrainingDisplay, duration, fact, note, perplexity, size
+    from cli.training.display import TrainingDisplay
     from cli.training.tensorboard import is_recorded, recorder
     from lm.hardware import matrix_rate, peak_memory
     from lm.training.trainer import train

@@ -171,7 +171,7 @@ class _Translators:
         """The translations of some lines, with a bar on stderr if that is a terminal."""
         from rich.progress import track
 
-        from cli.training.display import progress_console
+        from cli.console.progress import progress_console
         from lm.checkpoint import load_model
         from lm.decoding.translation import Translator
         from lm.decoding.translation_input import TranslationModel
@@ -201,7 +201,7 @@ class _Translators:
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:
-    from cli.training.display import note
+    from cli.console.messages import note
     from lm.files import replaced
 
     with replaced(path) as file:
@@ -213,6 +213,6 @@ def _warn_of_tokens(lines: Sequence[str], config: ScoringConfig) -> None:
     """A note where text looks tokenized, but is about to be tokenized again."""
     tokenized = sum(line.endswith(" .") for line in lines)
     if config.tokenize != "none" and tokenized > _LOOKS_TOKENIZED * len(lines):
-        from cli.training.display import note
+        from cli.console.messages import note
 
         note("the translations look tokenized (they end in ' .'): scores of plain text compare, or use --tokenize none")

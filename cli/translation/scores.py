@@ -14,7 +14,8 @@ _CLEAR = 0.05
 
 def print_scores(scores: Sequence[Score], *, name: str, lines: int, exact: int) -> None:
     """A row a metric, and what each figure depends on; `exact` of the lines are the same as a reference."""
-    from cli.training.display import paragraph, table
+    from cli.console.messages import paragraph
+    from cli.console.tables import table
 
     table(
         ("metric", "score", "95% interval"),
@@ -26,7 +27,8 @@ def print_scores(scores: Sequence[Score], *, name: str, lines: int, exact: int) 
 
 def print_comparisons(comparisons: Sequence[Comparison], names: tuple[str, str], *, lines: int) -> None:
     """A row a metric, what each figure depends on, and a sentence that says what it comes to."""
-    from cli.training.display import paragraph, table
+    from cli.console.messages import paragraph
+    from cli.console.tables import table
 
     rows = [
         [one.first.metric, _number(one.first.value), _interval(one.first), _number(one.second.value),

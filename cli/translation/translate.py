@@ -186,7 +186,7 @@ def _translator(given: Given, runs: Sequence[Path], *, to: str | None, sample: b
     models = [TranslationModel.of(load_model(run, hardware)) for run in runs]
     sampler = _sampler(dataclasses.replace(drawing, greedy=not sample), models[0].tokenizer)
     if typed:
-        from cli.training.display import note
+        from cli.console.messages import note
 
         note("type a line to have it translated; Ctrl-D ends")
     return Translator(models, config, sampler=sampler, to=to)
@@ -221,7 +221,7 @@ def _prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
 
 def _write(stream: IO[str], number: int, result: Translated, n: int, *, as_json: bool) -> None:
     if result.left_out:
-        from cli.training.display import note
+        from cli.console.messages import note
 
         note(f"line {number}: its last {result.left_out} tokens were not read: the model's positions end")
     if as_json:
@@ -238,7 +238,9 @@ def _watched(results: Iterable[Translated], *, shown: bool) -> Iterator[Translat
     """The same results, while their number and speed are on stderr: as a bar there, or as a line now and then."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from cli.training.display import duration, note, progress_console
+    from cli.console.messages import note
+    from cli.console.numbers import duration
+    from cli.console.progress import progress_console
 
     console = progress_console()
     drawn = shown and console.is_terminal and not sys.stdout.isatty()

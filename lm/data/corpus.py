@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.data.shards import SplitName
 from lm.errors import InputError, UsageError
 from lm.text import documents
 from lm.text.documents import Fragment, Source, Survey
+from lm.tokenizer.cache import tokenizer_of
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -159,3 +161,22 @@ def training_texts(corpus: Corpus) -> Iterator[str]:
     for found in corpus.sources:
         for piece in pieces(documents.fragments(found.source, corpus.separator), tokenizer=None):
             yield piece.text
+
+
+def train_tokenizer(
+    corpus: Corpus, config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None
+) -> Tokenizer:
+    """Train a tokenizer on the sources of a corpus, or find the one trained on the same before.
+
+    Raises:
+        InputError: there is no text.
+        UsageError: the settings contradict each other.
+    """
+    return tokenizer_of(
+        lambda: training_texts(corpus),
+        config,
+        identity=[corpus.separator, *(found.identity for found in corpus.sources)],
+        corpus_bytes=corpus.source_bytes,
+        special_tokens=special_tokens,
+        unknown=unknown,
+    )

@@ -1,48 +1,20 @@
-"""What is kept between runs because it can be made again: tokens, and tokenizers trained on the way to them."""
+"""Tokenizers that were trained before, kept between runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import tokenizers
 
 from lm.config.run import FORMAT_VERSION
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.corpus import Corpus, training_texts
 from lm.errors import InputError
+from lm.files import cache_root
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
-
-
-def cache_root() -> Path:
-    """Where things are kept: `$LM_CACHE`, else `lm` in `$XDG_CACHE_HOME` or in `~/.cache`."""
-    if chosen := os.environ.get("LM_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
-
-
-def train_tokenizer(
-    corpus: Corpus, config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None
-) -> Tokenizer:
-    """Train a tokenizer on the sources of a corpus, or find the one trained on the same before.
-
-    Raises:
-        InputError: there is no text.
-        UsageError: the settings contradict each other.
-    """
-    return tokenizer_of(
-        lambda: training_texts(corpus),
-        config,
-        identity=[corpus.separator, *(found.identity for found in corpus.sources)],
-        corpus_bytes=corpus.source_bytes,
-        special_tokens=special_tokens,
-        unknown=unknown,
-    )
 
 
 def tokenizer_of(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
 
 from lm import files
-from lm.data.pairs.bpe_dropout import Merges
 from lm.errors import InputError
 from lm.tokenizer.character_table import CharacterTable
 from lm.tokenizer.spelling import is_byte_level, spelled_byte, spelled_bytes
@@ -48,6 +47,20 @@ _STARTS = (
     "[BOS]",
     "[CLS]",
 )
+
+
+class MergeRules(NamedTuple):
+    """What a BPE tokenizer makes its tokens by.
+
+    Attributes:
+        vocabulary: the ids of the tokens.
+        rules: the two tokens that each rule merges, the first rule first.
+        whole: ids of tokens that are never taken apart.
+    """
+
+    vocabulary: Mapping[str, int]
+    rules: Sequence[Sequence[str]]
+    whole: Sequence[int]
 
 
 class Tokenizer:
@@ -179,7 +192,7 @@ class Tokenizer:
         ]
 
     @cached_property
-    def merges(self) -> Merges | None:
+    def merge_rules(self) -> MergeRules | None:
         """The merge rules, if the tokenizer has any that make whole tokens of its words' characters."""
         model = self._description["model"]
         marks = [model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")]
@@ -187,7 +200,7 @@ class Tokenizer:
             return None
         rules = [rule.split(" ") if isinstance(rule, str) else rule for rule in model["merges"]]
         bytes_spelled = (index for token, index in model["vocab"].items() if spelled_byte(token) is not None)
-        return Merges(model["vocab"], rules, whole=[*self._backend.get_added_tokens_decoder(), *bytes_spelled])
+        return MergeRules(model["vocab"], rules, [*self._backend.get_added_tokens_decoder(), *bytes_spelled])
 
     def character_ends(self, text: str) -> list[int]:
         """Where each token of `encode(text)` ends, in characters of the text, as far as the tokenizer can tell.

@@ -33,7 +33,6 @@ from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly
 from lm.text import documents
-from lm.tokenizer import cache
 from lm.training.run import Run, start
 from lm.training.trainer import train
 
@@ -61,7 +60,7 @@ def pretrained(folder: Path, steps: int) -> Run:
     """The preset tiny after some steps on the stories, without labels."""
     config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}})
     sources = documents.resolve([str(CORPUS / "train.txt")])
-    tokenizer = cache.train_tokenizer(corpora.survey(sources, config.data), config.tokenizer)
+    tokenizer = corpora.train_tokenizer(corpora.survey(sources, config.data), config.tokenizer)
     tokens = prepare.prepare(sources, tokenizer, config.data, folder / "tokens").folder
     run = start(folder / "pretrained", config, tokenizer, tokens)
     for _ in train(run):

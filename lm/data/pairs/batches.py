@@ -259,9 +259,9 @@ def _directions(stored: StoredPairs, *, bidirectional: bool) -> list[_Direction]
 
 
 def _merges(tokenizer: Tokenizer) -> Merges:
-    if tokenizer.merges is None:
+    if (found := Merges.of(tokenizer)) is None:
         raise UsageError(f"BPE dropout needs a BPE tokenizer, and this one is {tokenizer.kind} (--bpe-dropout)")
-    return tokenizer.merges
+    return found
 
 
 def _tokens(sentences: Sentences, numbers: Integers) -> Ragged:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lm.data.permutation import Indices, mix
 from lm.data.ragged import Ragged
+from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
 
@@ -42,6 +43,12 @@ class Merges:
         self._keys, self._ranks = np.append(keys[order], -1), np.append(order, _NONE)
         self._results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
         self._letters = Ragged.of(_letters(vocabulary, set(whole)))
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Merges | None:
+        """The rules of a tokenizer; None if it has none that make whole tokens of its words' characters."""
+        found = tokenizer.merge_rules
+        return None if found is None else cls(found.vocabulary, found.rules, whole=found.whole)
 
     def letters(self, words: Ragged) -> Ragged:
         """The letters of words, given as tokens."""

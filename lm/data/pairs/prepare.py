@@ -19,7 +19,8 @@ from lm.data.pairs.store import SIDES, SOURCE_TOKENIZER, PairManifest, PairSplit
 from lm.data.pairs.writer import Progress, write_splits
 from lm.data.shards import SourceRecord
 from lm.errors import InputError, UsageError
-from lm.tokenizer.cache import cache_root, tokenizer_of
+from lm.files import cache_root
+from lm.tokenizer.cache import tokenizer_of
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 

@@ -29,8 +29,8 @@ from lm.data.shards import Manifest, Repetition, ShardWriter, SourceRecord, Spli
 from lm.data.windows import repetition
 from lm.data.windows.repetition import Documents
 from lm.errors import InputError
+from lm.files import cache_root
 from lm.text.documents import Source, Survey
-from lm.tokenizer.cache import cache_root
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
 

@@ -277,7 +277,7 @@ def test_on_a_terminal_the_text_is_coloured_and_no_character_is_split(succeed, r
 
 
 def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
-    from cli.perplexity.surprisal import in_colour
+    from cli.console.colours import in_colour
 
     monkeypatch.setattr("sys.stdout", type("Terminal", (), {"isatty": lambda self: True})())
     monkeypatch.setenv("TERM", "xterm")

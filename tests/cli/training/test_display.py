@@ -9,17 +9,10 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from cli.training.display import (
-    TrainingDisplay,
-    count,
-    duration,
-    fact,
-    paragraph,
-    perplexity,
-    quantity,
-    size,
-    table,
-)
+from cli.console.messages import fact, paragraph
+from cli.console.numbers import count, duration, perplexity, quantity, size
+from cli.console.tables import table
+from cli.training.display import TrainingDisplay
 from lm.training.events import Evaluation, Sample, Step
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

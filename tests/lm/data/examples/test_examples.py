@@ -29,7 +29,7 @@ from lm.hardware import Hardware
 from lm.model.transformer import build_model
 from lm.text import documents
 from lm.text.documents import Source
-from lm.tokenizer import cache, training
+from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
 
@@ -227,7 +227,7 @@ class TestPreparation:
     def test_a_tokenizer_learns_from_prompts_and_completions(self, tmp_path: Path) -> None:
         surveyed = corpus.survey([source(tmp_path, lines([("ab", "cd"), ("", "e")]))], WHOLE)
         assert list(corpus.training_texts(surveyed)) == ["abcd", "e"]
-        made = cache.train_tokenizer(surveyed, TokenizerConfig(kind="char"), special_tokens=["<|endoftext|>"])
+        made = corpus.train_tokenizer(surveyed, TokenizerConfig(kind="char"), special_tokens=["<|endoftext|>"])
         assert made.decode(made.encode("abcde")) == "abcde"
 
     def test_a_tokenizer_must_have_an_end(self, tmp_path: Path) -> None:

@@ -61,8 +61,14 @@ def words_of(tokenizer: Tokenizer, text: str) -> Ragged:
     return Ragged(ids.astype(np.int64), ends)
 
 
+def merges_of(tokenizer: Tokenizer) -> Merges:
+    found = Merges.of(tokenizer)
+    assert found
+    return found
+
+
 def test_without_dropout_it_is_the_tokenizer(elsewhere: Tokenizer) -> None:
-    merges = elsewhere.merges
+    merges = Merges.of(elsewhere)
     if merges is None:
         assert elsewhere.kind != "bpe"
         return
@@ -73,37 +79,35 @@ def test_without_dropout_it_is_the_tokenizer(elsewhere: Tokenizer) -> None:
 
 
 def test_with_full_dropout_there_are_only_bytes(gpt2: Tokenizer) -> None:
-    assert gpt2.merges
-    words = words_of(gpt2, TEXT)
-    segmented = segment(gpt2.merges.letters(words), gpt2.merges, dropout=1, keys=keys(len(words)))
+    merges, words = merges_of(gpt2), words_of(gpt2, TEXT)
+    segmented = segment(merges.letters(words), merges, dropout=1, keys=keys(len(words)))
     assert [gpt2.token_bytes(token) for token in segmented.values.tolist()] == [bytes([byte]) for byte in TEXT.encode()]
 
 
 @pytest.mark.parametrize("dropout", [0.05, 0.3, 0.9])
 def test_text_stays_the_same(elsewhere: Tokenizer, dropout: float) -> None:
-    if elsewhere.merges is None:
+    merges, words = Merges.of(elsewhere), words_of(elsewhere, TEXT)
+    if merges is None:
         return
-    words = words_of(elsewhere, TEXT)
-    segmented = segment(elsewhere.merges.letters(words), elsewhere.merges, dropout=dropout, keys=keys(len(words)))
+    segmented = segment(merges.letters(words), merges, dropout=dropout, keys=keys(len(words)))
     assert len(segmented.values) > len(words.values) or dropout < 0.5
     assert elsewhere.decode(segmented.values) == elsewhere.decode(words.values)
 
 
 def test_a_word_depends_on_nothing_but_its_key(gpt2: Tokenizer) -> None:
-    assert gpt2.merges
-    letters = gpt2.merges.letters(words_of(gpt2, TEXT))
-    together = segment(letters, gpt2.merges, dropout=0.3, keys=keys(len(letters)))
+    merges = merges_of(gpt2)
+    letters = merges.letters(words_of(gpt2, TEXT))
+    together = segment(letters, merges, dropout=0.3, keys=keys(len(letters)))
     order = np.random.default_rng(0).permutation(len(letters))
-    shuffled = segment(letters.take(order), gpt2.merges, dropout=0.3, keys=keys(len(letters))[order])
+    shuffled = segment(letters.take(order), merges, dropout=0.3, keys=keys(len(letters))[order])
     assert shuffled.values.tolist() == together.take(order).values.tolist()
-    alone = segment(letters.take(np.array([5])), gpt2.merges, dropout=0.3, keys=np.array([5], dtype=np.uint64))
+    alone = segment(letters.take(np.array([5])), merges, dropout=0.3, keys=np.array([5], dtype=np.uint64))
     assert alone.values.tolist() == together.row(5).tolist()
 
 
 def test_added_tokens_stay_whole() -> None:
     trained = training.train([TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT.encode()))
-    merges, end = trained.tokenizer.merges, trained.tokenizer.end_of_text
-    assert merges
+    merges, end = merges_of(trained.tokenizer), trained.tokenizer.end_of_text
     assert end is not None
     assert merges.letters(Ragged.of([[end]])).values.tolist() == [end]
 
@@ -115,4 +119,4 @@ def test_no_words_give_none() -> None:
 def test_tokenizers_without_rules_have_no_merges() -> None:
     for kind in ("char", "byte"):
         made = training.train(["ab"], TokenizerConfig(kind=kind), corpus_bytes=2)  # type: ignore[arg-type]
-        assert made.tokenizer.merges is None
+        assert Merges.of(made.tokenizer) is None

@@ -15,9 +15,10 @@ from lm.data import corpus, encoding
 from lm.data.shards import SplitName, open_split
 from lm.data.windows.prepare import Prepared, prepare, prepare_cached
 from lm.errors import InputError, UsageError
+from lm.files import cache_root
 from lm.text import documents
 from lm.text.documents import Source
-from lm.tokenizer import cache, pieces, training
+from lm.tokenizer import pieces, training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.full_disk import full_disk
 from tests.lm.tokenizers_elsewhere import TEXT
@@ -290,16 +291,16 @@ class TestCache:
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        assert cache.cache_root() == Path(expected)
+        assert cache_root() == Path(expected)
 
     def test_a_tokenizer_is_trained_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
         surveyed = corpus.survey(sources(tmp_path, TEXT), WHOLE)
-        first = cache.train_tokenizer(surveyed, TokenizerConfig(vocab_size=300))
+        first = corpus.train_tokenizer(surveyed, TokenizerConfig(vocab_size=300))
         monkeypatch.setattr(training, "train", None)
-        assert cache.train_tokenizer(surveyed, TokenizerConfig(vocab_size=300)).sha256 == first.sha256
+        assert corpus.train_tokenizer(surveyed, TokenizerConfig(vocab_size=300)).sha256 == first.sha256
         with pytest.raises(TypeError):
-            cache.train_tokenizer(surveyed, TokenizerConfig(vocab_size=301))
+            corpus.train_tokenizer(surveyed, TokenizerConfig(vocab_size=301))
 
 
 @pytest.mark.parametrize("supervised", [False, True])

@@ -1,0 +1,76 @@
+"""What is shown of an attention map: the chosen layer and head as a heat map in text, or everything as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cli.attention.maps import Looked
+from cli.console.heat_map import HeatMap, draw, label
+from lm.config.evaluation import AttentionConfig
+
+if TYPE_CHECKING:
+    from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
+
+
+def lines(one: Looked, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
+    """A map as text: what it is of, the heat map, and for a translation its alignments."""
+    drawn = heat_map(one.map, config)
+    names = ("source", "target") if one.map.kind == "cross" else ("text",)
+    for name, text in zip(names, one.texts, strict=True):
+        yield f"{name}  {label(text).replace('␣', ' ')}".rstrip()
+    yield from draw(drawn, width=width, colours=colours)
+    if one.map.kind == "cross":
+        yield ""
+        yield f"alignments (source-target words, from 0): {one.map.pharaoh(layer=config.layer, head=config.head)}"
+
+
+def heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
+    """The chosen layer and head, or the mean over those that are not chosen."""
+    return HeatMap(described(of, config), of.queries.labels, of.keys.labels, shares(of, config))
+
+
+def shares(of: AttentionMap, config: AttentionConfig) -> list[list[float | None]]:
+    """The chosen weights as rows; None for what lies in the future."""
+    weights = of.mean(layer=config.layer, head=config.head).tolist()
+    return [
+        [None if of.is_causal and column > row else share for column, share in enumerate(line)]
+        for row, line in enumerate(weights)
+    ]
+
+
+def described(of: AttentionMap, config: AttentionConfig) -> str:
+    """What the numbers are."""
+    layers, heads = of.weights.shape[:2]
+    layer = f"layer {config.layer}" if config.layer else f"mean of {layers} layers" if layers > 1 else "one layer"
+    head = f"head {config.head}" if config.head else f"mean of {heads} heads" if heads > 1 else "one head"
+    whose = "cross-attention of the target (rows) to the source" if of.kind == "cross" else "self-attention"
+    return f"{whose}, {layer}, {head}; % of each row"
+
+
+def as_json(one: Looked, config: AttentionConfig) -> dict[str, Any]:
+    """Everything as plain values: all layers and heads, the chosen mean, and alignments."""
+    chosen = one.map.mean(layer=config.layer, head=config.head)
+    report: dict[str, Any] = {
+        "kind": one.map.kind,
+        "texts": list(one.texts),
+        "unit": config.unit,
+        "layer": config.layer,
+        "head": config.head,
+        "queries": _axis(one.map.queries),
+        "keys": _axis(one.map.keys),
+        "mean": _rounded(chosen),
+        "weights": _rounded(one.map.weights),
+    }
+    if one.map.kind == "cross":
+        report["alignments"] = one.map.pharaoh(layer=config.layer, head=config.head)
+    return report
+
+
+def _axis(axis: Axis) -> dict[str, Sequence[Any]]:
+    return {"labels": axis.labels, "words": axis.words}
+
+
+def _rounded(weights: Weights) -> Any:  # noqa: ANN401 (lists as deep as the array)
+    """Six digits after the point, as float32 has no more."""
+    return weights.astype(float).round(6).tolist()
