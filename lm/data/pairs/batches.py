@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from lm.config.data import IGNORED, ParallelConfig
 from lm.data.batch import Batch
 from lm.data.pairs.bpe_dropout import Merges, segment
-from lm.data.pairs.corpus import tag
 from lm.data.pairs.store import Sentences, SideName, StoredPairs
 from lm.data.permutation import Indices, mix, permute
 from lm.data.ragged import Ragged
 from lm.data.shards import SplitName
 from lm.errors import InputError, UsageError
+from lm.tokenizer.languages import spelled_tag
 from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
@@ -249,7 +249,7 @@ def _directions(stored: StoredPairs, *, bidirectional: bool) -> list[_Direction]
     if not bidirectional:
         return [_Direction("source", "target", None)]
     source, target = stored.manifest.languages
-    names = [tag(target or ""), tag(source or "")]
+    names = [spelled_tag(target or ""), spelled_tag(source or "")]
     missing = [name for name in names if name not in stored.tokenizer.special_tokens]
     if missing:
         raise UsageError(
