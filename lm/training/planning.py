@@ -9,7 +9,7 @@ from lm.config import durations
 from lm.config.run import Plan, RunConfig
 from lm.config.training import LENGTHS, TrainingConfig
 from lm.data.batch import TrainingData
-from lm.data.training_data import data_key, open_data
+from lm.data.training_data import data_key
 from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.optimization.schedules import steps_for
@@ -17,39 +17,42 @@ from lm.run_folder import TrainingState
 from lm.training.arithmetic import training_hardware
 
 
-def planned(config: RunConfig, data: Path, *, hardware: Hardware | None, pace: float, spent: float) -> RunConfig:
+def planned(
+    config: RunConfig, folder: Path, data: TrainingData, *, hardware: Hardware | None, pace: float, spent: float
+) -> RunConfig:
     """The settings of a new run with a plan.
 
     Args:
         config: what to train.
-        data: folder of the prepared data.
+        folder: of the prepared data.
+        data: the same, open.
         hardware: what to train on; None to find out what is fastest.
         pace: seconds that a step takes, about; for a budget.
         spent: seconds of a budget that are gone already.
     """
-    opened = open_data(data, config)
     if hardware is None:
-        hardware = training_hardware(config, next(opened.batch(0).split(config.training.micro_batch_size)))
+        hardware = training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
     plan = Plan(
         **vars(hardware),
-        steps=planned_steps(config.training, opened, pace=pace, spent=spent),
-        data=str(data.resolve()),
-        data_key=data_key(data),
+        steps=planned_steps(config.training, data, pace=pace, spent=spent),
+        data=str(folder.resolve()),
+        data_key=data_key(folder),
         deadline=None if config.training.budget is None else durations.seconds(config.training.budget),
     )
     return dataclasses.replace(config, plan=plan)
 
 
 def prolonged(
-    config: RunConfig, plan: Plan, state: TrainingState, longer: TrainingConfig, *, spent: float
+    config: RunConfig, plan: Plan, state: TrainingState, longer: TrainingConfig, *, data: TrainingData, spent: float
 ) -> tuple[RunConfig, Plan]:
     """The settings and the plan of a run that has come some way, with another length in the place of their own.
 
     Args:
         config: of the run.
-        plan: of the run, with the data where they are now.
+        plan: of the run.
         state: how far it has come.
         longer: has the steps, epochs or tokens of the whole run, or a budget for what is still to come.
+        data: of the run, open.
         spent: seconds that are gone of that budget.
     """
     lengths = {name: getattr(longer, name) for name in LENGTHS}
@@ -57,7 +60,7 @@ def prolonged(
         lengths["schedule"] = longer.schedule  # the one that goes with a budget
     config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
     pace = state.seconds / max(1, state.step)
-    steps = planned_steps(config.training, open_data(Path(plan.data), config), pace=pace, spent=spent)
+    steps = planned_steps(config.training, data, pace=pace, spent=spent)
     deadline = None
     if longer.budget is not None:
         steps, deadline = state.step + steps, state.elapsed + durations.seconds(longer.budget)

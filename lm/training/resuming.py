@@ -10,7 +10,8 @@ import torch
 from lm import checkpoint, run_folder
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
-from lm.data.training_data import data_files, data_key
+from lm.data.batch import TrainingData
+from lm.data.training_data import data_files, data_key, open_data
 from lm.errors import InputError, UsageError
 from lm.locks import LockFile
 from lm.run_folder import TrainingState
@@ -52,12 +53,13 @@ def resume(
         config = run_folder.load_config(found)
         plan, state = _plan(config, found), run_folder.load_state(found)
         plan = _with_data(plan, data, run=folder)
+        opened = open_data(Path(plan.data), config)
         if longer is not None:
-            config, plan = prolonged(config, plan, state, longer, spent=spent)
+            config, plan = prolonged(config, plan, state, longer, data=opened, spent=spent)
         if compiled is not None:
             config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
-        run = _loaded(found, folder, dataclasses.replace(config, plan=plan), state, lock=lock, spent=spent)
+        run = _loaded(found, dataclasses.replace(config, plan=plan), state, data=opened, lock=lock, spent=spent)
         run.write_config()
         _branch(run)
         Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
@@ -102,10 +104,21 @@ def _refuse_finished(run: Path, plan: Plan, state: TrainingState, *, is_longer: 
         raise UsageError(f"{run}: {ended}; give --steps to train on all the same")
 
 
-def _loaded(found: Path, folder: Path, config: RunConfig, state: TrainingState, *, lock: LockFile, spent: float) -> Run:
+def _loaded(
+    found: Path, config: RunConfig, state: TrainingState, *, data: TrainingData, lock: LockFile, spent: float
+) -> Run:
     """The run with the weights and the state of the optimizers that a checkpoint has."""
     tokenizer, source_tokenizer = checkpoint.load_tokenizers(found)
-    run = Run(folder, config, state, tokenizer=tokenizer, source_tokenizer=source_tokenizer, lock=lock, spent=spent)
+    run = Run(
+        run_folder.run_of(found),
+        config,
+        state,
+        data=data,
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        lock=lock,
+        spent=spent,
+    )
     files = (run_folder.MODEL, run_folder.OPTIMIZER)
     weights, optimizer = (checkpoint.load_tensors(found / name) for name in files)
     try:

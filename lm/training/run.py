@@ -9,7 +9,7 @@ import torch
 
 from lm import files, run_folder
 from lm.config.run import Plan, RunConfig
-from lm.data.training_data import open_data
+from lm.data.batch import TrainingData
 from lm.errors import TrainingError
 from lm.hardware import Hardware
 from lm.locks import LockFile
@@ -44,30 +44,33 @@ class Run:
         config: RunConfig,
         state: TrainingState,
         *,
+        data: TrainingData,
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer | None,
         lock: LockFile | None = None,
         spent: float,
         pause: float = 0.0,
     ) -> None:
-        """Build the model with its initial weights, and open the data, as the plan in `config` says.
+        """Build the model with its initial weights, as the plan in `config` says.
 
         Args:
             folder: of the run; nothing is written to it.
             config: with a plan.
             state: how far the run has come.
+            data: of the plan, open.
             tokenizer: of the texts, or of the targets.
             source_tokenizer: of the sources, if they have their own.
             lock: of the run, if it is held already.
             spent: seconds of a budget that are gone, besides those that `state` knows of.
             pause: seconds that it takes to evaluate and save, about; for a budget.
         """
-        self.folder, self.config, self.state = folder, config, state
+        self.folder, self.config, self.state, self.data = folder, config, state, data
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.other_branch: list[Path] = []
         self.lock = lock_of(folder) if lock is None else lock
         self._build()
-        self._open_data()
+        self.data.plan(self.plan.steps)
+        self.ahead = Ahead(data) if self.plan.device == "cuda" else None
         deadline = self.plan.deadline
         left = None if deadline is None else deadline - state.elapsed - spent
         self.clock = None if left is None else Clock(left, spent=spent, pause=pause)
@@ -82,11 +85,6 @@ class Run:
         self.states = compiled(self.model, device) if training.compile else final_states(self.model)
         self.optimizers = make_optimizers(self.model, training, dtype=self.hardware.torch_optimizer_dtype)
         self.average = MovingAverage(self.model, decay=training.ema) if training.ema else None
-
-    def _open_data(self) -> None:
-        """As the plan says: how many steps there are says when BPE dropout ends."""
-        self.data = open_data(Path(self.plan.data), self.config, steps=self.plan.steps)
-        self.ahead = Ahead(self.data) if self.plan.device == "cuda" else None
 
     @property
     def plan(self) -> Plan:
@@ -131,7 +129,9 @@ class Run:
 
     def _settle(self, plan: Plan) -> None:
         self.config = dataclasses.replace(self.config, plan=plan)
-        self._open_data()
+        self.data.plan(plan.steps)
+        if self.ahead is not None:
+            self.ahead.forget()
         self.write_config()
 
     def write_config(self) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from lm import checkpoint, run_folder
 from lm.config.run import RunConfig
+from lm.data.batch import TrainingData
+from lm.data.training_data import open_data
 from lm.hardware import Hardware
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
@@ -26,6 +28,7 @@ def start(
     tokenizer: Tokenizer,
     data: Path,
     *,
+    opened: TrainingData | None = None,
     source_tokenizer: Tokenizer | None = None,
     weights: Mapping[str, Tensor] | None = None,
     spent: float = 0.0,
@@ -40,6 +43,7 @@ def start(
         config: what to train; the vocabulary size is taken from the tokenizer.
         tokenizer: that made the data; of the targets, where sources have their own.
         data: folder of the prepared data.
+        opened: the same, if they are open already.
         source_tokenizer: of the sources of an encoder-decoder, if they have their own.
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
         spent: seconds of a budget that are gone already.
@@ -49,10 +53,12 @@ def start(
     """
     run_folder.refuse_existing(folder)
     config = _with_vocabularies(config, tokenizer, source_tokenizer)
+    opened = opened or open_data(data, config)
     run = Run(
         folder,
-        planned(config, data, hardware=hardware, pace=pace, spent=spent),
+        planned(config, data, opened, hardware=hardware, pace=pace, spent=spent),
         TrainingState(),
+        data=opened,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         spent=spent,
