@@ -56,7 +56,7 @@ def ids(prepared: PreparedPairs, split: SplitName = "train") -> list[list[list[i
 def test_tokens_are_the_tokenizers(elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if elsewhere.end_of_text is None:
         pytest.skip("has no token that ends a text")
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
     sources = [line.strip() for line in TEXT.split("\n") if line.strip()]
     targets = [text[::-1] for text in sources]
     prepared = prepare_pairs(corpus(tmp_path, sources, targets), elsewhere, PLAIN)

@@ -65,7 +65,7 @@ class TestTokens:
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(files, "BLOCK_BYTES", 999)
-        monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 3000)
+        monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 3000)
         monkeypatch.setattr(pieces.pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(sources(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
         assert ids(prepared)[1:-1] == elsewhere.encode(TEXT * 40)
