@@ -18,7 +18,7 @@ from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.config.run import Plan, RunConfig
 from lm.config.training import LENGTHS, TrainingConfig
-from lm.data.batch import TrainingData
+from lm.data.kind import TrainingData
 from lm.data.training_data import data_files, data_key, open_data
 from lm.errors import InputError, TrainingError, UsageError
 from lm.hardware import Hardware
