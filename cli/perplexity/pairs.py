@@ -80,7 +80,7 @@ def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | N
         raise UsageError(f"{run}: this run is decoder-only; name files of text instead of --source and --target")
     tokenizer = loaded.source_tokenizer or loaded.tokenizer
     tag = tag_to(tokenizer, language, told_by_file=file.languages[1])
-    encoder = forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=None if tag is None else tag.id)
+    encoder = forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
     with _progress() as watch:
         for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name):
             watch(scored)

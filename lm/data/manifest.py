@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from lm.config import options
 from lm.config.data import DataConfig
@@ -29,6 +29,24 @@ class SourceRecord:
     path: str
     size: int
     sha256: str
+
+
+class Provenance(Protocol):
+    """The manifest of any folder of prepared data: what they were made from."""
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the data depend on."""
+        ...
+
+    @property
+    def sources(self) -> tuple[SourceRecord, ...]:
+        """The files of the training corpus."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest as plain values."""
+        ...
 
 
 @dataclass(frozen=True)

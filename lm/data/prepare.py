@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lm import files
 from lm.data.array_writer import token_dtype
 from lm.data.corpus import Corpus
 from lm.data.folder import partial_folder, put_in_place, remove_abandoned
-from lm.data.manifest import MANIFEST, Manifest, Repetition, SourceRecord, SplitRecord
+from lm.data.manifest import MANIFEST, Manifest, Provenance, Repetition, SourceRecord, SplitRecord
 from lm.data.shards import read_manifest
 from lm.errors import InputError
 from lm.files import cache_root
@@ -32,20 +32,7 @@ _TOKEN_FILES = re.compile(r"(train|validation)-\w+\.npy|" + "|".join(map(re.esca
 """The names of the files in a folder of prepared tokens."""
 
 
-class KeyedManifest(Protocol):
-    """A manifest that says what its folder was made from."""
-
-    @property
-    def key(self) -> str:
-        """A hash of everything that the folder depends on."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """The manifest as plain values."""
-        ...
-
-
-M = TypeVar("M", bound=KeyedManifest)
+M = TypeVar("M", bound=Provenance)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from lm.data.examples.store import ExampleWriter
 from lm.data.held_out import hash_bound, text_hash
 from lm.data.manifest import SPLITS, Manifest, SplitName
 from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
-from lm.errors import UsageError
 from lm.text.documents import Survey
 from lm.text.examples import Example
+from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 
@@ -102,15 +102,9 @@ def _hash(example: Example) -> int:
 
 def _write(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None, folder: Path) -> WrittenTokens:
     """Write the examples of both splits into a folder that exists."""
-    start, end = tokenizer.start_of_text, tokenizer.end_of_text
-    if start is None or end is None:
-        raise UsageError(
-            "the tokenizer has no end-of-text token, so no completion could end; "
-            "use one that has (lm tokenizer train … --special '<|endoftext|>')"
-        )
-    dtype = token_dtype(tokenizer.vocab_size)
+    frame, dtype = example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
     with contextlib.ExitStack() as opened:
-        writers = {split: ExampleWriter(folder, split, dtype=dtype, start=start, end=end) for split in SPLITS}
+        writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
         for writer in writers.values():
             opened.callback(writer.discard)
         for group, tokens in encoded(corpus, split_examples(corpus), partial(_encode, tokenizer), progress=progress):

@@ -10,13 +10,13 @@ import pytest
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data import encoding
+from lm.data.manifest import SplitName
 from lm.data.pairs import corpus as parallel
 from lm.data.pairs.corpus import ParallelCorpus
 from lm.data.pairs.prepare import PreparedPairs, prepare_pairs, train_tokenizers
 from lm.data.pairs.store import SIDES, is_pairs, open_pairs
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
-from lm.data.shards import SplitName
 from lm.errors import InputError, UsageError
 from lm.text.parallel import parallel_texts
 from lm.tokenizer import training

@@ -12,7 +12,8 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data import corpus, encoding
-from lm.data.shards import SplitName, open_split
+from lm.data.manifest import SplitName
+from lm.data.shards import open_split
 from lm.data.windows.prepare import Prepared, prepare, prepare_cached
 from lm.errors import InputError, UsageError
 from lm.files import cache_root
