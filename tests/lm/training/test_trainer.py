@@ -15,7 +15,6 @@ from lm import checkpoint, files, run_folder
 from lm.config.data import DataConfig
 from lm.config.training import TrainingConfig
 from lm.data.shards import open_split
-from lm.data.windows.prepare import prepare
 from lm.errors import InputError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
@@ -30,6 +29,7 @@ from lm.training.planning import planned_steps
 from lm.training.resuming import resume
 from lm.training.starting import start
 from lm.training.trainer import train
+from tests.lm.data.preparing import prepare
 from tests.lm.training.conftest import stop_after
 
 
