@@ -23,7 +23,7 @@ from lm.data.pairs.store import StoredPairs, open_pairs
 from lm.errors import InputError, UsageError
 from lm.text.parallel import parallel_texts
 from lm.tokenizer import training as tokenizer_training
-from tests.lm.data.pairs.conftest import BOTH, COUNT
+from tests.lm.data.conftest import BOTH, COUNT
 from tests.lm.data.pairs.parallel_text import lines, write
 
 TOKENS = 400

@@ -15,7 +15,7 @@ from lm.decoding.translation_input import Line, TranslationModel
 from lm.evaluation.forced import PairEncoder, TokenPairs
 from lm.model.transformer import build_model
 from lm.text.parallel import Pair
-from tests.lm.data.pairs.conftest import BOTH
+from tests.lm.data.conftest import BOTH
 from tests.lm.data.pairs.parallel_text import lines
 
 HELD = 60
