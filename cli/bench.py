@@ -128,14 +128,8 @@ def _config(name: str, given: Given) -> RunConfig:
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], None]]:
     """Says on stderr what is measured: a bar on a terminal, a line each elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from cli.console.messages import note
-    from cli.console.progress import progress_console
-
-    console = progress_console()
     columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with progress(*columns) as bar:
         task, begun = bar.add_task("", total=total), 0
 
         def show(what: str) -> None:
