@@ -25,6 +25,7 @@ from lm.hardware import inference_hardware
 from lm.model.block import count_parameters
 from lm.model.transformer import EncoderDecoder
 from lm.text.parallel import Aligned
+from lm.tokenizer.languages import tag_to
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
 
@@ -86,10 +87,8 @@ def _score(run: Path, loaded: LoadedModel, file: Aligned, language: str | None) 
 
 def _encoder(loaded: LoadedModel, file: Aligned, language: str | None) -> forced.PairEncoder:
     """What turns the pairs of a file into ids, in the direction that its language asks for."""
-    tokenizer = loaded.source_tokenizer or loaded.tokenizer
-    tag = forced.direction(tokenizer, language, told=file.languages[1])
-    tag_id = None if tag is None else tokenizer.special_tokens[tag]
-    return forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag_id)
+    tag = tag_to(loaded.source_tokenizer or loaded.tokenizer, language, told_by_file=file.languages[1])
+    return forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=None if tag is None else tag.id)
 
 
 def _print_table(loaded: LoadedModel, scores: _PairScores) -> None:

@@ -168,14 +168,15 @@ def _started(
         check_compiler(found_device(config.hardware))
     made, of_source, data = _prepared(corpus, files, config, tokenizer)
     initial = load_weights(weights) if weights else None
-    pace = None
+    pace = opened = None
     if config.training.budget is not None:
-        config, pace = paced(config, settings, data, made, of_source)
+        config, pace, opened = paced(config, settings, data, made, of_source)
     run = start(
         folder,
         config,
         made,
         data,
+        opened=opened,
         source_tokenizer=of_source,
         weights=initial,
         spent=clock.elapsed(),

@@ -54,6 +54,7 @@ class Run:
         plan: Plan,
         state: TrainingState,
         *,
+        data: TrainingData,
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer | None,
         lock: LockFile | None = None,
@@ -62,7 +63,7 @@ class Run:
     ) -> None:
         self.other_branch: list[Path] = []
         self.lock = LockFile(folder / checkpoint.LOCK) if lock is None else lock
-        self.folder, self.config, self.plan, self.state = folder, config, plan, state
+        self.folder, self.config, self.plan, self.state, self.data = folder, config, plan, state, data
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
@@ -72,7 +73,8 @@ class Run:
         self.optimizers = make_optimizers(self.model, config.training, dtype=self.hardware.torch_optimizer_dtype)
         decay = config.training.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
-        self._open_data()
+        self.data.plan(plan.steps)
+        self.ahead = Ahead(data) if plan.device == "cuda" else None
         left = None if plan.deadline is None else plan.deadline - state.elapsed - spent
         self.clock = None if left is None else Clock(left, spent=spent, pause=pause)
 
@@ -106,15 +108,12 @@ class Run:
         self._settle(dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share))
         return begins
 
-    def _open_data(self) -> None:
-        """As the plan says: how many steps there are says when BPE dropout ends."""
-        self.data = open_data(Path(self.plan.data), self.config, steps=self.plan.steps)
-        self.ahead = Ahead(self.data) if self.plan.device == "cuda" else None
-
     def _settle(self, plan: Plan) -> None:
         self.plan = plan
         self.config = dataclasses.replace(self.config, plan=plan)
-        self._open_data()
+        self.data.plan(plan.steps)
+        if self.ahead is not None:
+            self.ahead.forget()
         files.write_json(self.folder / checkpoint.CONFIG, self.config.to_dict())
 
     @property
@@ -157,6 +156,7 @@ def start(
     tokenizer: Tokenizer,
     data: Path,
     *,
+    opened: TrainingData | None = None,
     source_tokenizer: Tokenizer | None = None,
     weights: Mapping[str, Tensor] | None = None,
     spent: float = 0.0,
@@ -171,6 +171,7 @@ def start(
         config: what to train; the vocabulary size is taken from the tokenizer.
         tokenizer: that made the data; of the targets, where sources have their own.
         data: folder of the prepared data.
+        opened: the same, if they are open already.
         source_tokenizer: of the sources of an encoder-decoder, if they have their own.
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
         spent: seconds of a budget that are gone already.
@@ -185,7 +186,7 @@ def start(
         source_vocab_size=None if source_tokenizer is None else source_tokenizer.vocab_size,
     )
     config = dataclasses.replace(config, model=model)
-    opened = open_data(data, config)
+    opened = opened or open_data(data, config)
     if hardware is None:
         hardware = training_hardware(config, next(opened.batch(0).split(config.training.micro_batch_size)))
     plan = Plan(
@@ -201,6 +202,7 @@ def start(
         config,
         plan,
         TrainingState(),
+        data=opened,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         spent=spent,
@@ -313,13 +315,14 @@ def _resumed(
     if data is not None:
         plan = dataclasses.replace(plan, data=str(data.resolve()))
     _check_data(folder, plan, started_on=Path(config.plan.data))
+    opened = open_data(Path(plan.data), config)
     if longer is not None:
         lengths = {name: getattr(longer, name) for name in LENGTHS}
         if longer.budget is not None:
             lengths["schedule"] = longer.schedule  # the one that goes with a budget
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
         pace = state.seconds / max(1, state.step)
-        steps = planned_steps(config.training, open_data(Path(plan.data), config), pace=pace, spent=spent)
+        steps = planned_steps(config.training, opened, pace=pace, spent=spent)
         deadline = None
         if longer.budget is not None:
             steps, deadline = state.step + steps, state.elapsed + durations.seconds(longer.budget)
@@ -337,6 +340,7 @@ def _resumed(
         dataclasses.replace(config, plan=plan),
         plan,
         state,
+        data=opened,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         lock=lock,

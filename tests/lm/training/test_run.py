@@ -10,8 +10,10 @@ from safetensors.torch import save_file
 
 from lm import checkpoint, files
 from lm.config.training import TrainingConfig
+from lm.data.training_data import open_data
 from lm.errors import InputError, UsageError
 from lm.optimization import averaging
+from lm.training import run as run_module
 from lm.training.events import Saved, Step
 from lm.training.run import resume
 from lm.training.trainer import train
@@ -50,6 +52,17 @@ def test_of_two_that_start_at_once_one_runs(make_run):
     for thread in threads:
         thread.join()
     assert sum(isinstance(one, str) and one.endswith(TRAINED) for one in found) == 1
+
+
+def test_a_run_opens_its_data_once(make_run, monkeypatch):
+    """When it starts and when it goes on, longer or not."""
+    opened = []
+    monkeypatch.setattr(run_module, "open_data", lambda *given: opened.append(given) or open_data(*given))
+    for at, longer in ((3, None), (3, TrainingConfig(epochs=1, steps=None))):
+        begun = make_run(f"run-{longer is None}")
+        list(train(begun, stop=stop_after(at)))
+        resume(begun.folder, longer=longer)
+    assert len(opened) == 4
 
 
 def test_whoever_stops_lets_others_go_on(make_run):
