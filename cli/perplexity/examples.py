@@ -11,11 +11,10 @@ from cli.perplexity.scorer import Scorer
 from lm.errors import UsageError
 from lm.evaluation.completions import CompletionsScored, measure_completions
 from lm.evaluation.perplexity import FileScore
-from lm.text.documents import Source, decoded
-from lm.text.examples import examples
+from lm.text.files import TextFile
 
 
-def are_examples(scorer: Scorer, sources: Sequence[Source]) -> bool:
+def are_examples(scorer: Scorer, files: Sequence[TextFile]) -> bool:
     """Whether completions are to be scored: the run is supervised, no field is named, and the files hold examples.
 
     Raises:
@@ -23,9 +22,9 @@ def are_examples(scorer: Scorer, sources: Sequence[Source]) -> bool:
     """
     if not scorer.loaded.config.data.supervised or "field" in scorer.given.typed["data"]:
         return False
-    of_examples = [source for source in sources if source.holds_examples]
-    if of_examples and len(of_examples) < len(sources):
-        text = next(source for source in sources if not source.holds_examples)
+    of_examples = [file for file in files if file.holds_examples]
+    if of_examples and len(of_examples) < len(files):
+        text = next(file for file in files if not file.holds_examples)
         raise UsageError(
             f"{of_examples[0].name} holds examples and {text.name} text; measure them separately, or name the text "
             "of all (--field)"
@@ -33,25 +32,25 @@ def are_examples(scorer: Scorer, sources: Sequence[Source]) -> bool:
     return bool(of_examples)
 
 
-def measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
+def measure(scorer: Scorer, files: Sequence[TextFile], output: Output) -> None:
     """Score the completions of files of examples, and print the figures."""
     _refuse_text_flags(scorer, output)
     scores, shortened = [], 0
     with counter("scoring", "examples") as watch:
-        for source in sources:
-            last = _score(scorer, source, watch)
-            scores.append(FileScore(source.name, last.tally))
+        for file in files:
+            last = _score(scorer, file, watch)
+            scores.append(FileScore(file.name, last.tally))
             shortened += last.shortened
     report.refuse_nothing(scores)
     how = report.conditions_of_examples(scorer.run, scorer.loaded, context=scorer.context, shortened=shortened)
     report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _score(scorer: Scorer, source: Source, watch: Callable[[int], None]) -> CompletionsScored:
+def _score(scorer: Scorer, file: TextFile, watch: Callable[[int], None]) -> CompletionsScored:
     """Score the examples of one file; `watch` gets their number as it grows."""
     events = measure_completions(
-        scorer.model, scorer.loaded.tokenizer, examples(decoded(source), name=source.name), context=scorer.context,
-        batch_size=scorer.batch_size, name=source.name,
+        scorer.model, scorer.loaded.tokenizer, file.examples(), context=scorer.context,
+        batch_size=scorer.batch_size, name=file.name,
     )  # fmt: skip
     for event in events:
         watch(event.tally.documents)

@@ -9,7 +9,7 @@ from cli.flags.options import Given
 from cli.perplexity import examples, text
 from cli.perplexity.request import Output
 from cli.perplexity.scorer import Scorer
-from lm.text import documents
+from lm.text.files import STDIN, text_files
 
 
 def measure_files(run: Path, files: Sequence[str], output: Output, given: Given) -> None:
@@ -22,11 +22,11 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
         given: the settings.
     """
     scorer = Scorer.load(run, given)
-    sources = documents.resolve(files or [documents.STDIN], field=scorer.data.field)
-    if examples.are_examples(scorer, sources):
-        examples.measure(scorer, sources, output)
+    texts = text_files(files or [STDIN], field=scorer.data.field)
+    if examples.are_examples(scorer, texts):
+        examples.measure(scorer, texts, output)
     elif output.versus is not None:
         other = Scorer.load(output.versus, given, data=scorer.data)
-        text.compare(scorer, other, sources, as_json=output.as_json)
+        text.compare(scorer, other, texts, as_json=output.as_json)
     else:
-        text.measure(scorer, sources, output)
+        text.measure(scorer, texts, output)

@@ -16,7 +16,6 @@ from cli.perplexity.request import PairFiles
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
-from lm.data.pairs import corpus
 from lm.errors import InputError, UsageError
 from lm.evaluation import forced
 from lm.evaluation.forced import PairsScored
@@ -24,7 +23,7 @@ from lm.evaluation.perplexity import Tally
 from lm.hardware import inference_hardware
 from lm.model.block import count_parameters
 from lm.model.transformer import EncoderDecoder
-from lm.text.parallel import Aligned
+from lm.text.parallel import ParallelText, parallel_texts
 from lm.tokenizer.languages import tag_to
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
@@ -62,7 +61,7 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
         hardware: what to run on.
         as_json: print JSON instead of a table.
     """
-    files = corpus.resolve(ParallelConfig(), source=pairs.sources, target=pairs.targets)
+    files = parallel_texts(ParallelConfig(), source=pairs.sources, target=pairs.targets)
     loaded = load_model(run, inference_hardware(hardware))
     names = [str(file.target.name if file.target else file.name) for file in files]
     scores = _PairScores(names, [_score(run, loaded, file, pairs.language) for file in files])
@@ -74,7 +73,7 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
         _print_table(loaded, scores)
 
 
-def _score(run: Path, loaded: LoadedModel, file: Aligned, language: str | None) -> PairsScored:
+def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
     """Score the pairs of one file, with their number on stderr as it grows."""
     if not isinstance(loaded.model, EncoderDecoder):
         raise UsageError(f"{run}: this run is decoder-only; name files of text instead of --source and --target")
@@ -85,7 +84,7 @@ def _score(run: Path, loaded: LoadedModel, file: Aligned, language: str | None) 
     return scored
 
 
-def _encoder(loaded: LoadedModel, file: Aligned, language: str | None) -> forced.PairEncoder:
+def _encoder(loaded: LoadedModel, file: ParallelText, language: str | None) -> forced.PairEncoder:
     """What turns the pairs of a file into ids, in the direction that its language asks for."""
     tag = tag_to(loaded.source_tokenizer or loaded.tokenizer, language, told_by_file=file.languages[1])
     return forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=None if tag is None else tag.id)

@@ -18,7 +18,7 @@ from lm.evaluation.perplexity import FileScore, Scored, measure
 from lm.evaluation.scoring import Stretch
 from lm.evaluation.windows import window_sizes
 from lm.model.transformer import DecoderOnly
-from lm.text.documents import Source
+from lm.text.files import TextFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Scorer:
         """How text is scored, and by which model, for reports."""
         return conditions(self.run, self.loaded, context=self.context, stride=self.stride)
 
-    def measure(self, sources: Sequence[Source]) -> Iterator[Scored | FileScore]:
+    def measure(self, files: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
         """Score files; yields the tokens of each batch, and the figures of each file when all of it is scored."""
         return measure(
             self.model,
             self.loaded.tokenizer,
-            sources,
+            files,
             separator=self.data.separator,
             context=self.context,
             stride=self.stride,
@@ -72,10 +72,10 @@ class Scorer:
         )
 
     def stretches(
-        self, sources: Sequence[Source], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
+        self, files: Sequence[TextFile], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
     ) -> Iterator[Stretch]:
         """Score files, yielding what was scored; `watch` sees each batch, and the figures of files go to `scores`."""
-        for event in self.measure(sources):
+        for event in self.measure(files):
             if isinstance(event, FileScore):
                 scores.append(event)
                 continue

@@ -25,20 +25,20 @@ from lm.evaluation.perplexity import FileScore, Scored, Tally
 from lm.evaluation.scoring import Stretch
 from lm.evaluation.surprisal import spans, token_scores
 from lm.files import replaced
-from lm.text.documents import Source, text_size
+from lm.text.files import TextFile, text_size
 
 
-def measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
+def measure(scorer: Scorer, files: Sequence[TextFile], output: Output) -> None:
     """Score files, and print or write what was asked for."""
     scores: list[FileScore] = []
-    with _progress(sources, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
-        stretches = scorer.stretches(sources, scores=scores, watch=watch)
+    with _progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
+        stretches = scorer.stretches(files, scores=scores, watch=watch)
         if output.html is not None:
-            _write_page(output.html, stretches, sources, scorer, scores)
+            _write_page(output.html, stretches, files, scorer, scores)
         elif output.show:
-            _show(stretches, sources)
+            _show(stretches, files)
         elif output.per_token:
-            _print_tokens(stretches, sources)
+            _print_tokens(stretches, files)
         else:
             for _ in stretches:
                 pass
@@ -49,15 +49,15 @@ def measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _print_tokens(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
+def _print_tokens(stretches: Iterator[Stretch], files: Sequence[TextFile]) -> None:
     """Print a line of JSON for each token."""
-    for token in token_scores(stretches, sources):
+    for token in token_scores(stretches, files):
         print(json_line(vars(token)))
 
 
-def _show(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
+def _show(stretches: Iterator[Stretch], files: Sequence[TextFile]) -> None:
     """Print the text coloured by surprisal, or with the bits of each token beneath it."""
-    names = [source.name for source in sources]
+    names = [file.name for file in files]
     whole = spans(stretches)
     columns = shutil.get_terminal_size().columns
     width = columns if sys.stdout.isatty() else None  # a pager breaks lines at a width of its own
@@ -67,40 +67,40 @@ def _show(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
 
 
 def _write_page(
-    path: Path, stretches: Iterator[Stretch], sources: Sequence[Source], scorer: Scorer, scores: Sequence[FileScore]
+    path: Path, stretches: Iterator[Stretch], files: Sequence[TextFile], scorer: Scorer, scores: Sequence[FileScore]
 ) -> None:
     """Write the page while the text is scored; `scores` holds the figures once all of it is."""
-    names = [source.name for source in sources]
+    names = [file.name for file in files]
     title = names[0] if len(names) == 1 else f"{len(names)} files"
     conditions = f"Surprisal under {scorer.run}, context {scorer.context}, stride {scorer.stride}"
-    with replaced(path) as file:
-        file.write(surprisal_page.opening(title, conditions))
-        file.writelines(surprisal_page.body(spans(stretches), names))
-        file.write(surprisal_page.closing(scores, Tally.total(score.tally for score in scores)))
+    with replaced(path) as page:
+        page.write(surprisal_page.opening(title, conditions))
+        page.writelines(surprisal_page.body(spans(stretches), names))
+        page.write(surprisal_page.closing(scores, Tally.total(score.tally for score in scores)))
     note(f"wrote {path}")
 
 
-def compare(scorer: Scorer, other: Scorer, sources: Sequence[Source], *, as_json: bool) -> None:
+def compare(scorer: Scorer, other: Scorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files by two models, and print how they differ."""
-    with _progress(sources) as watch:
-        both = scorer.stretches(sources, scores=[], watch=watch), other.stretches(sources, scores=[])
-        differences = comparison.compare(*both, files=len(sources))
+    with _progress(files) as watch:
+        both = scorer.stretches(files, scores=[], watch=watch), other.stretches(files, scores=[])
+        differences = comparison.compare(*both, files=len(files))
     total = Difference.total(differences)
     if not total.bytes:
-        raise InputError(f"{', '.join(source.name for source in sources)}: nothing to score: there is no text")
+        raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
     models = scorer.conditions, other.conditions
     if as_json:
-        versus.print_json(sources, differences, total, models)
+        versus.print_json(files, differences, total, models)
     else:
-        versus.print_table(sources, differences, total, models, (scorer.run, other.run))
+        versus.print_table(files, differences, total, models, (scorer.run, other.run))
 
 
 @contextmanager
-def _progress(sources: Sequence[Source], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
+def _progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
     """A progress bar on stderr, unless something else is drawn there or it is no terminal."""
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
     with progress(*columns, TimeRemainingColumn(), hidden=hidden) as bar:
-        task = bar.add_task("scoring", total=text_size(sources), speed="–")
+        task = bar.add_task("scoring", total=text_size(files), speed="–")
 
         def show(event: Scored) -> None:
             seconds = bar.tasks[0].elapsed

@@ -10,7 +10,7 @@ from cli.console.escapes import json_line
 from cli.console.messages import paragraph
 from cli.console.tables import table
 from lm.evaluation.comparison import Difference
-from lm.text.documents import Source
+from lm.text.files import TextFile
 
 COLUMNS = ("file", "bytes", "bits/byte", "versus", "difference", "std error", "z")
 
@@ -18,12 +18,10 @@ _CLEAR = 2  # standard errors: a difference that chance makes in one case of twe
 
 
 def print_json(
-    sources: Sequence[Source], differences: Sequence[Difference], total: Difference, models: Sequence[dict[str, Any]]
+    files: Sequence[TextFile], differences: Sequence[Difference], total: Difference, models: Sequence[dict[str, Any]]
 ) -> None:
     """Print one object: `files`, `total`, and how each of the two models scored them."""
-    files = [
-        {"file": source.name, **_figures(difference)} for source, difference in zip(sources, differences, strict=True)
-    ]
+    files = [{"file": file.name, **_figures(difference)} for file, difference in zip(files, differences, strict=True)]
     report = {"files": files, "total": _figures(total), "unit": "byte", "first": models[0], "second": models[1]}
     print(json_line(report))
 
@@ -43,14 +41,14 @@ def _figures(difference: Difference) -> dict[str, Any]:
 
 
 def print_table(
-    sources: Sequence[Source],
+    files: Sequence[TextFile],
     differences: Sequence[Difference],
     total: Difference,
     models: Sequence[dict[str, Any]],
     runs: tuple[Path, Path],
 ) -> None:
     """Print a row for each file and the total, how they were scored, and the verdict."""
-    rows = [_row(source.name, difference) for source, difference in zip(sources, differences, strict=True)]
+    rows = [_row(file.name, difference) for file, difference in zip(files, differences, strict=True)]
     table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)
     how = "; ".join(
         f"{run}: context {model['context']}, stride {model['stride']}" for run, model in zip(runs, models, strict=True)

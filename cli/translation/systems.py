@@ -21,8 +21,8 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.files import replaced
 from lm.hardware import inference_hardware
-from lm.text.documents import resolve
-from lm.text.parallel import Aligned, language_of_file
+from lm.text.files import text_files
+from lm.text.parallel import ParallelText, language_of_file
 from lm.tokenizer.languages import tag_to
 
 _LOOKS_TOKENIZED = 0.5  # of the lines end in " ."
@@ -84,13 +84,13 @@ def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[
         InputError: a file is missing or no text, or the files differ in their numbers of lines.
         UsageError: the path stands for several files.
     """
-    files, references = resolve([path]), resolve(targets)
+    files, references = text_files([path]), text_files(targets)
     if len(files) > 1:
         raise UsageError(f"{path}: stands for {len(files)} files; name one")
     read: list[str] = []
     columns = []
     for reference in references:
-        pairs = list(Aligned(files[0], reference, ("", "")).pairs())
+        pairs = list(ParallelText(files[0], reference, ("", "")).pairs())
         read = [pair.source for pair in pairs]
         columns.append([pair.target for pair in pairs])
     return read, columns

@@ -27,7 +27,8 @@ from lm.model.cost import training_flops
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.evaluation import Cost, cost
-from lm.training.run import Run, start
+from lm.training.run import Run
+from lm.training.starting import start
 from lm.training.trainer import batch_flops, train
 
 _ENDLESS = 1 << 40
