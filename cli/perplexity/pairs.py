@@ -87,7 +87,7 @@ def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | N
 def _encoder(loaded: LoadedModel, file: ParallelText, language: str | None) -> forced.PairEncoder:
     """What turns the pairs of a file into ids, in the direction that its language asks for."""
     tag = tag_to(loaded.source_tokenizer or loaded.tokenizer, language, told_by_file=file.languages[1])
-    return forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=None if tag is None else tag.id)
+    return forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
 
 
 def _print_table(loaded: LoadedModel, scores: _PairScores) -> None:
