@@ -22,7 +22,7 @@ def test_a_run_has_one_length(values, message):
     [
         ({"schedule": "cosine"}, "takes the schedule wsd"),
         ({"decay_fraction": 1.0}, "a --decay-fraction below 1"),
-        ({"steps": 3}, "only one of --steps, --epochs, --tokens, --budget"),
+        ({"steps": 3}, "only one of --steps, --budget"),
         ({"budget": "soon"}, r"a time is written like 90s, .*\(--budget\)"),
     ],
 )
