@@ -13,10 +13,17 @@ from torch import Tensor
 from lm.config.decoding import SamplingConfig
 from lm.decoding import filters
 from lm.decoding.filters import Biases, Filter, History
+from lm.errors import UsageError
 
 _AS_GOOD_AS_GREEDY = 1e-6  # a temperature below it would overflow float32
 
 NOTHING_LEFT = -1
+"""In the place of a token, where every one is ruled out."""
+
+
+def nothing_left() -> UsageError:
+    """What to raise where every token is ruled out."""
+    return UsageError("no token is left to choose: --logit-bias or --no-repeat-ngram rules out every one")
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from lm.config.decoding import TranslationConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
+from lm.decoding.continuation import Continuation
 from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
-from lm.decoding.generate import Finish, Token, end_ids, generate
-from lm.decoding.sampling import Sampler
+from lm.decoding.generate import Row, generate
+from lm.decoding.prompts import end_ids
+from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Line, TranslationModel, line_of, padded, tag_of
 from lm.decoding.translation_steps import EncoderDecoderSteps
@@ -194,7 +196,7 @@ class Translator:
             ending=_uncovered(members, self.config.coverage_penalty) if self.config.coverage_penalty else None,
         )
         if not all(found):
-            raise UsageError("no token is left to choose: --logit-bias or --no-repeat-ngram rules out every one")
+            raise nothing_left()
         return found
 
     def _drawn(
@@ -202,19 +204,11 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Samples; those of a line are the same whatever batch it is in."""
         n = self.config.n_best
-        numbers = [line.number * n + sample for line in batch for sample in range(n)]
-        drawn: dict[int, list[Token]] = {number: [] for number in numbers}
-        reasons = {}
-        events = generate(
-            steps, prompts, self._sampler, max_tokens=[self._limit(line) for line in batch for _ in range(n)],
-            stop_ids=end_ids(self.tokenizer), n=n, numbers=numbers,
-        )  # fmt: skip
-        for event in events:
-            if isinstance(event, Finish):
-                reasons[event.row] = event.reason
-            else:
-                drawn[event.row].append(event)
-        samples = [_sample(drawn[number], reasons[number]) for number in numbers]
+        rows = [Row(line.number * n + sample, self._limit(line)) for line in batch for sample in range(n)]
+        drawn = {row.number: Continuation() for row in rows}
+        for event in generate(steps, prompts, rows, self._sampler, stop_ids=end_ids(self.tokenizer)):
+            drawn[event.row].take(event)
+        samples = [_hypothesis(drawn[row.number]) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def _limit(self, line: Line) -> int:
@@ -243,9 +237,7 @@ def _uncovered(members: Sequence[EncoderDecoderSteps], weight: float) -> Callabl
     return lambda: weight * torch.stack([member.coverage() for member in members]).mean(0)
 
 
-def _sample(tokens: Sequence[Token], reason: str) -> Hypothesis:
-    logprobs = tuple(token.logprob for token in tokens)
-    assert reason in {"end_of_text", "length"}
-    return Hypothesis(
-        tuple(token.id for token in tokens), logprobs, sum(logprobs), "length" if reason == "length" else "end_of_text"
-    )
+def _hypothesis(sample: Continuation) -> Hypothesis:
+    assert sample.finish_reason is not None
+    assert sample.finish_reason != "interrupted"
+    return Hypothesis(tuple(sample.tokens), tuple(sample.logprobs), sum(sample.logprobs), sample.finish_reason)

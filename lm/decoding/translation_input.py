@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lm.checkpoint import LoadedModel
 from lm.data.pairs.corpus import tags
-from lm.decoding.generate import end_ids
+from lm.decoding.prompts import end_ids
 from lm.errors import UsageError
 from lm.model.transformer import EncoderDecoder
 from lm.tokenizer.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import _kept, beam_search
 from lm.decoding.filters import ban_repeated_ngrams
-from lm.decoding.generate import Token, generate
+from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.translation_steps import EncoderDecoderSteps
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
@@ -82,7 +82,8 @@ def test_a_beam_of_one_is_greedy():
     found = search(model, beam_size=1, max_tokens=12, stop_ids=(1, 2, 3))
     steps = EncoderDecoderSteps(model, SOURCE, LENGTHS)
     greedy = Sampler.of(SamplingConfig(greedy=True))
-    events = generate(steps, torch.full((4, 1), START), greedy, max_tokens=12, stop_ids=(1, 2, 3))
+    rows = [Row(number, max_tokens=12) for number in range(4)]
+    events = generate(steps, torch.full((4, 1), START), rows, greedy, stop_ids=(1, 2, 3))
     drawn = [[], [], [], []]
     for event in events:
         if isinstance(event, Token):

@@ -23,7 +23,7 @@ from lm.data.batch import Batch
 from lm.data.examples.batches import ExampleData
 from lm.data.examples.store import index_name, open_examples
 from lm.data.windows.prepare import Prepared, prepare, prepare_cached
-from lm.decoding.generate import end_ids, prompt_ids
+from lm.decoding.prompts import end_ids, prompt_ids
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
