@@ -63,7 +63,7 @@ class Translated:
 
 
 class Translator:
-    """One model, or several that decide together, with all that says how."""
+    """Translates lines with one model, or with several that decide together on each token."""
 
     def __init__(
         self,
@@ -136,21 +136,20 @@ class Translator:
             torch.set_num_threads(threads)
 
     def _read(self, chunk: Sequence[tuple[int, str, str]]) -> list[Line]:
+        """Numbers, texts and prefixes as lines."""
         numbers, texts, prefixes = zip(*chunk, strict=True)
-        encoded = [
-            [
-                (model, tag, ids.tolist())
-                for ids in model.source_tokenizer.encode_batch([text.strip() for text in texts])
-            ]
-            for model, tag in zip(self.models, self._tags, strict=True)
-        ]
+        sources = zip(*(self._sources(place, texts) for place in range(len(self.models))), strict=True)
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
-        return [
-            line_of(number, text, sources, prefix)
-            for number, text, sources, prefix in zip(numbers, texts, zip(*encoded, strict=True), begun, strict=True)
-        ]
+        return [line_of(*line) for line in zip(numbers, texts, sources, begun, strict=True)]
+
+    def _sources(self, place: int, texts: Sequence[str]) -> list[tuple[TranslationModel, list[int], list[int]]]:
+        """One of the models, and what it reads of each text: the tag of the language, and the ids of the text."""
+        model = self.models[place]
+        encoded = model.source_tokenizer.encode_batch([text.strip() for text in texts])
+        return [(model, self._tags[place], ids.tolist()) for ids in encoded]
 
     def _blank(self, line: Line) -> Translated:
+        """What becomes of a blank line, which no model reads."""
         return Translated(line.text, (Translation(""),) * self.config.n_best)
 
     def _batches(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
@@ -166,23 +165,28 @@ class Translator:
             yield batch
 
     def _translated(self, batch: Sequence[Line]) -> list[Translated]:
+        """Translate lines side by side."""
         members = [
             EncoderDecoderSteps(
                 member.model, *padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0
             )
             for i, member in enumerate(self.models)
         ]
-        steps: Steps = members[0] if len(members) == 1 else Ensemble(members)
+        steps = members[0] if len(members) == 1 else Ensemble(members)
         prompts = torch.tensor([[self.tokenizer.start_of_text, *line.prefix] for line in batch])
-        found = (self._searched if self._sampler.greedy else self._drawn)(steps, members, prompts, batch)
+        if self._sampler.greedy:
+            found = self._searched(steps, prompts, batch, ending=self._ending(members))
+        else:
+            found = self._drawn(steps, prompts, batch)
         return [
             Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out)
             for line, best in zip(batch, found, strict=True)
         ]
 
     def _searched(
-        self, steps: Steps, members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[Line]
+        self, steps: Steps, prompts: Tensor, batch: Sequence[Line], *, ending: Callable[[], Tensor] | None
     ) -> list[list[Hypothesis]]:
+        """The most likely translations of each line, best first."""
         found = beam_search(
             steps,
             prompts,
@@ -193,16 +197,21 @@ class Translator:
             n=self.config.n_best,
             refill=True,
             filters=self._sampler.filters,
-            ending=_uncovered(members, self.config.coverage_penalty) if self.config.coverage_penalty else None,
+            ending=ending,
         )
         if not all(found):
             raise nothing_left()
         return found
 
-    def _drawn(
-        self, steps: Steps, _members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[Line]
-    ) -> list[list[Hypothesis]]:
-        """Samples; those of a line are the same whatever batch it is in."""
+    def _ending(self, members: Sequence[EncoderDecoderSteps]) -> Callable[[], Tensor] | None:
+        """What is added to the score of a translation that ends, for what it has not attended to; None for nothing."""
+        weight = self.config.coverage_penalty
+        if not weight:
+            return None
+        return lambda: weight * torch.stack([member.coverage() for member in members]).mean(0)
+
+    def _drawn(self, steps: Steps, prompts: Tensor, batch: Sequence[Line]) -> list[list[Hypothesis]]:
+        """Samples of each line's translations; those of a line are the same whatever batch it is in."""
         n = self.config.n_best
         rows = [Row(line.number * n + sample, self._limit(line)) for line in batch for sample in range(n)]
         drawn = {row.number: Continuation() for row in rows}
@@ -222,6 +231,7 @@ class Translator:
         return min(longest, room)
 
     def _translation(self, line: Line, found: Hypothesis) -> Translation:
+        """A hypothesis as text: one line, with the prefix."""
         text = self.tokenizer.decode([*line.prefix, *found.tokens])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
@@ -232,12 +242,8 @@ def _after_start(apply: Filter) -> Filter:
     return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
 
 
-def _uncovered(members: Sequence[EncoderDecoderSteps], weight: float) -> Callable[[], Tensor]:
-    """What is added to scores for what the rows have not attended to."""
-    return lambda: weight * torch.stack([member.coverage() for member in members]).mean(0)
-
-
 def _hypothesis(sample: Continuation) -> Hypothesis:
+    """A sample as if it had been found, its score the sum of its log-probabilities."""
     assert sample.finish_reason is not None
     assert sample.finish_reason != "interrupted"
     return Hypothesis(tuple(sample.tokens), tuple(sample.logprobs), sum(sample.logprobs), sample.finish_reason)
