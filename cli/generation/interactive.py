@@ -158,6 +158,7 @@ class _Session:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
         prompt = self._with(text)
         generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
+        sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
         sample, watch = Continuation(), Watch()
         output = Texts([sample], prompt="")
         try:
@@ -173,7 +174,7 @@ class _Session:
         self.past.append(_Turn(text, self.context, self.at_line_start))
         self._keep(prompt, sample)
         if self.stats:
-            watch.report(len(sample.tokens), generator.sampler)
+            watch.report(len(sample.tokens), sampler)
 
     def _with(self, text: str) -> list[int]:
         """The context with a text after it, on a line of its own."""
