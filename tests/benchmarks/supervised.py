@@ -32,7 +32,8 @@ from lm.decoding.generator import Generator
 from lm.decoding.prompts import end_ids, prompt_ids
 from lm.model.transformer import DecoderOnly
 from lm.text import documents
-from lm.training.run import Run, start
+from lm.training.run import Run
+from lm.training.starting import start
 from lm.training.trainer import train
 
 CORPUS = Path(stories.__file__).parent
