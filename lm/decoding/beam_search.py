@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.candidates import Candidates
-from lm.decoding.filters import Filter, History
+from lm.decoding.filters import Filter, History, filtered
 from lm.decoding.generate import FinishReason
 from lm.decoding.steps import Steps
 from lm.errors import UsageError
@@ -249,9 +249,9 @@ class _Search:
         Returns:
             The hypotheses that go on, and the rows of the steps that these continue.
         """
-        filtered = self._filtered(beams, logits) if self.filters else logits
+        left = self._left(beams, logits) if self.filters else logits
         # Even if every stop token is among the best, enough are left to fill the beam.
-        candidates = Candidates.of(beams.totals, logits, filtered, self.beam_size + len(self.stops))
+        candidates = Candidates.of(beams.totals, logits, left, self.beam_size + len(self.stops))
         added = self.ending().view(beams.totals.shape).tolist() if self.ending else None
         ends, goes_on = self._chosen(beams, candidates)
         at_limit = beams.at_limit()
@@ -259,14 +259,12 @@ class _Search:
         beams.finish(candidates, goes_on & at_limit, "length", added)
         return beams.grown(candidates.selected(goes_on & ~at_limit))
 
-    def _filtered(self, beams: _Beams, logits: Tensor) -> Tensor:
-        """The logits after all filters."""
+    def _left(self, beams: _Beams, logits: Tensor) -> Tensor:
+        """The logits that the filters leave."""
         sources = [source.row for source in beams.sources]
         before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
         tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
-        for apply in self.filters:
-            logits = apply(logits, History(tokens, self.prompts.shape[1]))
-        return logits
+        return filtered(logits, self.filters, History(tokens, self.prompts.shape[1]))
 
     def _chosen(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""

@@ -94,11 +94,11 @@ def generate(
     Raises:
         UsageError: the sampler rules out every token.
     """
-    samples = [_Sample(row, sampler.generator(row.number), row.max_tokens) for row in rows]
+    samples = [_Sample(row, sampler.stream(row.number), row.max_tokens) for row in rows]
     tokens, logits = _read(steps, prompts, len(rows) // len(prompts))
     while True:
         history = History(tokens, prompts.shape[1])
-        chosen, logprobs = sampler.choose(logits, [sample.generator for sample in samples], history)
+        chosen, logprobs = sampler.choose(logits, [sample.stream for sample in samples], history)
         choices = zip(*_transferred(chosen, logprobs), _most_likely(logits, alternatives), strict=True)
         for sample, (token, logprob, others) in zip(samples, choices, strict=True):
             yield from sample.take(token, logprob, others, stop_ids)
@@ -134,13 +134,13 @@ class _Sample:
 
     Attributes:
         row: what was asked for.
-        generator: of its draws.
+        stream: random numbers for its draws.
         left: tokens that it may still have.
         is_finished: whether it has ended.
     """
 
     row: Row
-    generator: random.Random
+    stream: random.Random
     left: int
     is_finished: bool = False
 
