@@ -96,12 +96,12 @@ def _text_bytes(corpus: Sequence[str], data: DataConfig) -> int:
     from cli.training.text import is_prepared
     from lm.data import corpus as corpora
     from lm.data import shards
-    from lm.text import documents
+    from lm.text.files import text_files, text_size
 
     if is_prepared(corpus):
         return sum(split.bytes for split in shards.read_manifest(Path(corpus[0])).splits.values())
-    sources = documents.resolve(corpus, field=data.field, supervised=data.supervised)
-    size = documents.text_size(sources)
+    sources = text_files(corpus, field=data.field, supervised=data.supervised)
+    size = text_size(sources)
     return corpora.survey(sources, data).bytes if size is None else size
 
 

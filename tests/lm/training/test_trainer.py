@@ -21,7 +21,7 @@ from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.optimization.optimizers import make_optimizers, training_bytes
 from lm.optimization.schedules import learning_rate, share_of_batch
-from lm.text import documents
+from lm.text.files import text_files
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
 from lm.training.history import curves
@@ -466,7 +466,7 @@ def test_what_a_run_was_started_on_is_named_where_it_is_not_the_corpus_given(
     own, other = tmp_path / "own", tmp_path / "other"
     shutil.copytree(shards, own)
     (tmp_path / "novel.txt").write_text("ba du " * 300)
-    prepare(documents.resolve([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
+    prepare(text_files([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
     run = start(tmp_path / "another run", make_run().config, byte_tokenizer, own)
     list(train(run, stop=stop_after(2)))
     message = r"novel.txt: not the corpus that this run was started on; that was .*text.txt, and lm train --resume"

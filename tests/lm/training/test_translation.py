@@ -18,6 +18,7 @@ from lm.data.pairs import corpus as parallel
 from lm.data.pairs import prepare
 from lm.errors import UsageError
 from lm.model.cost import training_flops
+from lm.text.parallel import parallel_texts
 from lm.training import budget, evaluation
 from lm.training.events import Evaluation, Sample, Step, Stopped
 from lm.training.resuming import resume
@@ -58,7 +59,7 @@ def make_run(tmp_path, monkeypatch):
 
 def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
     found, held_out = (
-        parallel.resolve(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
+        parallel_texts(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
         for split in ("train", "val")
     )
     corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
