@@ -59,7 +59,7 @@ class Output:
 
 
 class Texts(Output):
-    """Each sample's text after the prompt, parted as documents of a corpus are."""
+    """Each sample's text after the prompt, separated as documents of a corpus are."""
 
     def __init__(self, samples: Sequence[Continuation], prompt: str) -> None:
         super().__init__(samples)

@@ -27,14 +27,15 @@ _GONE_BEFORE_ROWS_MOVE = 1 / 8
 """Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
 
 _SOURCES_ROUNDED_TO = 8
+"""Sources stay in the batch in multiples of this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A continuation.
+    """A continuation that has ended.
 
     Attributes:
-        tokens: the one that ended it is among them.
+        tokens: ids; the one that ended it is among them.
         logprobs: of each token, in nats.
         score: the sum of the log-probabilities, divided by the number of tokens to the power of the length penalty,
             and what was added for its end.
@@ -99,6 +100,60 @@ def beam_search(
             return [source.best() for source in sources]
         steps.reorder(rows)
         logits = steps.feed(beams.tokens[:, :, -1].reshape(-1, 1))[:, -1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What stays the same from step to step; see `beam_search`.
+
+    Attributes:
+        prompts: (sources, length) ids.
+        beam_size: candidates for each source.
+        stops: (stop tokens,) ids.
+        refill: give the places of finished hypotheses to others.
+        filters: applied to the logits.
+        ending: what is added to the score of a hypothesis that ends now, of each row.
+    """
+
+    prompts: Tensor
+    beam_size: int
+    stops: Tensor
+    refill: bool
+    filters: Sequence[Filter]
+    ending: Callable[[], Tensor] | None
+
+    def step(self, beams: _Beams, logits: Tensor) -> tuple[_Beams, Tensor]:
+        """Go on by a token: the best candidates end hypotheses or make longer ones.
+
+        Returns:
+            The hypotheses that go on, and the rows of the steps that these continue.
+        """
+        left = self._left(beams, logits) if self.filters else logits
+        # Even if every stop token is among the best, enough are left to fill the beam.
+        candidates = Candidates.of(beams.totals, logits, left, self.beam_size + len(self.stops))
+        added = self.ending().view(beams.totals.shape).tolist() if self.ending else None
+        ends, goes_on = self._chosen(beams, candidates)
+        at_limit = beams.at_limit()
+        beams.finish(candidates, ends, "end_of_text", added)
+        beams.finish(candidates, goes_on & at_limit, "length", added)
+        return beams.grown(candidates.selected(goes_on & ~at_limit))
+
+    def _left(self, beams: _Beams, logits: Tensor) -> Tensor:
+        """The logits that the filters leave."""
+        sources = [source.row for source in beams.sources]
+        before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
+        tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
+        return filtered(logits, self.filters, History(tokens, self.prompts.shape[1]))
+
+    def _chosen(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
+        possible, is_stop = candidates.totals > -torch.inf, torch.isin(candidates.tokens, self.stops)
+        taken = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
+        first = possible & (torch.arange(possible.shape[1]) < self.beam_size - taken[:, None])
+        if not self.refill:
+            return first & is_stop, first & ~is_stop
+        others = possible & ~is_stop
+        return first & is_stop, others & (others.cumsum(1) <= self.beam_size)
 
 
 @dataclass(slots=True)
@@ -221,57 +276,3 @@ def _kept(done: Sequence[bool]) -> Tensor:
     size = -(-going // _SOURCES_ROUNDED_TO) * _SOURCES_ROUNDED_TO
     first = sorted(range(len(done)), key=lambda place: done[place])[:size]
     return torch.tensor(sorted(first), dtype=torch.long)
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """What stays the same from step to step; see `beam_search`.
-
-    Attributes:
-        prompts: (sources, length) ids.
-        beam_size: candidates for each source.
-        stops: (stop tokens,) ids.
-        refill: give the places of finished hypotheses to others.
-        filters: applied to the logits.
-        ending: what is added to the score of a hypothesis that ends now, of each row.
-    """
-
-    prompts: Tensor
-    beam_size: int
-    stops: Tensor
-    refill: bool
-    filters: Sequence[Filter]
-    ending: Callable[[], Tensor] | None
-
-    def step(self, beams: _Beams, logits: Tensor) -> tuple[_Beams, Tensor]:
-        """Go on by a token: the best candidates end hypotheses or make longer ones.
-
-        Returns:
-            The hypotheses that go on, and the rows of the steps that these continue.
-        """
-        left = self._left(beams, logits) if self.filters else logits
-        # Even if every stop token is among the best, enough are left to fill the beam.
-        candidates = Candidates.of(beams.totals, logits, left, self.beam_size + len(self.stops))
-        added = self.ending().view(beams.totals.shape).tolist() if self.ending else None
-        ends, goes_on = self._chosen(beams, candidates)
-        at_limit = beams.at_limit()
-        beams.finish(candidates, ends, "end_of_text", added)
-        beams.finish(candidates, goes_on & at_limit, "length", added)
-        return beams.grown(candidates.selected(goes_on & ~at_limit))
-
-    def _left(self, beams: _Beams, logits: Tensor) -> Tensor:
-        """The logits that the filters leave."""
-        sources = [source.row for source in beams.sources]
-        before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
-        tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
-        return filtered(logits, self.filters, History(tokens, self.prompts.shape[1]))
-
-    def _chosen(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
-        """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
-        possible, is_stop = candidates.totals > -torch.inf, torch.isin(candidates.tokens, self.stops)
-        taken = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
-        first = possible & (torch.arange(possible.shape[1]) < self.beam_size - taken[:, None])
-        if not self.refill:
-            return first & is_stop, first & ~is_stop
-        others = possible & ~is_stop
-        return first & is_stop, others & (others.cumsum(1) <= self.beam_size)

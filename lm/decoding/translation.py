@@ -102,8 +102,8 @@ class Translator:
 
         Args:
             lines: without line ends; a blank one has a blank translation.
-            prefixes: how each translation begins, if it is said; blank to leave it open. If they end before the
-                lines, the others are left open.
+            prefixes: the beginning of each translation; a blank one leaves it to the model. If they end before the
+                lines, the model begins the others itself.
 
         Raises:
             InputError: a tokenizer has no token for a character.
