@@ -18,8 +18,9 @@ from lm.config.options import Option, check_text, nearest, options, suggestion
 from lm.decoding.continuation import Continuation
 from lm.decoding.generator import Generator
 from lm.decoding.logit_bias import read_biases
-from lm.decoding.prompts import end_ids, prolonged
+from lm.decoding.prompts import prolonged
 from lm.errors import InputError, LMError, UsageError
+from lm.tokenizer.framing import text_frame
 
 INTRODUCTION = "A line is continued, with the text so far as its context. /help, Ctrl-D to end."
 
@@ -180,7 +181,7 @@ class _Session:
         """The context with a text after it, on a line of its own."""
         check_text(text, name="the line")
         tokenizer = self.generator.tokenizer
-        is_inside = bool(self.context) and self.context[-1] not in end_ids(tokenizer)
+        is_inside = bool(self.context) and self.context[-1] not in text_frame(tokenizer).after
         begins_line = is_inside and text and not self.at_line_start
         return prolonged(tokenizer, self.context, "\n" + text if begins_line else text)
 

@@ -13,11 +13,12 @@ from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.continuation import Continuation
 from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.logit_bias import read_biases
-from lm.decoding.prompts import end_ids, prompt_ids
+from lm.decoding.prompts import prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
 from lm.model.transformer import DecoderOnly
+from lm.tokenizer.framing import text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -68,7 +69,7 @@ class Generator:
             numbers = range(begin, min(begin + self.batch_size, first + n))
             rows = [Row(number, self.config.max_tokens, self._text()) for number in numbers]
             yield from generate(
-                self._steps(), prompts, rows, self.sampler, stop_ids=end_ids(self.tokenizer), alternatives=alternatives
+                self._steps(), prompts, rows, self.sampler, stop_ids=self._stop_ids, alternatives=alternatives
             )
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
@@ -91,7 +92,7 @@ class Generator:
         """
         (best,) = beam_search(
             self._steps(), self._prompts(prompt), beam_size=beam_size, max_tokens=self.config.max_tokens,
-            stop_ids=end_ids(self.tokenizer), length_penalty=length_penalty, n=n,
+            stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
         )  # fmt: skip
         return [self._found(hypothesis) for hypothesis in best]
 
@@ -100,6 +101,10 @@ class Generator:
         text = self._text()
         sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
         sample.finish_reason = "interrupted"
+
+    @property
+    def _stop_ids(self) -> tuple[int, ...]:
+        return text_frame(self.tokenizer).after
 
     def _prompts(self, prompt: str | Sequence[int]) -> torch.Tensor:
         return torch.tensor([prompt_ids(self.tokenizer, prompt) if isinstance(prompt, str) else list(prompt)])

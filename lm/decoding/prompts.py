@@ -1,10 +1,11 @@
-"""How texts begin and end for a model: a prompt as ids, and the tokens that end what follows it."""
+"""What a model continues, as ids: a prompt, or a context with more text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from lm.errors import UsageError
+from lm.tokenizer.framing import text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -15,7 +16,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
         InputError: the tokenizer has no token for a character.
         UsageError: there is neither a prompt nor a start token to begin from.
     """
-    ids = [*_start_ids(tokenizer), *tokenizer.encode(prompt)]
+    ids = [*text_frame(tokenizer).before, *tokenizer.encode(prompt)]
     if not ids:
         raise UsageError("there is nothing to begin from: this tokenizer has no document-start token; give a prompt")
     return ids
@@ -30,16 +31,8 @@ def prolonged(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[i
     """
     if not context:
         return prompt_ids(tokenizer, text)
-    is_ended = context[-1] in end_ids(tokenizer)
+    frame = text_frame(tokenizer)
+    is_ended = context[-1] in frame.after
     # In GPT-2's manner one token both ends a document and starts the next.
-    start = [token for token in _start_ids(tokenizer) if is_ended and token != context[-1]]
+    start = [token for token in frame.before if is_ended and token != context[-1]]
     return [*context, *start, *tokenizer.encode(text)]
-
-
-def end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens that end a text: one, or none."""
-    return () if tokenizer.end_of_text is None else (tokenizer.end_of_text,)
-
-
-def _start_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    return () if tokenizer.start_of_text is None else (tokenizer.start_of_text,)

@@ -16,12 +16,12 @@ from lm.decoding.continuation import Continuation
 from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Row, generate
-from lm.decoding.prompts import end_ids
 from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Line, TranslationModel, line_of, padded
 from lm.decoding.translation_steps import EncoderDecoderSteps
 from lm.errors import UsageError
+from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.languages import tag_to
 
 _READ_AHEAD = 4096
@@ -89,10 +89,10 @@ class Translator:
         self.tokenizer = self.models[0].tokenizer
         if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
-        if self.tokenizer.start_of_text is None or self.tokenizer.end_of_text is None:
-            raise UsageError("translation needs a tokenizer with a token that ends a text")
-        tags = (tag_to(model.source_tokenizer, to) for model in self.models)
-        self._tags = [[] if tag is None else [tag.id] for tag in tags]
+        self._frames = [
+            pair_frames(model.tokenizer, model.source_tokenizer, tag=tag_to(model.source_tokenizer, to))
+            for model in self.models
+        ]
         self._sampler = Sampler(tuple(map(_after_start, sampler.filters)), sampler.greedy, sampler.seed)
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
@@ -144,11 +144,11 @@ class Translator:
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
         return [line_of(*line) for line in zip(numbers, texts, sources, begun, strict=True)]
 
-    def _sources(self, place: int, texts: Sequence[str]) -> list[tuple[TranslationModel, list[int], list[int]]]:
-        """One of the models, and what it reads of each text: the tag of the language, and the ids of the text."""
-        model = self.models[place]
+    def _sources(self, place: int, texts: Sequence[str]) -> list[tuple[TranslationModel, Frame, Sequence[int]]]:
+        """One of the models, and for each text the ids that it reads and the frame around them."""
+        model, frame = self.models[place], self._frames[place].source
         encoded = model.source_tokenizer.encode_batch([text.strip() for text in texts])
-        return [(model, self._tags[place], ids.tolist()) for ids in encoded]
+        return [(model, frame, ids) for ids in encoded]
 
     def _blank(self, line: Line) -> Translated:
         """What becomes of a blank line, which no model reads."""
@@ -175,7 +175,7 @@ class Translator:
             for i, member in enumerate(self.models)
         ]
         steps = members[0] if len(members) == 1 else Ensemble(members)
-        prompts = torch.tensor([[self.tokenizer.start_of_text, *line.prefix] for line in batch])
+        prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
         if self._sampler.greedy:
             found = self._searched(steps, prompts, batch, ending=self._ending(members))
         else:
@@ -194,7 +194,7 @@ class Translator:
             prompts,
             beam_size=self.config.beam,
             max_tokens=[self._limit(line) for line in batch],
-            stop_ids=end_ids(self.tokenizer),
+            stop_ids=self._frames[0].target.after,
             length_penalty=self.config.length_penalty,
             n=self.config.n_best,
             refill=True,
@@ -217,7 +217,7 @@ class Translator:
         n = self.config.n_best
         rows = [Row(line.number * n + sample, self._limit(line)) for line in batch for sample in range(n)]
         drawn = {row.number: Continuation() for row in rows}
-        for event in generate(steps, prompts, rows, self._sampler, stop_ids=end_ids(self.tokenizer)):
+        for event in generate(steps, prompts, rows, self._sampler, stop_ids=self._frames[0].target.after):
             drawn[event.row].take(event)
         samples = [_hypothesis(drawn[row.number]) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]

@@ -29,9 +29,10 @@ from lm.config.run import RunConfig
 from lm.data import corpus as corpora
 from lm.data.windows import prepare
 from lm.decoding.generator import Generator
-from lm.decoding.prompts import end_ids, prompt_ids
+from lm.decoding.prompts import prompt_ids
 from lm.model.transformer import DecoderOnly
 from lm.text.files import text_files
+from lm.tokenizer.framing import text_frame
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
@@ -87,7 +88,7 @@ def accuracy(run: Run, asked: list[Question]) -> float:
     """The share of questions whose greedy continuation is the label and the end."""
     assert isinstance(run.model, DecoderOnly)
     run.model.eval()
-    ends, right = end_ids(run.tokenizer), 0
+    ends, right = text_frame(run.tokenizer).after, 0
     longest = max(len(run.tokenizer.encode(f"\n{label}")) for _, label in asked) + len(ends)
     generator = Generator(run.model, run.tokenizer, SamplingConfig(greedy=True, max_tokens=longest))
     for passage, label in asked:

@@ -1,6 +1,6 @@
 import pytest
 
-from lm.decoding.prompts import end_ids, prolonged, prompt_ids
+from lm.decoding.prompts import prolonged, prompt_ids
 from lm.errors import UsageError
 
 
@@ -36,8 +36,3 @@ def test_a_context_is_prolonged_by_a_text():
 def test_after_the_end_of_a_document_another_starts():
     assert prolonged(Letters(30, 31), [30, 5, 31], "cab") == [30, 5, 31, 30, 2, 0, 1]
     assert prolonged(Letters(30, 30), [30, 5, 30], "cab") == [30, 5, 30, 2, 0, 1]
-
-
-def test_a_text_has_one_token_that_ends_it_or_none():
-    assert end_ids(Letters(30, 31)) == (31,)
-    assert end_ids(Letters(None)) == ()
