@@ -23,6 +23,7 @@ from lm.decoding.translation_steps import EncoderDecoderSteps
 from lm.errors import UsageError
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.languages import tag_to
+from lm.tokenizer.tokenizer import Ids
 
 _READ_AHEAD = 4096
 
@@ -144,7 +145,7 @@ class Translator:
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
         return [line_of(*line) for line in zip(numbers, texts, sources, begun, strict=True)]
 
-    def _sources(self, place: int, texts: Sequence[str]) -> list[tuple[TranslationModel, Frame, Sequence[int]]]:
+    def _sources(self, place: int, texts: Sequence[str]) -> list[tuple[TranslationModel, Frame, Ids]]:
         """One of the models, and for each text the ids that it reads and the frame around them."""
         model, frame = self.models[place], self._frames[place].source
         encoded = model.source_tokenizer.encode_batch([text.strip() for text in texts])
