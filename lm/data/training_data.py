@@ -70,7 +70,7 @@ def _open_pairs(folder: Path, config: RunConfig, steps: int | None) -> PairData:
         batch_tokens=training.batch_tokens,
         rows=training.batch_size if training.batch_tokens is None else None,
         seed=training.seed,
-        context=config.model.context_length if config.model.positions == "learned" else None,
+        context=config.model.position_limit,
         steps=steps,
     )
 

@@ -189,8 +189,8 @@ def measure_pairs(
 
 
 def _check_lengths(model: EncoderDecoder, pairs: Sequence[Pair], tokens: Sequence[TokenPair], name: str) -> None:
-    limit = model.config.context_length
-    if model.config.positions != "learned":
+    limit = model.config.position_limit
+    if limit is None:
         return
     for pair, ids in zip(pairs, tokens, strict=True):
         longest = max(len(ids.source), len(ids.target))

@@ -23,6 +23,7 @@ from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 _LEAST_POSITIONS = 2048
 """Of positions that go on without end: how far the table reaches that CTranslate2 is given."""
 
+_POSITIONS = ("learned", "sinusoidal", "sinusoidal-half", "rotary")
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "swiglu": "SWISH"}
 
 Array = npt.NDArray[np.float32]
@@ -75,7 +76,7 @@ def export(
 def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Refuse what CTranslate2 cannot run."""
     refused = {
-        "positions": config.positions == "none",
+        "positions": config.positions not in _POSITIONS,
         "activation": config.activation not in _ACTIVATIONS,
         "qk_norm": config.qk_norm,
         "n_kv_heads": config.kv_heads != config.n_heads,
@@ -157,7 +158,7 @@ def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None
 
 def _positions(positions: nn.Module, tokens: Tensor, config: ModelConfig) -> Array:
     """(positions, d_model)."""
-    length = config.context_length if config.positions == "learned" else max(_LEAST_POSITIONS, config.context_length)
+    length = config.position_limit or max(_LEAST_POSITIONS, config.context_length)
     return _array(positions(0, length, tokens.device))
 
 

@@ -95,7 +95,7 @@ def test_a_source_is_projected_once_and_not_again_for_each_hypothesis():
         block.cross_attention.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0].shape))
     steps.feed(random_ids(15, 1))
     assert calls == [(3, 5, 32)] * 2  # three sentences with five queries each
-    held = [block.cross_attention.contents()[0] for block in steps._cache.blocks]
+    held = [layer.contents()[0] for layer in steps._cache.memory]
     assert [keys.shape[:3] for keys in held] == [(3, 4, 7)] * 2
 
 
