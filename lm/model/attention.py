@@ -16,9 +16,13 @@ from lm.model.masks import Mask
 from lm.model.scope import Scope
 
 _LONGEST_FOR_PRODUCTS = 512
-_FEWEST_KEYS = 16
-_VECTOR = 32
+"""Keys up to which two products beat torch's fused kernel forward and backward in bfloat16."""
 _MANY_HEADS, _FEW_QUERIES, _FEW_KEYS = 64, 16, 64
+"""Heads of all rows from which, and queries and keys up to which, they beat it forward in float32."""
+_FEWEST_KEYS = 16
+"""Keys that a softmax on a CPU is given at least; see `_filled_up`."""
+_VECTOR = 32
+"""Numbers in bfloat16 that fill a vector of 512 bits; see `_two_products`."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, dropout: float = 0.0) -> Tensor:
@@ -53,11 +57,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, dropout: fl
 
 
 def _products_are_faster(query: Tensor, n_keys: int, dropout: float) -> bool:
-    """On a CPU, torch's fused kernel knows no dropout and goes back slowly in bfloat16.
+    """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
 
-    Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms;
-    they cross between 512 and 1024 positions. In float32 the fused kernel wins at every length, but not forward where
-    many rows have a few queries and keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
+    There the fused kernel has no dropout, and its backward pass in bfloat16 is slow. Forward and backward at 8 rows,
+    6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms; they cross between 512 and 1024
+    positions. In float32 the fused kernel wins at every length, but not forward where many rows have a few queries and
+    keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
     """
     if query.device.type != "cpu":
         return False
@@ -96,7 +101,7 @@ def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout
 
 
 def _filled_up(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """As many keys as a softmax on CPUs likes, those added seen by no query: 16 take it a tenth of the time of 15."""
+    """Add keys that no query sees until there are 16: a softmax over 16 takes a tenth of the time of one over 15."""
     added = _FEWEST_KEYS - scores.shape[-1]
     if allowed is None:
         allowed = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
@@ -121,7 +126,7 @@ def _by_head(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
 
 
 class _Heads(torch.autograd.Function):
-    """`_by_head` as copies that lie as the products want them; their gradients are written side by side at once."""
+    """Contiguous copies of what `_by_head` gives, faster to multiply; their gradients go into one tensor at once."""
 
     @staticmethod
     def forward(ctx: Any, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:  # noqa: ANN401 (torch's own)

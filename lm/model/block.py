@@ -137,13 +137,13 @@ class Stack(nn.Module):
 
 
 _VECTORS = {"bias": 0.0, "value_shares": 0.5, "embedding_shares": 0.0}
-"""Where vectors start, by name; the others at one."""
+"""What vectors start at, by name; all others start at one."""
 
 
 def initialise(module: nn.Module, config: ModelConfig) -> None:
-    """Draw the matrices from normal distributions, all alike whatever the vectors; these start at constants.
+    """Draw the matrices from normal distributions, the same whatever vectors there are, which start at constants.
 
-    Source: of the shares, Zhou et al. 2024 and Jordan et al. 2024 (modded-nanogpt).
+    Source of the shares: Zhou et al. 2024 and Jordan et al. 2024 (modded-nanogpt).
     """
     for name, parameter in module.named_parameters():
         if parameter.ndim == 1:
@@ -153,10 +153,13 @@ def initialise(module: nn.Module, config: ModelConfig) -> None:
 
 
 def _standard_deviation(name: str, config: ModelConfig) -> float:
-    """Of a matrix at the start: smaller by √(2·layers), or zero, for outputs of sublayers.
+    """The standard deviation that a matrix starts with.
 
-    Embeddings that are scaled by √d_model start at 1/√d_model. Source: Radford et al. 2019, section 2.3; zeros for
-    these and the output layer: Zhang et al. 2019 (Fixup), section 3.
+    It is smaller by √(2·layers), or zero, for the outputs of sublayers. Embeddings that are scaled by √d_model start at
+    1/√d_model.
+
+    Source: Radford et al. 2019, section 2.3; zeros for sublayers and the output layer: Zhang et al. 2019 (Fixup),
+    section 3.
     """
     is_output = name.endswith(("output.weight", "down.weight"))
     if config.zero_init and (is_output or name == "head.weight"):
@@ -170,5 +173,5 @@ def _standard_deviation(name: str, config: ModelConfig) -> float:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Parameters, shared ones once."""
+    """The number of parameters, with shared ones counted once."""
     return sum(parameter.numel() for parameter in module.parameters())
