@@ -84,7 +84,7 @@ def looked_at(
 def _tags(tokenizer: Tokenizer, to: str | None) -> list[Special]:
     """The special token before a source, of models that translate into several languages."""
     from lm.evaluation.attention_maps import Special
-    from lm.evaluation.forced import direction
+    from lm.tokenizer.languages import tag_to
 
-    name = direction(tokenizer, to)
-    return [] if name is None else [Special(tokenizer.special_tokens[name], name)]
+    tag = tag_to(tokenizer, to)
+    return [] if tag is None else [Special(tag.id, tag.token)]

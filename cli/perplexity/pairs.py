@@ -74,14 +74,13 @@ def measure(
 def _score(run: Path, loaded: LoadedModel, file: Aligned, language: str | None) -> PairsScored:
     from lm.evaluation import forced
     from lm.model.transformer import EncoderDecoder
+    from lm.tokenizer.languages import tag_to
 
     if not isinstance(loaded.model, EncoderDecoder):
         raise UsageError(f"{run}: this run is decoder-only; name files of text instead of --source and --target")
     tokenizer = loaded.source_tokenizer or loaded.tokenizer
-    tag = forced.direction(tokenizer, language, told=file.languages[1])
-    encoder = forced.PairEncoder(
-        loaded.tokenizer, loaded.source_tokenizer, tag=None if tag is None else tokenizer.special_tokens[tag]
-    )
+    tag = tag_to(tokenizer, language, told_by_file=file.languages[1])
+    encoder = forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=None if tag is None else tag.id)
     with _progress() as watch:
         for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name):
             watch(scored)

@@ -117,7 +117,8 @@ def prepare(
 
 def _loaded(path: Path) -> tuple[Tokenizer, Tokenizer | None]:
     from cli.flags.loading import load_tokenizer
-    from lm.checkpoint import find_checkpoint, load_tokenizers
+    from lm.checkpoint import load_tokenizers
+    from lm.run_folder import find_checkpoint
 
     if path.is_file():
         return load_tokenizer(path), None

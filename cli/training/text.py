@@ -10,6 +10,7 @@ from lm.config.data import DataConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
+from lm.run_folder import is_journal
 
 if TYPE_CHECKING:
     from lm.text.documents import Source
@@ -86,7 +87,7 @@ def data_config(corpus: Sequence[str], config: DataConfig, *, typed: Mapping[str
 def _refuse_runs(sources: Sequence[Source]) -> None:
     """InputError if the journals of a run are among the files: they came with a folder."""
     for source in sources:
-        if source.path.name in ("metrics.jsonl", "timings.jsonl") and (source.path.parent / "checkpoints").is_dir():
+        if is_journal(source.path):
             run = Path(source.name).parent
             raise InputError(f"{run}: is a run, not a text; name texts, or go on with a run: lm train --resume {run}")
 

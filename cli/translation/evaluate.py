@@ -190,14 +190,12 @@ class _Translators:
         return [one.translations[0].text for one in done]
 
     def _language(self, model: TranslationModel) -> str | None:
-        """What the user says, else what the file's name tells of a run with several directions."""
-        from lm.evaluation.forced import direction
+        """The language, of a model with several directions: what the user asks for, or what the file's name tells."""
         from lm.text.parallel import language_of_file
+        from lm.tokenizer.languages import tag_to
 
-        if self.language is not None:
-            return self.language
-        told = language_of_file(self.target)
-        return None if direction(model.source_tokenizer, None, told=told) is None else told
+        tag = tag_to(model.source_tokenizer, self.language, told_by_file=language_of_file(self.target))
+        return None if tag is None else tag.language
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:

@@ -17,9 +17,10 @@ from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Finish, Token, end_ids, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import Steps
-from lm.decoding.translation_input import Line, TranslationModel, line_of, padded, tag_of
+from lm.decoding.translation_input import Line, TranslationModel, line_of, padded
 from lm.decoding.translation_steps import EncoderDecoderSteps
 from lm.errors import UsageError
+from lm.tokenizer.languages import tag_to
 
 _READ_AHEAD = 4096
 
@@ -88,7 +89,8 @@ class Translator:
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
         if self.tokenizer.start_of_text is None or self.tokenizer.end_of_text is None:
             raise UsageError("translation needs a tokenizer with a token that ends a text")
-        self._tags = [tag_of(model.source_tokenizer, to) for model in self.models]
+        tags = (tag_to(model.source_tokenizer, to) for model in self.models)
+        self._tags = [[] if tag is None else [tag.id] for tag in tags]
         self._sampler = Sampler(tuple(map(_after_start, sampler.filters)), sampler.greedy, sampler.seed)
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.data.pairs.corpus import tags
 from lm.decoding.generate import end_ids
 from lm.errors import UsageError
 from lm.model.transformer import EncoderDecoder
@@ -69,25 +68,6 @@ class Line:
     def length(self) -> int:
         """Ids in its longest source."""
         return max(map(len, self.sources))
-
-
-def tag_of(tokenizer: Tokenizer, to: str | None) -> list[int]:
-    """The token that names the target language, of models that need one.
-
-    Raises:
-        UsageError: it needs one and there is none, or not this one.
-    """
-    languages = tags(tokenizer)
-    if to is None and languages:
-        raise UsageError(f"this model translates into {', '.join(sorted(languages))}; say into which (--to)")
-    if to is not None and to not in languages:
-        known = (
-            f"this model translates into {', '.join(sorted(languages))}"
-            if languages
-            else "this model has one direction"
-        )
-        raise UsageError(f"{known}: there is no --to {to}")
-    return [] if to is None else [languages[to]]
 
 
 def line_of(

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.data.pairs.corpus import tag, tags
 from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, surprisals
@@ -33,29 +32,6 @@ class TokenPair:
 
     source: Sequence[int]
     target: Sequence[int]
-
-
-def direction(tokenizer: Tokenizer, asked: str | None, *, told: str | None = None) -> str | None:
-    """The special token that asks for a translation into a language; None of a model with a single direction.
-
-    Args:
-        tokenizer: of the sources.
-        asked: the language, if the user said it.
-        told: what else tells it then, as the name of a file; it need not be one of the model's.
-
-    Raises:
-        UsageError: the model has several directions, and this is none of them, or one and it was asked for by name.
-    """
-    languages, language = tags(tokenizer), asked or told
-    if not languages:
-        if asked is not None:
-            raise UsageError(f"the run has one direction: there is no --to {asked}")
-        return None
-    if language is None or language not in languages:
-        known = ", ".join(languages)
-        asked = "say which language to translate into" if language is None else f"not into {language!r}"
-        raise UsageError(f"the run translates into {known}: {asked} (--to)")
-    return tag(language)
 
 
 class PairEncoder:

@@ -14,7 +14,6 @@ import torch
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.data.pairs.batches import PairData
-from lm.data.pairs.corpus import tags
 from lm.decoding.generate import Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
@@ -23,6 +22,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.translation import bleu
 from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.tokenizer.languages import language_tags
 from lm.training.events import Evaluation, Sample
 from lm.training.objective import summed_loss
 from lm.training.run import Run, diverged
@@ -142,7 +142,7 @@ def _translate(run: Run, sources: Sequence[tuple[str, int | None]]) -> list[str]
     """Greedy translations of sentences, in order; each comes with the token that asks for its language, if any."""
     assert isinstance(run.model, EncoderDecoder)
     model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
-    languages = {index: language for language, index in tags(run.tokenizer).items()}
+    languages = {tag.id: tag.language for tag in language_tags(run.tokenizer).values()}
     found: dict[tuple[str, int | None], str] = {}
     for tag in {tag for _, tag in sources}:
         mine = [source for source in sources if source[1] == tag]

@@ -33,7 +33,8 @@ from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly
 from lm.text import documents
-from lm.training.run import Run, start
+from lm.training.run import Run
+from lm.training.starting import start
 from lm.training.trainer import train
 
 CORPUS = Path(stories.__file__).parent

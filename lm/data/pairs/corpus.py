@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,18 +14,6 @@ from lm.data.shards import SourceRecord, SplitName
 from lm.errors import InputError, UsageError
 from lm.text import documents
 from lm.text.parallel import Aligned, Observer, Pair
-from lm.tokenizer.tokenizer import Tokenizer
-
-
-def tag(language: str) -> str:
-    """The special token that asks for a translation into a language."""
-    return f"<2{language}>"
-
-
-def tags(tokenizer: Tokenizer) -> dict[str, int]:
-    """The languages that a tokenizer has a `tag` for, and its id."""
-    named = ((re.fullmatch("<2(.+)>", name), index) for name, index in tokenizer.special_tokens.items())
-    return {match[1]: index for match, index in named if match}
 
 
 def resolve(

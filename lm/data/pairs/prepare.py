@@ -14,13 +14,14 @@ from lm.config.run import FORMAT_VERSION
 from lm.config.tokenizer import TokenizerConfig
 from lm.data.folder import partial_folder, put_in_place, remove_abandoned
 from lm.data.pairs import store
-from lm.data.pairs.corpus import ParallelCorpus, Survey, tag
+from lm.data.pairs.corpus import ParallelCorpus, Survey
 from lm.data.pairs.store import SIDES, SOURCE_TOKENIZER, PairManifest, PairSplit, SideName
 from lm.data.pairs.writer import Progress, write_splits
 from lm.data.shards import SourceRecord
 from lm.errors import InputError, UsageError
 from lm.files import cache_root
 from lm.tokenizer.cache import tokenizer_of
+from lm.tokenizer.languages import spelled_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 
@@ -56,7 +57,7 @@ def train_tokenizers(
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
-    tags = [tag(language) for language in corpus.languages if language] if parallel.bidirectional else []
+    tags = [spelled_tag(language) for language in corpus.languages if language] if parallel.bidirectional else []
     if not parallel.separate_vocabularies:
         return _train(corpus, config, SIDES, tags), None
     return _train(corpus, config, ("target",), tags), _train(corpus, config, ("source",), tags)

@@ -18,7 +18,7 @@ from lm.text.public.catalogue import CORPORA
 from lm.training import history
 from tests.system.conftest import SMALL
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHELLS = ("bash", "zsh", "fish")
 
 

@@ -264,9 +264,7 @@ def test_digits_stand_beneath_wide_characters(succeed, runs, wide):
 
 
 def test_on_a_terminal_the_text_is_coloured_and_no_character_is_split(succeed, runs, wide, monkeypatch):
-    from cli.perplexity import surprisal
-
-    monkeypatch.setattr(surprisal, "in_colour", lambda: True)
+    monkeypatch.setattr("cli.console.colours.in_colour", lambda: True)
     out = succeed(runs["bpe"], wide, "--show")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
     assert "\x1b" not in plain

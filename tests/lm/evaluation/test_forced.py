@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.errors import InputError, UsageError
-from lm.evaluation.forced import PairEncoder, _batches, direction, measure_pairs, score_pairs
+from lm.errors import InputError
+from lm.evaluation.forced import PairEncoder, _batches, measure_pairs, score_pairs
 from lm.model.transformer import build_model
 from lm.text.parallel import Pair
 from tests.cli.small_runs import make_tokenizer
@@ -84,24 +84,6 @@ def test_a_tag_comes_first(tokenizer):
     (found,) = PairEncoder(tokenizer, None, tag=7).encode(PAIRS[:1])
     assert found.source[0] == 7
     assert found.source[1:-1] == tokenizer.encode(PAIRS[0].source)
-    assert direction(tokenizer, None, told="de") is None
-    with pytest.raises(UsageError, match="one direction: there is no --to de"):
-        direction(tokenizer, "de")
-
-
-def test_a_direction_is_asked_for_where_there_are_several(tokenizer):
-    import tokenizers
-
-    from lm.tokenizer.tokenizer import Tokenizer
-
-    backend = tokenizers.Tokenizer.from_str(tokenizer._backend.to_str())
-    backend.add_special_tokens(["<2de>", "<2en>"])
-    both = Tokenizer(backend)
-    assert direction(both, "de") == direction(both, None, told="de") == direction(both, "de", told="en") == "<2de>"
-    with pytest.raises(UsageError, match="into de, en: say which"):
-        direction(both, None)
-    with pytest.raises(UsageError, match="into de, en: not into 'fr'"):
-        direction(both, "fr")
 
 
 def test_learned_positions_end_and_numbers_are_numbers(tokenizer):

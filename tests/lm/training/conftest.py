@@ -17,7 +17,8 @@ from lm.data.windows import prepare
 from lm.text import documents
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.run import Run, start
+from lm.training.run import Run
+from lm.training.starting import start
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
