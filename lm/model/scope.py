@@ -42,19 +42,19 @@ class FirstValues:
 
 @dataclass(frozen=True)
 class Scope:
-    """What the positions of a batch attend to in every layer of a stack, and where they stand.
+    """What the positions of a batch attend to in each layer of a stack, and where they stand.
 
-    Self-attention has one of its own; a decoder that reads a source has another for its cross-attention. A model says
-    the first five; the stack adds the rest, which its position scheme and its layers share.
+    Self-attention has one scope, and the cross-attention of a decoder that reads a source another. A model says what
+    is seen; its stack adds the rotation and the first values, which all layers share.
 
     Attributes:
         mask: which keys each query may see.
-        memory: (batch, memory length, d_model) states to attend to, instead of those that look.
+        memory: (batch, memory length, d_model) states to attend to, instead of the queries' own.
         caches: for each layer, keys and values of earlier positions, extended in place; those of a memory are
             computed once.
-        start: the position of the first token.
-        branches: how many continuations of the same past stand beside each other in a row; each of them goes on from
-            `start`, and the mask keeps them apart.
+        start: the position of the first query.
+        branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
+            and the mask keeps them apart.
         rotation: turns queries and keys by their positions (rotary embeddings).
         first_values: the values of the first layer, for layers that mix them with their own.
     """
