@@ -54,7 +54,7 @@ class EncoderDecoderSteps:
         self._past = torch.empty(len(source), 0, dtype=torch.long, device=self._device)  # (rows, length) slots
         self._forget_at = _FIRST_SLOTS
         self._attended: Tensor | None = None  # (rows, source length), summed over the positions fed
-        self._watched = [model.decoder.blocks[-1].cross_attention] if coverage else []
+        self._watched = model.decoder.attentions(cross=True)[-1:] if coverage else []
         if coverage:
             self._attended = self._memory.new_zeros(source.shape, dtype=torch.float32)
 

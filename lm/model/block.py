@@ -135,6 +135,11 @@ class Stack(nn.Module):
             x = block(x, own, memory)
         return self.final_norm(x)
 
+    def attentions(self, *, cross: bool = False) -> list[MultiHeadAttention]:
+        """The self-attention of each block, or its cross-attention."""
+        found = [block.cross_attention if cross else block.attention for block in self.blocks]
+        return [attention for attention in found if isinstance(attention, MultiHeadAttention)]
+
 
 _VECTORS = {"bias": 0.0, "value_shares": 0.5, "embedding_shares": 0.0}
 """What vectors start at, by name; all others start at one."""

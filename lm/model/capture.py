@@ -42,7 +42,7 @@ def captured(attentions: Iterable[MultiHeadAttention]) -> Iterator[list[Tensor]]
     """The weights of some attention layers while the model runs inside the `with`.
 
     Args:
-        attentions: for instance `[block.cross_attention for block in model.decoder.blocks]`.
+        attentions: for instance `model.decoder.attentions(cross=True)`.
 
     Yields:
         A list that grows by (batch, heads, queries, keys) float32 whenever one of the layers is called: after one

@@ -119,7 +119,7 @@ def test_coverage_is_that_of_the_attention_weights_of_the_last_layer():
         steps.feed(part)
     expected = []
     for one, length, row in zip(source, LENGTHS, tokens, strict=True):
-        with captured([model.decoder.blocks[-1].cross_attention]) as weights:
+        with captured(model.decoder.attentions(cross=True)[-1:]) as weights:
             model(one[None, :length], row[None])
         received = weights[0][0].double().mean(0).sum(0)  # over heads, then over target positions
         expected.append(float(received.clamp(max=1).log().sum()))

@@ -88,7 +88,7 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
     randomise(model)
     model.double().requires_grad_(False)
     inputs = (ids(2, 7), ids(2, 9)) if layers else (ids(2, 9),)
-    attentions = [block.attention for block in (model.encoder if stack == "encoder" else model.decoder).blocks]
+    attentions = (model.encoder if stack == "encoder" else model.decoder).attentions()
     with captured(attentions) as weights:
         calls = calls_of(attentions, lambda: model(*inputs))
     first = None

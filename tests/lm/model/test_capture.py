@@ -69,7 +69,7 @@ def turned(x, base):
 def test_self_attention_is_what_float64_by_hand_gives(variant):
     model = model_of(**VARIANTS[variant])
     tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
-    attentions = [block.attention for block in model.decoder.blocks]
+    attentions = model.decoder.attentions()
     with captured(attentions) as weights:
         model.hidden(tokens)
     assert [tuple(layer.shape) for layer in weights] == [(2, 4, 9, 9)] * 2
@@ -89,7 +89,7 @@ def test_cross_and_encoder_attention_see_only_real_positions(variant):
     generator = torch.Generator().manual_seed(0)
     source, target = torch.randint(50, (2, 7), generator=generator), torch.randint(50, (2, 5), generator=generator)
     lengths = torch.tensor([7, 4])
-    cross = [block.cross_attention for block in model.decoder.blocks]
+    cross = model.decoder.attentions(cross=True)
     encoder = model.encoder.blocks[0].attention
     with captured([encoder, *cross]) as weights:
         model(source, target, lengths=lengths)
