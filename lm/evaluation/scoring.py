@@ -13,11 +13,14 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from lm.config.data import IGNORED
+from lm.data.batch import Batch
 from lm.errors import InputError
 from lm.evaluation.windows import Cutter, Ids, Window
-from lm.model.transformer import DecoderOnly, Transformer
-from lm.text.documents import Source, fragments
-from lm.tokenizer.offsets import Aligner, Ends
+from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
+from lm.text.documents import fragments
+from lm.text.files import TextFile
+from lm.tokenizer.offsets import Ends, TokenOffsets
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -47,7 +50,7 @@ class Passage:
     piece: Piece
     tokens: Ids
     words: int
-    aligner: Aligner = field(repr=False, compare=False)
+    offsets: TokenOffsets = field(repr=False, compare=False)
 
     @cached_property
     def data(self) -> bytes:
@@ -57,7 +60,7 @@ class Passage:
     @cached_property
     def ends(self) -> Ends:
         """(tokens,) where in `data` each token ends."""
-        return self.aligner.ends(self.piece, self.tokens)
+        return self.offsets.ends(self.piece, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def score(
 def stretches(
     model: DecoderOnly,
     tokenizer: Tokenizer,
-    sources: Sequence[Source],
+    sources: Sequence[TextFile],
     *,
     separator: str,
     context: int,
@@ -170,11 +173,11 @@ class _Reader:
 
     def __init__(self, tokenizer: Tokenizer, separator: str, context: int, stride: int) -> None:
         self._tokenizer, self._separator, self._context, self._stride = tokenizer, separator, context, stride
-        self._aligner = Aligner(tokenizer)
+        self._offsets = TokenOffsets(tokenizer)
         self._waiting: deque[Passage] = deque()  # read, and not scored to the end
         self._taken = 0  # tokens of the first of them that are
 
-    def read(self, file: int, source: Source) -> Iterator[Window]:
+    def read(self, file: int, source: TextFile) -> Iterator[Window]:
         cutter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
         for piece in pieces(fragments(source, self._separator), self._tokenizer):
             if piece.starts_document:
@@ -182,7 +185,7 @@ class _Reader:
                 cutter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
             tokens = self._encode(piece, source)
             words = len(piece.text.split()) - (not (last.isspace() or piece.text[0].isspace()))
-            self._waiting.append(Passage(file, document, first, offset, piece, tokens, words, self._aligner))
+            self._waiting.append(Passage(file, document, first, offset, piece, tokens, words, self._offsets))
             first, offset, last = first + len(tokens), offset + len(piece.text.encode()), piece.text[-1]
             yield from cutter.push(tokens)
         yield from cutter.finish()
@@ -203,7 +206,7 @@ class _Reader:
     def _cutter(self) -> Cutter:
         return Cutter(context=self._context, stride=self._stride, start_token=self._tokenizer.start_of_text)
 
-    def _encode(self, piece: Piece, source: Source) -> Ids:
+    def _encode(self, piece: Piece, source: TextFile) -> Ids:
         try:
             return self._tokenizer.encode_batch([piece.context + piece.text])[0][piece.context_tokens :]
         except InputError as error:
@@ -216,26 +219,41 @@ def _batches(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
         yield batch
 
 
-@torch.inference_mode()
-def score_windows(model: DecoderOnly, batch: Sequence[Window]) -> list[Nats]:
-    """NaN for the unscored and the surprisal of the scored tokens of each window.
+def score_windows(model: DecoderOnly, windows: Sequence[Window]) -> list[Nats]:
+    """NaN for the unscored and the surprisal of the scored tokens of each window."""
+    batch = Batch.of_rows([window.tokens for window in windows], [window.scored for window in windows])
+    scored = score_batch(model, batch)
+    return [
+        np.concatenate((np.full(window.unscored, np.nan), nats)) for window, nats in zip(windows, scored, strict=True)
+    ]
 
-    Logits are computed for the scored ones only, a bounded number at a time.
+
+@torch.inference_mode()
+def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]:
+    """The surprisal of the targets of a batch, which is one that the model could learn from.
+
+    Logits are computed for what is predicted only, a bounded number at a time.
+
+    Args:
+        model: in eval mode; an `EncoderDecoder` for a batch with a source.
+        batch: what to read and predict.
+
+    Returns:
+        (targets,) nats of each row.
     """
-    padded = np.zeros((len(batch), max(len(window.tokens) for window in batch)), dtype=np.int64)
-    scored = np.zeros(padded.shape, dtype=bool)
-    for row, window in enumerate(batch):
-        end = len(window.tokens)
-        padded[row, :end] = window.tokens
-        scored[row, end - window.scored : end] = True
-    nats = np.full(scored.sum(), np.nan)
-    if len(nats):
-        device = next(model.parameters()).device
-        tokens, mask = torch.from_numpy(padded).to(device), torch.from_numpy(scored).to(device)
-        hidden = model.hidden(tokens[:, :-1])[mask[:, 1:]]  # padding comes last, so nothing that counts sees it
-        nats = surprisals(model, hidden, tokens[mask])
-    parts = np.split(nats, np.cumsum([window.scored for window in batch])[:-1])
-    return [np.concatenate((np.full(window.unscored, np.nan), part)) for window, part in zip(batch, parts, strict=True)]
+    predicted, device = batch.targets != IGNORED, next(model.parameters()).device
+    if not predicted.any():
+        return [np.zeros(0)] * batch.rows
+    inputs, targets, places = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, predicted))
+    if isinstance(model, EncoderDecoder):
+        assert batch.source is not None
+        assert batch.source_lengths is not None
+        source, lengths = (torch.from_numpy(ids).to(device) for ids in (batch.source, batch.source_lengths))
+        hidden = model.read(source, inputs, lengths=lengths)
+    else:
+        hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
+    nats = surprisals(model, hidden[places], targets[places])
+    return np.split(nats, np.cumsum(predicted.sum(axis=1))[:-1])
 
 
 def surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:

@@ -11,10 +11,10 @@ from lm.data.corpus import FEWEST_DOCUMENTS, Corpus, scattered
 from lm.data.encoding import grouped
 from lm.data.examples.store import ExampleWriter
 from lm.data.shards import SPLITS, SplitName, SplitRecord
-from lm.errors import InputError, UsageError
-from lm.text import documents
-from lm.text.documents import Source
-from lm.text.examples import Example, examples
+from lm.errors import InputError
+from lm.text.examples import Example
+from lm.text.files import TextFile
+from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 Progress = Callable[[int, int], None]
@@ -26,7 +26,7 @@ class _Routed:
 
     split: SplitName
     file: int
-    source: Source
+    source: TextFile
     example: Example
 
 
@@ -48,14 +48,9 @@ def write_examples(
         InputError: the tokenizer has no token for a character.
         UsageError: the tokenizer has no token that ends a text.
     """
-    start, end = tokenizer.start_of_text, tokenizer.end_of_text
-    if start is None or end is None:
-        raise UsageError(
-            "the tokenizer has no end-of-text token, so no completion could end; "
-            "use one that has (lm tokenizer train … --special '<|endoftext|>')"
-        )
+    frame = example_frame(tokenizer)
     with contextlib.ExitStack() as opened:
-        writers = {split: ExampleWriter(folder, split, dtype=dtype, start=start, end=end) for split in SPLITS}
+        writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
         for writer in writers.values():
             opened.callback(writer.discard)
         done = 0
@@ -76,22 +71,20 @@ def _routed(corpus: Corpus) -> Iterator[_Routed]:
     """
     bound = _bound(corpus)
     for file, found in enumerate(corpus.sources):
-        for example in examples(documents.decoded(found.source), name=found.source.name):
+        for example in found.file.examples():
             split: SplitName = "validation" if _hash(example) < bound else "train"
-            yield _Routed(split, file, found.source, example)
+            yield _Routed(split, file, found.file, example)
     for file, found in enumerate(corpus.validation_sources, len(corpus.sources)):
-        for example in examples(documents.decoded(found.source), name=found.source.name):
-            yield _Routed("validation", file, found.source, example)
+        for example in found.file.examples():
+            yield _Routed("validation", file, found.file, example)
 
 
 def _bound(corpus: Corpus) -> float:
     """Examples whose hash is below this are held out."""
     if not corpus.fraction or sum(found.documents for found in corpus.sources) >= FEWEST_DOCUMENTS:
         return float(corpus.fraction * 2**64)
-    sources = (found.source for found in corpus.sources)
-    hashes = sorted(
-        _hash(example) for source in sources for example in examples(documents.decoded(source), name=source.name)
-    )
+    sources = (found.file for found in corpus.sources)
+    hashes = sorted(_hash(example) for source in sources for example in source.examples())
     return hashes[max(1, int(len(hashes) * corpus.fraction))] if len(hashes) > 1 else 0
 
 

@@ -18,6 +18,8 @@ from lm.data.pairs import corpus as parallel
 from lm.data.pairs import prepare
 from lm.errors import UsageError
 from lm.model.cost import training_flops
+from lm.text.parallel import parallel_texts
+from lm.tokenizer.languages import language_tags
 from lm.training import budget, evaluation
 from lm.training.events import Evaluation, Sample, Step, Stopped
 from lm.training.resuming import resume
@@ -58,7 +60,7 @@ def make_run(tmp_path, monkeypatch):
 
 def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
     found, held_out = (
-        parallel.resolve(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
+        parallel_texts(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
         for split in ("train", "val")
     )
     corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
@@ -131,9 +133,7 @@ def test_separate_vocabularies_and_both_directions(make_run):
     assert resume_config(apart).model.source_vocab_size == apart.source_tokenizer.vocab_size
     both = make_run(lambda words: words[::-1], name="both", steps=2, pairs={"bidirectional": True})
     assert both.data.samples == 2 * apart.data.samples
-    assert {text.tag for text in both.data.validation_texts(2)} == {
-        both.tokenizer.special_tokens[name] for name in ("<2en>", "<2de>")
-    }
+    assert {each.tag for each in both.data.references(2)} == set(language_tags(both.tokenizer).values())
     list(train(both))
 
 

@@ -21,6 +21,7 @@ from lm.data.pairs.batches import PairData
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
 from lm.data.pairs.store import StoredPairs, open_pairs
 from lm.errors import InputError, UsageError
+from lm.text.parallel import parallel_texts
 from lm.tokenizer import training as tokenizer_training
 from tests.lm.data.pairs.parallel_text import lines, write
 
@@ -37,8 +38,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredPairs:
     sources, targets = lines(COUNT)
     source, target = write(folder, sources + sources[:20], targets + targets[:20])
     held = write(folder, *lines(60, seed=1), name="held")
-    files = parallel.resolve(BOTH, source=[source], target=[target])
-    validation = parallel.resolve(BOTH, source=[held[0]], target=[held[1]])
+    files = parallel_texts(BOTH, source=[source], target=[target])
+    validation = parallel_texts(BOTH, source=[held[0]], target=[held[1]])
     corpus = parallel.survey(files, DataConfig(), BOTH, validation=validation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
@@ -237,7 +238,7 @@ def test_no_row_is_longer_than_the_context(stored: StoredPairs) -> None:
 
 def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelConfig) -> StoredPairs:
     source, target = write(folder, *sides)
-    files = parallel.resolve(config, source=[source], target=[target])
+    files = parallel_texts(config, source=[source], target=[target])
     corpus = parallel.survey(files, DataConfig(validation="0"), config)
     of_target, of_source = train_tokenizers(corpus, TokenizerConfig(vocab_size=300), config)
     return open_pairs(prepare_pairs(corpus, of_target, config, source_tokenizer=of_source).folder)
@@ -269,21 +270,21 @@ def test_dropout_differs_within_a_sentence(tmp_path: Path, monkeypatch: pytest.M
 def test_validation_has_each_target_once(stored: StoredPairs, config: ParallelConfig) -> None:
     given = data(stored, config)
     found = texts(stored, given.validation())
-    expected = given.validation_texts()
+    expected = given.references()
     assert Counter(found) == Counter((text.source, text.target) for text in expected)
     assert given.validation_bytes == sum(len(text.target.encode()) for text in expected)
     assert len(expected) == (120 if config.bidirectional else 60)
-    assert given.validation_texts(7) == expected[:7]
+    assert given.references(7) == expected[:7]
     encode, end = stored.tokenizer.encode, stored.tokenizer.end_of_text
     ids = {tuple(source) for batch in given.validation() for source, _ in rows(batch)}
-    assert ids == {(*([] if text.tag is None else [text.tag]), *encode(text.source), end) for text in expected}
+    assert ids == {(*([] if text.tag is None else [text.tag.id]), *encode(text.source), end) for text in expected}
 
 
 def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
     with pytest.raises(UsageError, match="need a size"):
         PairData(stored, PLAIN, seed=0)
-    files = parallel.resolve(
+    files = parallel_texts(
         PLAIN, **dict(zip(("source", "target"), ([path] for path in write(tmp_path, ["a"], ["b"])), strict=True))
     )
     corpus = parallel.survey(files, DataConfig(validation="0"), PLAIN)
