@@ -25,9 +25,9 @@ from lm.evaluation.ngrams import bits_per_byte
 from lm.model.cost import parameters_by_part
 from lm.optimization.optimizers import training_bytes
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training import sizing
 from lm.training.budget import aside
 from lm.training.evaluation import Cost
+from lm.training.regularisation import expected_bits, novelty, regularisation_of_pairs, regularisation_of_text
 
 _MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 10, 4
 _FEWEST_SENTENCES = 100
@@ -105,7 +105,7 @@ def _regularised_for_pairs(
     config: RunConfig, settings: Settings, tokenizer: Tokenizer, *, epochs: float, steps: float
 ) -> RunConfig:
     """The config with the regularisation for pairs that are seen so often, and for so many steps."""
-    found = sizing.holding_back_pairs(epochs, steps=steps, may_drop_merges=tokenizer.merge_rules is not None)
+    found = regularisation_of_pairs(epochs, steps=steps, may_drop_merges=tokenizer.merge_rules is not None)
     config = settings.where_open(config, found)
     dropped = f"dropout {config.model.dropout}, BPE dropout {config.parallel.bpe_dropout}"
     fact("", f"{epochs:.1f} epochs in {steps:,.0f} steps, so {dropped}")
@@ -137,9 +137,9 @@ def _regularised_for_text(
     counted = bits_per_byte(train, held_out, vocab_size=tokenizer.vocab_size) if is_told else []
     seen = steps * batch_rows(config) * config.model.context_length
     epochs = seen / max(1, len(train))
-    share = sizing.novelty(counted) if len(counted) > 1 else 1.0
+    share = novelty(counted) if len(counted) > 1 else 1.0
     passes_differ, is_open = settings.fixed["model"].get("dropout") != 0, "r_drop" not in settings.fixed["training"]
-    found = sizing.holding_back(
+    found = regularisation_of_text(
         share * epochs,
         parameters_a_token=sum(parameters_by_part(config.model).values()) / max(1, len(train)),
         steps=steps,
@@ -150,7 +150,7 @@ def _regularised_for_text(
     _describe_regularisation(config, epochs, share, r_drop=found.r_drop)
     if len(counted) > 1:
         measure = "about" if seen >= _TOKENS_TO_LEARN_FROM else "more than"
-        expected = f"{measure} {sizing.expected_bits(counted):.2g} bits a byte of held-out text"
+        expected = f"{measure} {expected_bits(counted):.2g} bits a byte of held-out text"
         fact("", f"expect {expected}, where counting n-grams gets {min(counted):.2g}")
     return config, found.passes
 
