@@ -8,7 +8,8 @@ from typing import Any
 from cli.console.messages import fact
 from cli.console.numbers import count, duration, quantity, size
 from cli.training import clock
-from cli.training.preparing import TrainingCorpus
+from cli.training.pairs import PairCorpus
+from cli.training.text import TextCorpus
 from lm.benchmark import training as benchmark
 from lm.config.durations import seconds
 from lm.config.presets import named_by_depth, resolve
@@ -22,7 +23,7 @@ _PREPARING = 1e-6  # seconds for a byte of text, about
 _MEASURED = {False: (4, 4096), True: (3, 2048)}  # depth and tokens of a step; for text, and for pairs
 
 
-def sized(corpus: TrainingCorpus, budget: str, config: RunConfig) -> tuple[str, dict[str, dict[str, Any]]]:
+def sized(corpus: TextCorpus | PairCorpus, budget: str, config: RunConfig) -> tuple[str, dict[str, dict[str, Any]]]:
     """Choose a preset for a corpus and a time on this machine, and describe the choice on stderr.
 
     Args:
@@ -38,7 +39,7 @@ def sized(corpus: TrainingCorpus, budget: str, config: RunConfig) -> tuple[str, 
     """
     seconds_left(budget)
     of_pairs, corpus_bytes = corpus.holds_pairs, corpus.text_bytes(config)
-    if not corpus.tokens:
+    if not corpus.prepared:
         _refuse_to_prepare_all_the_time(corpus_bytes, budget)
     rate = _measured_rate(config, budget, pairs=of_pairs)
     left, fitting = seconds_left(budget), sizing.fitting_pairs if of_pairs else sizing.fitting
@@ -46,7 +47,7 @@ def sized(corpus: TrainingCorpus, budget: str, config: RunConfig) -> tuple[str, 
     enough = _described(found, corpus_bytes, pairs=of_pairs)
     fact("budget", f"{duration(left)} of {budget} left, at {quantity(rate, 'FLOP/s')}: enough for {enough}")
     settings = found.settings()
-    if not of_pairs and not corpus.tokens:
+    if not of_pairs and not corpus.prepared:
         settings["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=corpus_bytes):.2g}"}
     return named_by_depth(found.depth, pairs=of_pairs), settings
 

@@ -12,9 +12,6 @@ from cli.training.text import TextCorpus
 from lm.config.run import RunConfig
 from lm.tokenizer.tokenizer import Tokenizer
 
-TrainingCorpus = TextCorpus | PairCorpus
-"""The files that a run learns from, read once for all questions about them."""
-
 
 class Prepared(NamedTuple):
     """What training reads.
@@ -30,20 +27,21 @@ class Prepared(NamedTuple):
     folder: Path
 
 
-def corpus_of(files: TrainingFiles) -> TrainingCorpus:
-    """The corpus in the files that a user names; nothing is read yet."""
+def corpus_of(files: TrainingFiles) -> TextCorpus | PairCorpus:
+    """The corpus of some files, of which nothing has been read."""
     return PairCorpus(files.pairs) if files.pairs else TextCorpus(files.text)
 
 
-def prepare(corpus: TrainingCorpus, config: RunConfig, tokenizer: Path | None) -> Prepared:
+def prepare(corpus: TextCorpus | PairCorpus, config: RunConfig, tokenizer: Path | None) -> Prepared:
     """Find or make the tokenizers and the tokens of a corpus, and describe them on stderr.
 
     Args:
-        corpus: to learn from.
+        corpus: of text or of pairs.
         config: of the run.
         tokenizer: a tokenizer.json or a run, whose tokenizers are used; without it, they are trained.
     """
     if isinstance(corpus, PairCorpus):
-        return Prepared(*pairs.prepare(corpus, config, tokenizer))
+        tokenizers, folder = pairs.prepare(corpus, config, tokenizer)
+        return Prepared(*tokenizers, folder)
     made, folder = text.prepare(corpus, config, tokenizer)
     return Prepared(made, None, folder)

@@ -10,10 +10,12 @@ from cli.flags.options import Given
 from cli.training import clock
 from cli.training.budget import sized
 from cli.training.pacing import paced
+from cli.training.pairs import PairCorpus
 from cli.training.plan import describe
-from cli.training.preparing import TrainingCorpus, corpus_of, prepare
+from cli.training.preparing import corpus_of, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
 from cli.training.settings import Settings, settle
+from cli.training.text import TextCorpus
 from lm.checkpoint import load_weights
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET
 from lm.config.run import RunConfig
@@ -62,14 +64,16 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
     return run
 
 
-def _settled(corpus: TrainingCorpus, new: NewRun, given: Given) -> Settings:
+def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given) -> Settings:
     """The settings of the run, with those of the tokens where they are prepared already."""
     preset = new.named_preset(given, pairs=corpus.holds_pairs)
     default = DEFAULT_TRANSLATION_PRESET if corpus.holds_pairs else DEFAULT_PRESET
     settings = settle(preset, new.config, new.weights, given, default=default, sized=partial(sized, corpus))
-    if given.typed["tokenizer"] and (new.tokenizer or new.weights or corpus.tokens):
+    if given.typed["tokenizer"] and (new.tokenizer or new.weights or corpus.prepared):
         flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
         raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
+    if isinstance(corpus, PairCorpus):
+        return settings
     data = corpus.data_config(settings.config.data, typed=given.typed["data"])
     return dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=data))
 

@@ -1,4 +1,4 @@
-"""From a corpus of text or of examples to a folder of tokens for training, and what is said about it."""
+"""From a corpus of text or of examples to a folder of tokens for training, described on stderr."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from cli.console.messages import fact, note
 from cli.console.numbers import count, size
 from cli.console.progress import encode_progress
 from cli.flags.loading import load_tokenizer
-from cli.prepare import note_repetition, trained_tokenizer
+from cli.preparing import note_repetition, trained_tokenizer
 from lm.config.data import DataConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
 from lm.data.corpus import Corpus, survey
 from lm.data.manifest import MANIFEST, Manifest
-from lm.data.prepare import Prepared
 from lm.data.shards import read_manifest
 from lm.data.training_data import prepare_corpus
 from lm.errors import InputError, UsageError
@@ -27,29 +26,30 @@ from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 
 class TextCorpus:
-    """Files of text or of examples, or a folder of tokens that were made of them before.
+    """What the user names to train on: files of text or of examples, or a folder of tokens made of them before.
 
     Files are read once for all questions about them.
 
     Attributes:
-        tokens: the folder of tokens, if it is one.
+        names: as the user gives them.
+        prepared: the folder, if it is one of tokens.
     """
 
     holds_pairs: ClassVar[bool] = False
 
     def __init__(self, names: Sequence[str]) -> None:
-        """`names` are those that the user gives; nothing is read yet."""
-        self._names = tuple(names)
-        is_folder_of_tokens = len(names) == 1 and (Path(names[0]) / MANIFEST).is_file()
-        self.tokens = Path(names[0]) if is_folder_of_tokens else None
+        """Read nothing before it is asked for."""
+        self.names = tuple(names)
+        is_prepared = len(names) == 1 and (Path(names[0]) / MANIFEST).is_file()
+        self.prepared = Path(names[0]) if is_prepared else None
         self._surveyed: Corpus | None = None
 
     def text_bytes(self, config: RunConfig) -> int:
-        """UTF-8 bytes of text: told by the manifest of its tokens, by the sizes of its files, or by reading them."""
-        if self.tokens:
-            return sum(split.bytes for split in read_manifest(self.tokens).splits.values())
-        known = text_size(self._files(config.data))
-        return self.survey(config.data).bytes if known is None else known
+        """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
+        if self.prepared:
+            return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
+        size = text_size(self._files(config.data))
+        return self.survey(config.data).bytes if size is None else size
 
     def survey(self, config: DataConfig) -> Corpus:
         """The files after one pass over them; asked again, another fraction may be held out of what was read then."""
@@ -70,9 +70,9 @@ class TextCorpus:
             InputError: examples are asked for, and the tokens are of text.
             UsageError: a flag contradicts what the tokens were made with.
         """
-        if not self.tokens:
+        if not self.prepared:
             return config
-        folder, made = self._names[0], read_manifest(self.tokens).data
+        folder, made = self.names[0], read_manifest(self.prepared).data
         if config.supervised and not made.supervised:
             raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
         for described in options(DataConfig):
@@ -83,36 +83,34 @@ class TextCorpus:
         return made
 
     def _files(self, config: DataConfig) -> list[TextFile]:
-        return text_files(self._names, field=config.field, supervised=config.supervised)
+        return text_files(self.names, field=config.field, supervised=config.supervised)
 
 
 def prepare(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:
-    """The tokenizer and the folder of tokens: those of `lm prepare`, or made now."""
-    if corpus.tokens:
-        made, prepared = _prepared_before(corpus.tokens, tokenizer)
-    else:
-        made, prepared = _prepared_now(corpus, config, tokenizer)
-    _describe(prepared.manifest, made)
-    is_trained_here = tokenizer is None and not corpus.tokens
+    """The tokenizer and the folder of tokens: those of `lm prepare`, or made now; says what there is to train on."""
+    found = _made_before if corpus.prepared else _made_now
+    made, folder, manifest = found(corpus, config, tokenizer)
+    _describe(manifest, made)
+    is_trained_here = tokenizer is None and not corpus.prepared
     if is_trained_here and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
         fact("", f"(no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
-    note_repetition(prepared.manifest)
-    return made, prepared.folder
+    note_repetition(manifest)
+    return made, folder
 
 
-def _prepared_before(folder: Path, tokenizer: Path | None) -> tuple[Tokenizer, Prepared[Manifest]]:
-    """A folder of tokens and the tokenizer that made them; InputError if the user names another tokenizer."""
+def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path, Manifest]:
+    """The tokens in a folder that the user names, with the tokenizer that made them."""
+    assert corpus.prepared
+    folder = corpus.prepared
     path = tokenizer or folder / FILE_NAME
     manifest, made = read_manifest(folder), Tokenizer.load(path)
     if made.sha256 != manifest.tokenizer:
         advice = "prepare the corpus again" if tokenizer is None else "leave out --tokenizer"
         raise InputError(f"{path}: not the tokenizer that made the tokens in {folder}; {advice}")
-    return made, Prepared(folder, manifest, reused=True)
+    return made, folder, manifest
 
 
-def _prepared_now(
-    corpus: TextCorpus, config: RunConfig, tokenizer: Path | None
-) -> tuple[Tokenizer, Prepared[Manifest]]:
+def _made_now(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path, Manifest]:
     """Tokens in the cache, made of the files by a tokenizer that the user names, or by one trained on them."""
     given = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = corpus.survey(config.data)
@@ -120,11 +118,11 @@ def _prepared_now(
     with encode_progress() as progress:
         prepared = prepare_corpus(surveyed, made, progress=progress)
     note(f"tokens  {prepared.folder}{' (made before)' if prepared.reused else ''}")
-    return made, prepared
+    return made, prepared.folder, prepared.manifest
 
 
 def _describe(manifest: Manifest, tokenizer: Tokenizer) -> None:
-    """Say how much there is to train on, and how much is held out."""
+    """How much there is to train on, and how much is held out."""
     train, held_out = manifest.splits["train"], manifest.splits["validation"]
     if manifest.supervised:
         parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
@@ -135,7 +133,7 @@ def _describe(manifest: Manifest, tokenizer: Tokenizer) -> None:
 
 
 def _refuse_runs(files: Sequence[TextFile]) -> None:
-    """InputError if the journals of a run are among the files, as they are if a folder of runs is named."""
+    """Raise InputError if the journals of a run are among the files: they came with a folder."""
     for file in files:
         if is_journal(file.path):
             run = Path(file.name).parent
