@@ -22,6 +22,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.ahead import Ahead
 from lm.training.budget import Clock
 from lm.training.compiling import compiled
+from lm.training.events import Decay, EndMoved
 from lm.training.lock import lock_of
 from lm.training.objective import final_states
 
@@ -108,14 +109,17 @@ class Run:
         steps = self.plan.steps if self.plan.deadline is None else None
         return learning_rate(self.state.step, config=self.config.training, steps=steps, falls_from=self.plan.falls_from)
 
-    def settle_length(self) -> bool:
-        """Under a budget, make the number of steps final if the decay has to begin now; returns whether it does.
+    def settle_length(self) -> Decay | EndMoved | None:
+        """Under a budget, make the number of steps final if the decay of the learning rate has to begin now.
 
         In a decay that would end far too soon or too late, since the machine is busier than it was or less so, the end
         is moved, and the learning rate falls from where it is.
+
+        Returns:
+            What has changed, which is written down in the run's config; None if nothing has.
         """
         if self.clock is None:
-            return False
+            return None
         step, training = self.state.step, self.config.training
         if begins := self.plan.deadline is not None:
             steps, share = self.clock.steps_in_all(step, config=training), 1.0
@@ -123,9 +127,9 @@ class Run:
             steps = self.clock.moved_end(step, self.plan.steps, config=training)
             share = self.rate / training.learning_rate if training.learning_rate else 1.0
         if steps is None:
-            return False
+            return None
         self._settle(dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share))
-        return begins
+        return Decay(step, steps) if begins else EndMoved(step, steps)
 
     def _settle(self, plan: Plan) -> None:
         self.config = dataclasses.replace(self.config, plan=plan)
