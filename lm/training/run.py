@@ -18,10 +18,10 @@ from lm.optimization.moving_average import MovingAverage
 from lm.optimization.optimizers import make_optimizers
 from lm.optimization.schedules import learning_rate
 from lm.run_folder import TrainingState
-from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.ahead import Ahead
 from lm.training.budget import Clock
 from lm.training.compiling import compiled
+from lm.training.corpus import TrainingCorpus
 from lm.training.events import Decay, EndMoved
 from lm.training.lock import lock_of
 from lm.training.objective import final_states
@@ -45,9 +45,8 @@ class Run:
         config: RunConfig,
         state: TrainingState,
         *,
+        corpus: TrainingCorpus,
         data: TrainingData,
-        tokenizer: Tokenizer,
-        source_tokenizer: Tokenizer | None,
         lock: LockFile | None = None,
         spent: float,
         pause: float = 0.0,
@@ -58,15 +57,14 @@ class Run:
             folder: of the run; nothing is written to it.
             config: with a plan.
             state: how far the run has come.
-            data: of the plan, open.
-            tokenizer: of the texts, or of the targets.
-            source_tokenizer: of the sources, if they have their own.
+            corpus: what the run learns from.
+            data: the same, open.
             lock: of the run, if it is held already.
             spent: seconds of a budget that are gone, besides those that `state` knows of.
             pause: seconds that it takes to evaluate and save, about; for a budget.
         """
         self.folder, self.config, self.state, self.data = folder, config, state, data
-        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
+        self.tokenizer, self.source_tokenizer = corpus.tokenizer, corpus.source_tokenizer
         self.other_branch: list[Path] = []
         self.lock = lock_of(folder) if lock is None else lock
         self._build()
