@@ -2,90 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from lm.config.data import DataConfig, ParallelConfig
+from cli.training.request import PairFiles
 from lm.config.run import RunConfig
-from lm.errors import UsageError
 
 if TYPE_CHECKING:
     from lm.data.pairs.prepare import PreparedPairs
     from lm.tokenizer.tokenizer import Tokenizer
 
-Source = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source", metavar="FILE", help="For translation: sentences, one a line; with --target. Can be repeated."
-    ),
-]
-Target = Annotated[
-    list[str] | None,
-    typer.Option("--target", metavar="FILE", help="Their translations, line by line."),
-]
-Pairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pairs",
-        metavar="FILE",
-        help="Both in one file: source, tab, target on each line, or JSON Lines. Can be repeated.",
-    ),
-]
-ValidationSource = Annotated[
-    str | None,
-    typer.Option(
-        "--validation-source",
-        metavar="FILE",
-        help="Hold out these sentences, with --validation-target, instead of a share of the pairs.",
-    ),
-]
-ValidationTarget = Annotated[
-    str | None, typer.Option("--validation-target", metavar="FILE", help="Their translations, line by line.")
-]
 
-
-@dataclass(frozen=True)
-class ParallelFiles:
-    """What the user names: files of sources and targets, files of both, and those of the validation split."""
-
-    source: Sequence[str] = ()
-    target: Sequence[str] = ()
-    pairs: Sequence[str] = ()
-    validation_source: str | None = None
-    validation_target: str | None = None
-
-    def __post_init__(self) -> None:
-        if bool(self.source) != bool(self.target):
-            raise UsageError("--source and --target go together (or both in one file: --pairs)")
-        if (self.validation_source is None) != (self.validation_target is None):
-            raise UsageError("--validation-source and --validation-target go together")
-
-    def __bool__(self) -> bool:
-        return bool(self.source or self.pairs)
-
-    @property
-    def first(self) -> str:
-        """A name for all of them."""
-        return [*self.source, *self.pairs][0]
-
-    def text_bytes(self, config: ParallelConfig) -> int:
-        """UTF-8 bytes of both sides, validation's own files aside: told by the files' sizes, if these tell it."""
-        from lm.data.pairs import corpus as parallel
-        from lm.text.files import text_size
-        from lm.text.parallel import parallel_texts
-
-        found = parallel_texts(config, source=self.source, target=self.target, pairs=self.pairs)
-        size = text_size(file for aligned in found for file in aligned.files)
-        return parallel.survey(found, DataConfig(), config).bytes if size is None else size
-
-
-def prepare(
-    files: ParallelFiles, config: RunConfig, tokenizer: Path | None
-) -> tuple[Tokenizer, Tokenizer | None, Path]:
+def prepare(files: PairFiles, config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Tokenizer | None, Path]:
     """The tokenizers (of targets, and of sources if they have their own) and the folder of prepared pairs.
 
     Args:

@@ -1,0 +1,92 @@
+"""`lm train` without `--resume`: a new run, as its files, its settings and a budget want it."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+
+from cli.flags.options import Given
+from cli.training import clock, text
+from cli.training.budget import sized
+from cli.training.pacing import paced
+from cli.training.plan import describe
+from cli.training.preparing import prepare
+from cli.training.request import RUNS, NewRun, TrainingFiles
+from cli.training.settings import Settings, settle
+from lm.checkpoint import load_weights
+from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET
+from lm.config.run import RunConfig
+from lm.data.training_data import check_model
+from lm.errors import UsageError
+from lm.hardware import found_device
+from lm.run_folder import refuse_existing
+from lm.training.compiling import check_compiler
+from lm.training.initial_weights import check_weights
+from lm.training.lock import refuse_trained
+from lm.training.run import Run
+from lm.training.starting import start
+
+
+def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
+    """Make a new run, its plan written down, and describe it on stderr.
+
+    Raises:
+        InputError: a file is wrong, or the folder holds a run already.
+        UsageError: the settings do not fit together, or not to the files.
+    """
+    settings = _settled(files, new, given)
+    config = settings.config
+    folder = new.out or _free_folder(files.first, str(config.preset))
+    _check_before_work(folder, config, files, new)
+    prepared = prepare(files, config, new.tokenizer or new.weights)
+    weights = load_weights(new.weights) if new.weights else None
+    pace = opened = None
+    if config.training.budget is not None:
+        config, pace, opened = paced(config, settings, prepared)
+    run = start(
+        folder,
+        config,
+        prepared.tokenizer,
+        prepared.folder,
+        opened=opened,
+        source_tokenizer=prepared.source_tokenizer,
+        weights=weights,
+        spent=clock.elapsed(),
+        pace=pace.step if pace else 1.0,
+        pause=pace.pause if pace else 0.0,
+        hardware=pace.hardware if pace else None,
+    )
+    describe(run)
+    return run
+
+
+def _settled(files: TrainingFiles, new: NewRun, given: Given) -> Settings:
+    """The settings of the run, with those of the tokens where they are prepared already."""
+    preset = new.named_preset(given, pairs=bool(files.pairs))
+    default = DEFAULT_TRANSLATION_PRESET if files.pairs else DEFAULT_PRESET
+    settings = settle(preset, new.config, new.weights, given, default=default, sized=partial(sized, files))
+    if given.typed["tokenizer"] and (new.tokenizer or new.weights or text.is_prepared(files.text)):
+        flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
+        raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
+    data = text.data_config(files.text, settings.config.data, typed=given.typed["data"])
+    return dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=data))
+
+
+def _check_before_work(folder: Path, config: RunConfig, files: TrainingFiles, new: NewRun) -> None:
+    """Refuse what would fail only after the text has been prepared."""
+    refuse_existing(folder)
+    refuse_trained(folder)
+    check_model(config.model, pairs=bool(files.pairs))
+    if new.weights:
+        check_weights(config.model, new.weights)
+    if config.training.compile:
+        check_compiler(found_device(config.hardware))
+
+
+def _free_folder(corpus: str, preset: str) -> Path:
+    """A folder under runs/ that does not exist, named after the corpus and the preset."""
+    stem = Path(corpus).stem if corpus != "-" else "stdin"
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stem).strip("-.") or "run"
+    names = (f"{stem}-{preset}" + (f"-{number}" if number > 1 else "") for number in range(1, 1_000_000))
+    return next(RUNS / name for name in names if not (RUNS / name).exists())
