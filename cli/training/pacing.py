@@ -17,7 +17,6 @@ from lm.config.durations import seconds
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.data.kind import TrainingData
-from lm.data.pairs.store import is_pairs
 from lm.data.shards import open_split
 from lm.data.training_data import open_data
 from lm.evaluation.ngrams import bits_per_byte
@@ -67,7 +66,7 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus) -> Pace
     budget = str(config.training.budget)
     found = pace(config, corpus, opened, seconds=seconds_to_measure(budget))
     steps = max(1.0, seconds_left(budget) / found.step)
-    if is_pairs(data):
+    if opened.needs_encoder:
         epochs = steps / opened.steps_per_epoch
         if settings.is_sized:
             config = _regularised_for_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)

@@ -42,10 +42,7 @@ class Ahead:
 
 def pinned(batch: Batch) -> Batch:
     """The same batch in memory that is never paged out, if there is a GPU to read it while Python goes on."""
-    if not torch.cuda.is_available():
-        return batch
-    parts = (batch.inputs, batch.targets, batch.source, batch.source_lengths)
-    return Batch(*(None if part is None else _pinned(part) for part in parts))  # type: ignore[arg-type]
+    return batch.each(_pinned) if torch.cuda.is_available() else batch
 
 
 def _pinned(ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -96,5 +96,4 @@ def _on_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
 
 
 def _twice(batch: Batch) -> Batch:
-    parts = (batch.inputs, batch.targets, batch.source, batch.source_lengths)
-    return Batch(*(None if part is None else np.concatenate((part, part)) for part in parts))  # type: ignore[arg-type]
+    return batch.each(lambda ids: np.concatenate((ids, ids)))
