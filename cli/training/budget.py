@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from cli.console.messages import fact
 from cli.console.numbers import count, duration, quantity, size
 from cli.training import clock
-from cli.training.request import PairFiles, TrainingFiles
-from cli.training.text import is_prepared
+from cli.training.pairs import PairCorpus
+from cli.training.text import TextCorpus
 from lm.benchmark import training as benchmark
-from lm.config.data import DataConfig, ParallelConfig
 from lm.config.durations import seconds
 from lm.config.presets import named_by_depth, resolve
 from lm.config.run import RunConfig
-from lm.data import corpus, shards
-from lm.data.pairs import corpus as parallel_corpus
 from lm.errors import UsageError
-from lm.text.files import text_files, text_size
-from lm.text.parallel import parallel_texts
 from lm.training import sizing
 
 _SECONDS, _SHARE_TO_MEASURE = 1.5, 0.01
@@ -30,11 +23,11 @@ _PREPARING = 1e-6  # seconds for a byte of text, about
 _MEASURED = {False: (4, 4096), True: (3, 2048)}  # depth and tokens of a step; for text, and for pairs
 
 
-def sized(files: TrainingFiles, budget: str, config: RunConfig) -> tuple[str, dict[str, dict[str, Any]]]:
+def sized(corpus: TextCorpus | PairCorpus, budget: str, config: RunConfig) -> tuple[str, dict[str, dict[str, Any]]]:
     """Choose a preset for a corpus and a time on this machine, and describe the choice on stderr.
 
     Args:
-        files: to learn from.
+        corpus: to learn from.
         budget: the time as the user put it, such as 10m.
         config: what is known of corpus, tokenizer and hardware.
 
@@ -45,9 +38,8 @@ def sized(files: TrainingFiles, budget: str, config: RunConfig) -> tuple[str, di
         UsageError: the time is too short to begin with.
     """
     seconds_left(budget)
-    of_pairs, has_tokens = bool(files.pairs), is_prepared(files.text)
-    corpus_bytes = _pair_bytes(files.pairs, config.parallel) if of_pairs else _text_bytes(files.text, config.data)
-    if not has_tokens:
+    of_pairs, corpus_bytes = corpus.holds_pairs, corpus.text_bytes(config)
+    if not corpus.prepared:
         _refuse_to_prepare_all_the_time(corpus_bytes, budget)
     rate = _measured_rate(config, budget, pairs=of_pairs)
     left, fitting = seconds_left(budget), sizing.fitting_pairs if of_pairs else sizing.fitting
@@ -55,7 +47,7 @@ def sized(files: TrainingFiles, budget: str, config: RunConfig) -> tuple[str, di
     enough = _described(found, corpus_bytes, pairs=of_pairs)
     fact("budget", f"{duration(left)} of {budget} left, at {quantity(rate, 'FLOP/s')}: enough for {enough}")
     settings = found.settings()
-    if not of_pairs and not has_tokens:
+    if not of_pairs and not corpus.prepared:
         settings["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=corpus_bytes):.2g}"}
     return named_by_depth(found.depth, pairs=of_pairs), settings
 
@@ -94,22 +86,6 @@ def _refuse_to_prepare_all_the_time(text: int, budget: str) -> None:
     if clock.elapsed() + preparing >= seconds(budget):
         takes = f"preparing {size(text)} of text takes about {duration(preparing)}"
         raise UsageError(f"{budget} is too short: {takes}; give more (--budget), or use lm prepare first")
-
-
-def _text_bytes(files: Sequence[str], data: DataConfig) -> int:
-    """UTF-8 bytes of a corpus of text: from its tokens' manifest or the sizes of its files, if these tell them."""
-    if is_prepared(files):
-        return sum(split.bytes for split in shards.read_manifest(Path(files[0])).splits.values())
-    found = text_files(files, field=data.field, supervised=data.supervised)
-    known = text_size(found)
-    return corpus.survey(found, data).bytes if known is None else known
-
-
-def _pair_bytes(files: PairFiles, config: ParallelConfig) -> int:
-    """UTF-8 bytes of both sides of pairs, without those of a validation split in files of its own."""
-    found = parallel_texts(config, source=files.source, target=files.target, pairs=files.pairs)
-    known = text_size(file for parallel in found for file in parallel.files)
-    return parallel_corpus.survey(found, DataConfig(), config).bytes if known is None else known
 
 
 def warn_of_few_steps(steps: float, enough_for: str) -> None:

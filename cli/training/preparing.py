@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cli.training import pairs, text
+from cli.training.pairs import PairCorpus
 from cli.training.request import TrainingFiles
+from cli.training.text import TextCorpus
 from lm.config.run import RunConfig
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -25,15 +27,21 @@ class Prepared(NamedTuple):
     folder: Path
 
 
-def prepare(files: TrainingFiles, config: RunConfig, tokenizer: Path | None) -> Prepared:
+def corpus_of(files: TrainingFiles) -> TextCorpus | PairCorpus:
+    """The corpus of some files, of which nothing has been read."""
+    return PairCorpus(files.pairs) if files.pairs else TextCorpus(files.text)
+
+
+def prepare(corpus: TextCorpus | PairCorpus, config: RunConfig, tokenizer: Path | None) -> Prepared:
     """Find or make the tokenizers and the tokens of a corpus, and describe them on stderr.
 
     Args:
-        files: the corpus.
+        corpus: of text or of pairs.
         config: of the run.
         tokenizer: a tokenizer.json or a run, whose tokenizers are used; without it, they are trained.
     """
-    if files.pairs:
-        return Prepared(*pairs.prepare(files.pairs, config, tokenizer))
-    made, folder = text.prepare(files.text, config, tokenizer)
+    if isinstance(corpus, PairCorpus):
+        tokenizers, folder = pairs.prepare(corpus, config, tokenizer)
+        return Prepared(*tokenizers, folder)
+    made, folder = text.prepare(corpus, config, tokenizer)
     return Prepared(made, None, folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 from cli.console.messages import note
 from cli.flags.options import Given
 from cli.training import clock
-from cli.training.preparing import prepare
+from cli.training.preparing import corpus_of, prepare
 from cli.training.request import RUNS, TrainingFiles
 from lm.config.options import options
 from lm.config.presets import DEFAULT_PRESET, resolve
@@ -59,7 +59,7 @@ def _refuse_other_settings(given: Given) -> None:
 def _prepared_again(run: Path, files: TrainingFiles) -> Path:
     """The folder of the tokens of a corpus, made with the settings and the tokenizers of a run."""
     checkpoint = find_checkpoint(run, which="last")
-    return prepare(files, load_config(checkpoint), checkpoint).folder
+    return prepare(corpus_of(files), load_config(checkpoint), checkpoint).folder
 
 
 def _describe(run: Run) -> None:

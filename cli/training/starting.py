@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from cli.flags.options import Given
-from cli.training import clock, text
+from cli.training import clock
 from cli.training.budget import sized
 from cli.training.pacing import paced
+from cli.training.pairs import PairCorpus
 from cli.training.plan import describe
-from cli.training.preparing import prepare
+from cli.training.preparing import corpus_of, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
 from cli.training.settings import Settings, settle
+from cli.training.text import TextCorpus
 from lm.checkpoint import load_weights
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET
 from lm.config.run import RunConfig
@@ -35,11 +37,12 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
         InputError: a file is wrong, or the folder holds a run already.
         UsageError: the settings do not fit together, or not to the files.
     """
-    settings = _settled(files, new, given)
+    corpus = corpus_of(files)
+    settings = _settled(corpus, new, given)
     config = settings.config
     folder = new.out or _free_folder(files.first, str(config.preset))
-    _check_before_work(folder, config, files, new)
-    prepared = prepare(files, config, new.tokenizer or new.weights)
+    _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
+    prepared = prepare(corpus, config, new.tokenizer or new.weights)
     weights = load_weights(new.weights) if new.weights else None
     pace = opened = None
     if config.training.budget is not None:
@@ -61,23 +64,25 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
     return run
 
 
-def _settled(files: TrainingFiles, new: NewRun, given: Given) -> Settings:
+def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given) -> Settings:
     """The settings of the run, with those of the tokens where they are prepared already."""
-    preset = new.named_preset(given, pairs=bool(files.pairs))
-    default = DEFAULT_TRANSLATION_PRESET if files.pairs else DEFAULT_PRESET
-    settings = settle(preset, new.config, new.weights, given, default=default, sized=partial(sized, files))
-    if given.typed["tokenizer"] and (new.tokenizer or new.weights or text.is_prepared(files.text)):
+    preset = new.named_preset(given, pairs=corpus.holds_pairs)
+    default = DEFAULT_TRANSLATION_PRESET if corpus.holds_pairs else DEFAULT_PRESET
+    settings = settle(preset, new.config, new.weights, given, default=default, sized=partial(sized, corpus))
+    if given.typed["tokenizer"] and (new.tokenizer or new.weights or corpus.prepared):
         flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
         raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
-    data = text.data_config(files.text, settings.config.data, typed=given.typed["data"])
+    if isinstance(corpus, PairCorpus):
+        return settings
+    data = corpus.data_config(settings.config.data, typed=given.typed["data"])
     return dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=data))
 
 
-def _check_before_work(folder: Path, config: RunConfig, files: TrainingFiles, new: NewRun) -> None:
+def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: bool) -> None:
     """Refuse what would fail only after the text has been prepared."""
     refuse_existing(folder)
     refuse_trained(folder)
-    check_model(config.model, pairs=bool(files.pairs))
+    check_model(config.model, pairs=pairs)
     if new.weights:
         check_weights(config.model, new.weights)
     if config.training.compile:

@@ -26,8 +26,8 @@ from corpora.stories.lexicon import NAMES
 from lm.config.decoding import SamplingConfig
 from lm.config.presets import resolve
 from lm.config.run import RunConfig
-from lm.data import corpus as corpora
-from lm.data.windows import prepare
+from lm.data.corpus import survey, train_tokenizer
+from lm.data.training_data import prepare_corpus
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
 from lm.model.transformer import DecoderOnly
@@ -60,9 +60,9 @@ def questions(file: str) -> list[Question]:
 def pretrained(folder: Path, steps: int) -> Run:
     """The preset tiny after some steps on the stories, without labels."""
     config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}})
-    sources = text_files([str(CORPUS / "train.txt")])
-    tokenizer = corpora.train_tokenizer(corpora.survey(sources, config.data), config.tokenizer)
-    tokens = prepare.prepare(sources, tokenizer, config.data, folder / "tokens").folder
+    corpus = survey(text_files([str(CORPUS / "train.txt")]), config.data)
+    tokenizer = train_tokenizer(corpus, config.tokenizer)
+    tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
     run = start(folder / "pretrained", config, tokenizer, tokens)
     for _ in train(run):
         pass
@@ -120,8 +120,8 @@ def main() -> None:
         (folder / "task.jsonl").write_text("".join(lines))
         base = pretrained(folder, given.pretraining)
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
-        sources = text_files([str(folder / "task.jsonl")], supervised=True)
-        task = prepare.prepare(sources, base.tokenizer, settings(1, 1.0).data, folder / "examples").folder
+        corpus = survey(text_files([str(folder / "task.jsonl")], supervised=True), settings(1, 1.0).data)
+        task = prepare_corpus(corpus, base.tokenizer, folder=folder / "examples").folder
         print(
             f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True
         )

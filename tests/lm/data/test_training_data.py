@@ -17,10 +17,10 @@ from lm.data.pairs.batches import PairData
 from lm.data.pairs.store import StoredPairs
 from lm.data.training_data import check_model, data_files, data_key, open_data
 from lm.data.windows.batches import WindowData
-from lm.data.windows.prepare import prepare
 from lm.errors import InputError, UsageError
 from lm.text.files import text_files
 from lm.tokenizer import training
+from tests.lm.data.preparing import prepare
 from tests.lm.data.test_kind import CountData
 
 GPT = ModelConfig(context_length=8, d_model=16, n_layers=1, n_heads=2)

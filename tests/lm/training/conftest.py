@@ -14,7 +14,6 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.data.windows import prepare
 from lm.run_folder import find_checkpoint
 from lm.text.files import text_files
 from lm.tokenizer import training as tokenizer_training
@@ -23,6 +22,7 @@ from lm.training import budget
 from lm.training.evaluation import validation_loss
 from lm.training.run import Run
 from lm.training.starting import start
+from tests.lm.data.preparing import prepare
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
@@ -82,7 +82,7 @@ def shards(tmp_path_factory, byte_tokenizer) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "text.txt").write_text(" ".join(text))
     sources = text_files([str(folder / "text.txt")])
-    return prepare.prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
+    return prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
 
 
 @pytest.fixture

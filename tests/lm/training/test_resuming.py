@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from lm import checkpoint, files, run_folder
 from lm.config.data import DataConfig
 from lm.config.training import TrainingConfig
-from lm.data.windows.prepare import prepare
 from lm.errors import InputError, UsageError
 from lm.optimization import averaging
 from lm.text.files import text_files
@@ -20,6 +19,7 @@ from lm.training.events import Evaluation, Saved, Step, Stopped
 from lm.training.resuming import resume
 from lm.training.starting import start
 from lm.training.trainer import train
+from tests.lm.data.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 
 
