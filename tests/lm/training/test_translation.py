@@ -163,6 +163,16 @@ def test_operations_count_the_source(make_run):
     assert next(train(run)).flops == expected > training_flops(run.config.model, rows=rows, length=length)
 
 
+@pytest.mark.parametrize(("pairs", "tagged"), [({}, [None]), ({"bidirectional": True}, ["de", "en"])])
+def test_references_are_translated_to_their_languages_and_prompts_to_the_first(make_run, monkeypatch, pairs, tagged):
+    run, asked = make_run(list, steps=1, bleu_sentences=4, sample=["ba du"], pairs=pairs), []
+    monkeypatch.setattr(evaluation, "_translate", lambda run, given: asked.append(given) or ["" for _ in given])
+    list(train(run))
+    (references, prompts) = ([tag and tag.language for _, tag in given] for given in asked)
+    assert references == (tagged * 4)[:4]
+    assert prompts == tagged[:1]
+
+
 def test_a_sentence_costs_half_of_the_longest_translation_there_may_be(make_run, monkeypatch):
     """A run that has learned nothing does not know when to end. 32 of 100 sentences are translated, in 6.4 seconds."""
     run, translated = make_run(list), []
