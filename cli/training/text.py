@@ -74,9 +74,7 @@ class TextCorpus:
             return config
         folder, made = self.names[0], read_manifest(self.prepared).data
         if config.supervised and not made.supervised:
-            raise InputError(
-                f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised"
-            )
+            raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
         for described in options(DataConfig):
             name, was = described.name, getattr(made, described.name)
             if name in typed and typed[name] != was:
