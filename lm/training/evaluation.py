@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -22,6 +21,7 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.tokenizer.languages import LanguageTag
 from lm.training.events import Evaluation, Sample
 from lm.training.objective import summed_loss
+from lm.training.pace import Cost
 from lm.training.run import Run, diverged
 
 _SAMPLE_TOKENS = 60
@@ -91,19 +91,6 @@ def validation_loss(run: Run) -> tuple[float, int]:
             nats += float(summed_loss(run.model, batch, run.hardware))
             predicted += batch.predicted
     return nats, predicted
-
-
-@dataclass(frozen=True)
-class Cost:
-    """About how long an evaluation takes.
-
-    Attributes:
-        loss: seconds for the loss on the whole validation split.
-        sentence: seconds for the translation of a sentence; 0 for a model that does not translate.
-    """
-
-    loss: float
-    sentence: float
 
 
 def cost(run: Run, *, seconds: float) -> Cost:

@@ -1,4 +1,4 @@
-"""What training makes smaller: the surprisal of the targets of a batch."""
+"""The loss: what training makes smaller, the surprisal of the targets of a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ States = Callable[..., Tensor]
 
 
 def final_states(model: DecoderOnly | EncoderDecoder) -> States:
-    """What a model makes of its inputs before the output layer."""
+    """The function that gives what a model makes of its inputs before the output layer."""
     return model.read if isinstance(model, EncoderDecoder) else model.hidden
 
 

@@ -48,23 +48,6 @@ def test_from_a_text_to_a_measured_model(place, capsys):
     assert described["progress"]["flops"] == pytest.approx(described["training_flops_per_token"] * 30 * 4 * 16)
 
 
-def test_information_names_what_a_block_has_besides_the_usual(capsys):
-    assert run(["info", "tiny"]) == 0
-    assert "QK-norm, value residual" in capsys.readouterr().out
-    assert run(["info", "gpt2"]) == 0
-    assert "QK-norm" not in capsys.readouterr().out
-
-
-def test_information_says_what_each_optimizer_keeps(capsys):
-    def facts(preset):
-        assert run(["info", preset]) == 0
-        return capsys.readouterr().out
-
-    assert "gradients and AdamW's two moments;" in facts("gpt2")
-    assert "gradients and Muon's momentum (matrices) or AdamW's two moments (the rest);" in facts("tiny")
-    assert "their average, gradients and Muon's" in facts("translation")
-
-
 def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
     flags = ["--steps", "4", "--checkpoint-every", "2", *SMALL]
     assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *flags]) == 0

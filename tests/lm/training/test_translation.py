@@ -21,6 +21,7 @@ from lm.model.cost import training_flops
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.languages import language_tags
 from lm.training import budget, evaluation
+from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Sample, Step, Stopped
 from lm.training.resuming import resume
 from lm.training.run import Run
@@ -66,7 +67,7 @@ def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
     corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
     tokenizers = prepare.train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare.prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
-    return start(folder, config, tokenizers[0], prepared.folder, source_tokenizer=tokenizers[1])
+    return start(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
 
 def sums(run: Run) -> dict[str, str]:
