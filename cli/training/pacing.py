@@ -11,9 +11,8 @@ from cli.console.messages import fact
 from cli.console.numbers import count, duration
 from cli.training import clock
 from cli.training.budget import seconds_left, seconds_to_measure, warn_of_few_steps
-from cli.training.preparing import Prepared
 from cli.training.settings import Settings
-from lm.benchmark.training import Pace, pace
+from lm.benchmark.training import pace
 from lm.config.durations import seconds
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
@@ -25,7 +24,8 @@ from lm.model.cost import parameters_by_part
 from lm.optimization.optimizers import training_bytes
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.budget import aside
-from lm.training.evaluation import Cost
+from lm.training.corpus import TrainingCorpus
+from lm.training.pace import Cost, Pace
 from lm.training.regularisation import expected_bits, novelty, regularisation_of_pairs, regularisation_of_text
 
 _MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 10, 4
@@ -50,7 +50,7 @@ class Paced(NamedTuple):
     data: TrainingData
 
 
-def paced(config: RunConfig, settings: Settings, prepared: Prepared) -> Paced:
+def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus) -> Paced:
     """Time steps on this machine, and choose what depends on how many there will be; described on stderr.
 
     Evaluations are so far apart that there is time for them. Where the budget chose the model, regularisation follows
@@ -60,11 +60,11 @@ def paced(config: RunConfig, settings: Settings, prepared: Prepared) -> Paced:
         InputError: the data are too short.
         UsageError: there is no time left.
     """
-    data, tokenizer = prepared.folder, prepared.tokenizer
+    data, tokenizer = corpus.folder, corpus.tokenizer
     opened = open_data(data, config)  # refuses a text that is too short before a step is timed
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
     budget = str(config.training.budget)
-    found = pace(config, data, opened, tokenizer, prepared.source_tokenizer, seconds=seconds_to_measure(budget))
+    found = pace(config, corpus, opened, seconds=seconds_to_measure(budget))
     steps = max(1.0, seconds_left(budget) / found.step)
     if opened.needs_encoder:
         epochs = steps / opened.steps_per_epoch

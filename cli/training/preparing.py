@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from cli.training import pairs, text
 from cli.training.pairs import PairCorpus
 from cli.training.request import TrainingFiles
 from cli.training.text import TextCorpus
 from lm.config.run import RunConfig
-from lm.tokenizer.tokenizer import Tokenizer
-
-
-class Prepared(NamedTuple):
-    """What training reads.
-
-    Attributes:
-        tokenizer: that made the tokens; of the targets, where sources have their own.
-        source_tokenizer: of the sources, if they have their own.
-        folder: of the tokens.
-    """
-
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer | None
-    folder: Path
+from lm.training.corpus import TrainingCorpus
 
 
 def corpus_of(files: TrainingFiles) -> TextCorpus | PairCorpus:
@@ -32,7 +17,7 @@ def corpus_of(files: TrainingFiles) -> TextCorpus | PairCorpus:
     return PairCorpus(files.pairs) if files.pairs else TextCorpus(files.text)
 
 
-def prepare(corpus: TextCorpus | PairCorpus, config: RunConfig, tokenizer: Path | None) -> Prepared:
+def prepare(corpus: TextCorpus | PairCorpus, config: RunConfig, tokenizer: Path | None) -> TrainingCorpus:
     """Find or make the tokenizers and the tokens of a corpus, and describe them on stderr.
 
     Args:
@@ -42,6 +27,6 @@ def prepare(corpus: TextCorpus | PairCorpus, config: RunConfig, tokenizer: Path 
     """
     if isinstance(corpus, PairCorpus):
         tokenizers, folder = pairs.prepare(corpus, config, tokenizer)
-        return Prepared(*tokenizers, folder)
+        return TrainingCorpus(folder, *tokenizers)
     made, folder = text.prepare(corpus, config, tokenizer)
-    return Prepared(made, None, folder)
+    return TrainingCorpus(folder, made)

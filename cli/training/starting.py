@@ -44,22 +44,10 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
     prepared = prepare(corpus, config, new.tokenizer or new.weights)
     weights = load_weights(new.weights) if new.weights else None
-    pace = opened = None
+    pace = data = None
     if config.training.budget is not None:
-        config, pace, opened = paced(config, settings, prepared)
-    run = start(
-        folder,
-        config,
-        prepared.tokenizer,
-        prepared.folder,
-        opened=opened,
-        source_tokenizer=prepared.source_tokenizer,
-        weights=weights,
-        spent=clock.elapsed(),
-        pace=pace.step if pace else 1.0,
-        pause=pace.pause if pace else 0.0,
-        hardware=pace.hardware if pace else None,
-    )
+        config, pace, data = paced(config, settings, prepared)
+    run = start(folder, config, prepared, data=data, weights=weights, pace=pace, spent=clock.elapsed())
     describe(run)
     return run
 

@@ -34,7 +34,7 @@ class Ahead:
 
     def forget(self) -> None:
         """Make the next batch anew, since the data have been told something that changes it."""
-        self._next = None  # the one thread makes batches one after another, so none is made of two minds
+        self._next = None  # what the thread may still be making is not asked for, and the next is made after it
 
     def _begun(self, place: Place) -> Future[Batch]:
         return self._thread.submit(lambda: pinned(self._data.batch(place[0], share=place[1])))

@@ -33,6 +33,7 @@ from lm.decoding.prompts import prompt_ids
 from lm.model.transformer import DecoderOnly
 from lm.text.files import text_files
 from lm.tokenizer.framing import text_frame
+from lm.training.corpus import TrainingCorpus
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
@@ -63,7 +64,7 @@ def pretrained(folder: Path, steps: int) -> Run:
     corpus = survey(text_files([str(CORPUS / "train.txt")]), config.data)
     tokenizer = train_tokenizer(corpus, config.tokenizer)
     tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
-    run = start(folder / "pretrained", config, tokenizer, tokens)
+    run = start(folder / "pretrained", config, TrainingCorpus(tokens, tokenizer))
     for _ in train(run):
         pass
     return run
@@ -132,7 +133,7 @@ def main() -> None:
                 runs = [
                     start(
                         folder / f"{kind}-{steps}-{seed}", settings(steps, given.learning_rate, seed),
-                        base.tokenizer, task, weights=initial,
+                        TrainingCorpus(task, base.tokenizer), weights=initial,
                     )
                     for seed in given.seeds
                 ]  # fmt: skip
