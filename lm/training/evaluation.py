@@ -40,11 +40,11 @@ _SHARE_OF_LONGEST = 0.5
 """The time that a model takes for a translation once it knows when to end, as a share of that for the longest."""
 
 
-def report(run: Run) -> Iterator[Evaluation | Sample]:
+def evaluate(run: Run) -> Iterator[Evaluation | Sample]:
     """Evaluate the run as it is; `run.state` knows the best from then on.
 
     Yields:
-        the evaluation, if there is a validation split, and what the model makes of its sample prompts; for
+        The evaluation, if there is a validation split, and what the model makes of its sample prompts; for
         translation, also of the first sentences of the split.
 
     Raises:
@@ -52,7 +52,7 @@ def report(run: Run) -> Iterator[Evaluation | Sample]:
     """
     with _evaluating(run):
         if run.data.validation_bytes:
-            evaluation, shown = _evaluate(run)
+            evaluation, shown = _validate(run)
             yield evaluation
             yield from shown
         yield from _samples(run)
@@ -69,7 +69,7 @@ def _evaluating(run: Run) -> Iterator[None]:
         run.model.train()
 
 
-def _evaluate(run: Run) -> tuple[Evaluation, list[Sample]]:
+def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     """The scores on the validation split, and the translations of it that are shown."""
     began = time.perf_counter()
     nats, predicted = validation_loss(run)

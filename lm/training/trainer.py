@@ -16,7 +16,7 @@ from lm.errors import TrainingError
 from lm.model.cost import training_flops
 from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
-from lm.training.evaluation import report
+from lm.training.evaluation import evaluate
 from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.lock import claim
@@ -200,7 +200,7 @@ def batch_flops(run: Run, batch: Batch) -> float:
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
     """The results of an evaluation; if it fails, the run is saved first, unless its weights are what is broken."""
     try:
-        yield from report(run)
+        yield from evaluate(run)
     except TrainingError:
         raise
     except Exception:
