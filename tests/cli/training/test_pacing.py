@@ -6,8 +6,8 @@ import pytest
 
 from cli.training import clock
 from cli.training.pacing import _evaluations
+from lm.budget.clock import aside
 from lm.config.presets import resolve
-from lm.training.budget import aside
 from lm.training.evaluation import Cost
 
 
