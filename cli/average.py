@@ -33,8 +33,8 @@ def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
     from cli.console.messages import note
-    from lm.checkpoint import find_checkpoint
     from lm.optimization import averaging
+    from lm.run_folder import find_checkpoint
 
     if len(checkpoints) == 1:
         find_checkpoint(checkpoints[0], which="last")

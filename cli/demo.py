@@ -40,7 +40,7 @@ def demo(
     The first model writes, the second, in the folder FOLDER-german, translates. Every command is shown before it runs,
     so that it can be typed again by hand.
     """
-    from lm.checkpoint import refuse_existing
+    from lm.run_folder import refuse_existing
 
     if not out.name:
         raise UsageError(f"{out}: name a new folder; the second model gets the same name and -german (-o)")

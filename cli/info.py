@@ -83,7 +83,7 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
         hint = suggestion(target, PRESETS)  # of what is nearly a preset the command line is wrong, else a file missing
         problem = f"{target}: neither a run nor a preset{hint}; `lm info` lists presets"
         raise UsageError(problem) if hint else InputError(problem)
-    from lm.checkpoint import find_checkpoint, load_config, load_state, verify
+    from lm.run_folder import find_checkpoint, load_config, load_state, verify
 
     folder = find_checkpoint(Path(target), which="last")
     verify(folder)

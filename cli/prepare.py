@@ -21,7 +21,7 @@ from lm.errors import UsageError
 if TYPE_CHECKING:
     from lm.data.shards import Manifest
     from lm.data.windows.prepare import Prepared
-    from lm.text.documents import Source
+    from lm.text.files import TextFile
     from lm.tokenizer.tokenizer import Tokenizer
 
 TokenizerFile = Annotated[
@@ -70,10 +70,10 @@ def prepare(
         flag = "--" + training_flags[0].replace("_", "-")
         raise UsageError(f"{flag} is for training a tokenizer; it does not go with --tokenizer")
     from lm.data.windows import prepare as preparation
-    from lm.text import documents
+    from lm.text.files import text_files
 
     config = RunConfig(tokenizer=TokenizerConfig(**given["tokenizer"]), data=DataConfig(**given["data"]))
-    sources = documents.resolve(corpus, field=config.data.field, supervised=config.data.supervised)
+    sources = text_files(corpus, field=config.data.field, supervised=config.data.supervised)
     loaded = tokenizer_for(sources, config, tokenizer, special=special, unknown=unknown)
     with encode_progress() as progress:
         if out is None:
@@ -88,7 +88,7 @@ def prepare(
 
 
 def tokenizer_for(
-    sources: Sequence[Source],
+    sources: Sequence[TextFile],
     config: RunConfig,
     path: Path | None,
     *,

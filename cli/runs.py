@@ -43,6 +43,7 @@ def runs(
     from cli.console.messages import note
     from cli.console.numbers import count, duration, perplexity
     from cli.console.tables import table
+    from lm.run_folder import is_run
     from lm.training.history import runs as find_runs
 
     found, damaged = find_runs(folder)
@@ -52,8 +53,7 @@ def runs(
         print(json_line([_described(summary) for summary in found]))
         return
     if not found:
-        is_run = (folder / "checkpoints").is_dir()
-        note(f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run else "no runs"))
+        note(f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs"))
         return
     rows = []
     for summary in found:

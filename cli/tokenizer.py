@@ -22,7 +22,7 @@ from lm.files import check_place
 
 if TYPE_CHECKING:
     from lm.data.corpus import Corpus
-    from lm.text.documents import Source
+    from lm.text.files import TextFile
     from lm.tokenizer.inspection import Fit
     from lm.tokenizer.tokenizer import Tokenizer
     from lm.tokenizer.training import Trained
@@ -56,13 +56,13 @@ def train(
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli.console.messages import note
     from lm.data import corpus as corpora
-    from lm.text import documents
+    from lm.text.files import text_files
     from lm.tokenizer import training
 
     config = TokenizerConfig(**given["tokenizer"])
     training.check(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
-    surveyed = corpora.survey(documents.resolve(corpus, field=data.field, supervised=data.supervised), data)
+    surveyed = corpora.survey(text_files(corpus, field=data.field, supervised=data.supervised), data)
     trained = training.train(
         corpora.training_texts(surveyed),
         config,
@@ -183,14 +183,14 @@ def inspect(
       lm tokenizer inspect tokenizer.json --file held-out.txt
     """
     from cli import token_view
-    from lm.text import documents
+    from lm.text.files import text_files
     from lm.tokenizer import inspection
 
     if text is not None:
         check_text(text, name="TEXT")
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
-    sources = documents.resolve(file, field=data.field, supervised=data.supervised) if file else []
+    sources = text_files(file, field=data.field, supervised=data.supervised) if file else []
     fit = _fit(loaded, sources, data.separator) if sources else None
     longest = inspection.longest(loaded, _LONGEST)
     if as_json:
@@ -202,13 +202,13 @@ def inspect(
         token_view.show_tokens(loaded, ids)
 
 
-def _fit(tokenizer: Tokenizer, sources: Sequence[Source], separator: str) -> Fit:
+def _fit(tokenizer: Tokenizer, sources: Sequence[TextFile], separator: str) -> Fit:
     from cli.console.progress import encode_progress
-    from lm.text import documents
+    from lm.text.files import text_size
     from lm.tokenizer import inspection
 
     with encode_progress() as show:
-        total = documents.text_size(sources) if show else None
+        total = text_size(sources) if show else None
         return inspection.measure(
             tokenizer, sources, separator, progress=None if show is None else lambda done: show(done, total)
         )

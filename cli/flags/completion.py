@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lm.config.presets import PRESETS
+from lm.run_folder import CHECKPOINTS, is_name_of_checkpoint, is_run, runs_in, step_of
 
 Complete = Callable[[str], list[str]]
 
@@ -43,10 +44,10 @@ def runs(incomplete: str) -> list[str]:
     """
     typed = incomplete[: incomplete.rfind("/") + 1]
     folder = Path(typed or ".").expanduser()
-    if folder.name == "checkpoints":
+    if folder.name == CHECKPOINTS:
         found = [typed + name for name in _checkpoints(folder)]
-    elif _is_run(folder):
-        found = [f"{typed}checkpoints/{name}" for name in _checkpoints(folder / "checkpoints")]
+    elif is_run(folder):
+        found = [f"{typed}{CHECKPOINTS}/{name}" for name in _checkpoints(folder / CHECKPOINTS)]
     else:
         found = [typed + name for name in _runs_in(folder)]
         if not typed:
@@ -61,16 +62,12 @@ def runs_or_presets(incomplete: str) -> list[str]:
 
 def _runs_in(folder: Path) -> list[str]:
     try:
-        return sorted(path.name for path in folder.iterdir() if _is_run(path))
+        return sorted(run.name for run in runs_in(folder))
     except OSError:
         return []
 
 
-def _is_run(path: Path) -> bool:
-    return (path / "checkpoints").is_dir()
-
-
 def _checkpoints(folder: Path) -> list[str]:
-    """The checkpoints of a run, the latest first."""
-    names = [path.name for path in folder.glob("step-*") if path.name[5:].isdigit()]
-    return sorted(names, key=lambda name: int(name[5:]), reverse=True)
+    """The checkpoints in a folder, the latest first, be they complete or not: that is for the command to say."""
+    found = [path for path in folder.glob("*") if is_name_of_checkpoint(path.name)]
+    return [path.name for path in sorted(found, key=step_of, reverse=True)]

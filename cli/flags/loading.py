@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from cli.flags import completion
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
+from lm.run_folder import TOKENIZER, find_tokenizer
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
@@ -45,17 +45,11 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, command: str) -> tuple[
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a file, of a folder that has a tokenizer.json, or of a run's last checkpoint."""
-    from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+    """The tokenizer of a file, of a folder that has one, or of a run's last checkpoint; InputError without one."""
+    from lm.tokenizer.tokenizer import Tokenizer
 
     if not path.is_dir():
         return Tokenizer.load(path)
-    last = path / "last"
-    folders = [path]
-    if last.is_file():
-        name = last.read_text(encoding="utf-8", errors="replace").strip()
-        folders += [path / "checkpoints" / name] if re.fullmatch(r"step-[0-9]+", name) else []
-    found = next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
-    if found is None:
-        raise InputError(f"{path}: no {FILE_NAME} in this folder, and it is no run with checkpoints")
+    if (found := find_tokenizer(path)) is None:
+        raise InputError(f"{path}: no {TOKENIZER} in this folder, and it is no run with checkpoints")
     return Tokenizer.load(found)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lm.evaluation.completions import CompletionsScored
-    from lm.text.documents import Source
+    from lm.text.files import TextFile
 
 
-def are_examples(scorer: Scorer, sources: Sequence[Source]) -> bool:
+def are_examples(scorer: Scorer, sources: Sequence[TextFile]) -> bool:
     """Whether completions are to be scored: the run is supervised, no field is named, and files hold examples.
 
     Raises:
@@ -35,7 +35,7 @@ def are_examples(scorer: Scorer, sources: Sequence[Source]) -> bool:
     return bool(examples)
 
 
-def measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
+def measure(scorer: Scorer, sources: Sequence[TextFile], output: Output) -> None:
     """Score completions, and print the figures."""
     from cli.perplexity import report
     from lm.evaluation.perplexity import FileScore
@@ -52,13 +52,11 @@ def measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
     report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _score(scorer: Scorer, source: Source, watch: Callable[[CompletionsScored], None]) -> CompletionsScored:
+def _score(scorer: Scorer, source: TextFile, watch: Callable[[CompletionsScored], None]) -> CompletionsScored:
     from lm.evaluation.completions import measure_completions
-    from lm.text.documents import decoded
-    from lm.text.examples import examples
 
     events = measure_completions(
-        scorer.model, scorer.loaded.tokenizer, examples(decoded(source), name=source.name), context=scorer.context,
+        scorer.model, scorer.loaded.tokenizer, source.examples(), context=scorer.context,
         batch_size=scorer.batch_size, name=source.name,
     )  # fmt: skip
     for event in events:

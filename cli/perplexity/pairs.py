@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
     from lm.evaluation.forced import PairsScored
     from lm.evaluation.perplexity import Tally
-    from lm.text.parallel import Aligned
+    from lm.text.parallel import ParallelText
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
 
@@ -45,13 +45,13 @@ def measure(
     from cli.console.tables import table
     from lm.checkpoint import load_model
     from lm.config.data import ParallelConfig
-    from lm.data.pairs import corpus
     from lm.evaluation.perplexity import Tally
     from lm.hardware import inference_hardware
+    from lm.text.parallel import parallel_texts
 
     if not source or not target:
         raise UsageError("pairs have two sides; give --source and --target")
-    files = corpus.resolve(ParallelConfig(), source=source, target=target)
+    files = parallel_texts(ParallelConfig(), source=source, target=target)
     loaded = load_model(run, inference_hardware(hardware))
     scored = [_score(run, loaded, file, language) for file in files]
     total, blank = Tally.total(one.tally for one in scored), sum(one.blank for one in scored)
@@ -71,7 +71,7 @@ def measure(
         note(f"{blank:,} {'pair' if blank == 1 else 'pairs'} with a blank side left out")
 
 
-def _score(run: Path, loaded: LoadedModel, file: Aligned, language: str | None) -> PairsScored:
+def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
     from lm.evaluation import forced
     from lm.model.transformer import EncoderDecoder
     from lm.tokenizer.languages import tag_to

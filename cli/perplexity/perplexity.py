@@ -169,9 +169,9 @@ def perplexity(
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
     scorer = Scorer.load(run, given)
     from cli.perplexity import examples, text
-    from lm.text import documents
+    from lm.text.files import STDIN, text_files
 
-    sources = documents.resolve(files or [documents.STDIN], field=scorer.data.field)
+    sources = text_files(files or [STDIN], field=scorer.data.field)
     if examples.are_examples(scorer, sources):
         examples.measure(scorer, sources, output)
     elif versus is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lm.evaluation.perplexity import FileScore, Scored
     from lm.evaluation.scoring import Stretch
     from lm.model.transformer import DecoderOnly
-    from lm.text.documents import Source
+    from lm.text.files import TextFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Scorer:
         """For reports."""
         return conditions(self.run, self.loaded, context=self.context, stride=self.stride)
 
-    def measure(self, sources: Sequence[Source]) -> Iterator[Scored | FileScore]:
+    def measure(self, sources: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
         """Score files."""
         from lm.evaluation.perplexity import measure
 
@@ -66,7 +66,7 @@ class Scorer:
         )
 
     def stretches(
-        self, sources: Sequence[Source], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
+        self, sources: Sequence[TextFile], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
     ) -> Iterator[Stretch]:
         """Score files; `watch` sees each batch, and in the end `scores` holds the figures of each file."""
         from lm.evaluation.perplexity import FileScore

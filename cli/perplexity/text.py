@@ -15,10 +15,10 @@ from lm.errors import InputError
 if TYPE_CHECKING:
     from lm.evaluation.perplexity import FileScore, Scored
     from lm.evaluation.scoring import Stretch
-    from lm.text.documents import Source
+    from lm.text.files import TextFile
 
 
-def measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
+def measure(scorer: Scorer, sources: Sequence[TextFile], output: Output) -> None:
     """Score files, and print or write what was asked for."""
     from cli.console.messages import note
     from cli.perplexity import report
@@ -43,7 +43,7 @@ def measure(scorer: Scorer, sources: Sequence[Source], output: Output) -> None:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _print_tokens(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
+def _print_tokens(stretches: Iterator[Stretch], sources: Sequence[TextFile]) -> None:
     from cli.console.escapes import json_line
     from lm.evaluation.surprisal import token_scores
 
@@ -51,7 +51,7 @@ def _print_tokens(stretches: Iterator[Stretch], sources: Sequence[Source]) -> No
         print(json_line(vars(token)))
 
 
-def _show(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
+def _show(stretches: Iterator[Stretch], sources: Sequence[TextFile]) -> None:
     import shutil
 
     from cli.console.colours import in_colour
@@ -68,7 +68,7 @@ def _show(stretches: Iterator[Stretch], sources: Sequence[Source]) -> None:
 
 
 def _write_page(
-    path: Path, stretches: Iterator[Stretch], sources: Sequence[Source], scorer: Scorer, scores: Sequence[FileScore]
+    path: Path, stretches: Iterator[Stretch], sources: Sequence[TextFile], scorer: Scorer, scores: Sequence[FileScore]
 ) -> None:
     """Write the page as the text is scored; `scores` has the figures when all of it is."""
     from cli.console.messages import note
@@ -87,7 +87,7 @@ def _write_page(
     note(f"wrote {path}")
 
 
-def compare(scorer: Scorer, other: Scorer, sources: Sequence[Source], *, as_json: bool) -> None:
+def compare(scorer: Scorer, other: Scorer, sources: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files by two models, and print how they differ."""
     from cli.perplexity import versus
     from lm.evaluation.comparison import Difference
@@ -107,12 +107,12 @@ def compare(scorer: Scorer, other: Scorer, sources: Sequence[Source], *, as_json
 
 
 @contextmanager
-def _progress(sources: Sequence[Source], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
+def _progress(sources: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
     """A progress bar on stderr, if that is a terminal that nothing else is drawn on."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from cli.console.progress import progress_console
-    from lm.text.documents import text_size
+    from lm.text.files import text_size
 
     console = progress_console()
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))

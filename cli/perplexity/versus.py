@@ -10,7 +10,7 @@ from cli.console.escapes import json_line
 
 if TYPE_CHECKING:
     from lm.evaluation.comparison import Difference
-    from lm.text.documents import Source
+    from lm.text.files import TextFile
 
 COLUMNS = ("file", "bytes", "bits/byte", "versus", "difference", "std error", "z")
 
@@ -18,7 +18,7 @@ _CLEAR = 2  # standard errors
 
 
 def print_json(
-    sources: Sequence[Source], differences: Sequence[Difference], total: Difference, models: Sequence[dict[str, Any]]
+    sources: Sequence[TextFile], differences: Sequence[Difference], total: Difference, models: Sequence[dict[str, Any]]
 ) -> None:
     """One object: `files`, `total`, and how each of the two models scored them."""
     files = [
@@ -43,7 +43,7 @@ def _figures(difference: Difference) -> dict[str, Any]:
 
 
 def print_table(
-    sources: Sequence[Source],
+    sources: Sequence[TextFile],
     differences: Sequence[Difference],
     total: Difference,
     models: Sequence[dict[str, Any]],

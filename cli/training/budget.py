@@ -18,6 +18,7 @@ from lm.errors import UsageError
 if TYPE_CHECKING:
     from cli.training.settings import Settings
     from lm.benchmark.training import Pace
+    from lm.data.batch import TrainingData
     from lm.tokenizer.tokenizer import Tokenizer
     from lm.training.evaluation import Cost
 
@@ -95,22 +96,25 @@ def _text_bytes(corpus: Sequence[str], data: DataConfig) -> int:
     from cli.training.text import is_prepared
     from lm.data import corpus as corpora
     from lm.data import shards
-    from lm.text import documents
+    from lm.text.files import text_files, text_size
 
     if is_prepared(corpus):
         return sum(split.bytes for split in shards.read_manifest(Path(corpus[0])).splits.values())
-    sources = documents.resolve(corpus, field=data.field, supervised=data.supervised)
-    size = documents.text_size(sources)
+    sources = text_files(corpus, field=data.field, supervised=data.supervised)
+    size = text_size(sources)
     return corpora.survey(sources, data).bytes if size is None else size
 
 
 def paced(
     config: RunConfig, settings: Settings, data: Path, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None
-) -> tuple[RunConfig, Pace]:
+) -> tuple[RunConfig, Pace, TrainingData]:
     """What only the data and a look at the clock tell, said with its reasons, and how fast the run goes.
 
     Evaluations are so far apart that there is time for them; where the budget chose the model, it is held back from
     learning the text by heart too. What the user said stays as it is.
+
+    Returns:
+        The config, the pace, and the data, open as this config wants them.
     """
     from lm.benchmark.training import pace
     from lm.data.pairs.store import is_pairs
@@ -119,12 +123,13 @@ def paced(
     opened = open_data(data, config)  # refuses a text that is too short before a step is timed
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
     budget = str(config.training.budget)
-    found = pace(config, data, tokenizer, source_tokenizer, seconds=_to_measure(budget))
+    found = pace(config, data, opened, tokenizer, source_tokenizer, seconds=_to_measure(budget))
     steps = max(1.0, _left(budget) / found.step)
     if is_pairs(data):
         epochs = steps / opened.steps_per_epoch
         if settings.is_sized:
             config = _held_back_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)
+            opened = open_data(data, config)  # anew, since BPE dropout makes other batches
         _warn_of_few(epochs * opened.tokens, seconds=steps * found.step)
     elif settings.is_sized and not config.data.supervised:
         config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
@@ -133,7 +138,8 @@ def paced(
         config = _where_nothing_is_said(config, settings, {"training": {"warmup_steps": round(steps / 10)}})
     warn_of_few_steps(steps, f"{budget} is enough for about")
     chosen, pause = _evaluations(config, found.evaluation, steps=steps)
-    return _where_nothing_is_said(config, settings, {"training": chosen}), dataclasses.replace(found, pause=pause)
+    config = _where_nothing_is_said(config, settings, {"training": chosen})
+    return config, dataclasses.replace(found, pause=pause), opened
 
 
 def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[str, Any], float]:

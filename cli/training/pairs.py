@@ -75,10 +75,11 @@ class ParallelFiles:
     def text_bytes(self, config: ParallelConfig) -> int:
         """UTF-8 bytes of both sides, validation's own files aside: told by the files' sizes, if these tell it."""
         from lm.data.pairs import corpus as parallel
-        from lm.text import documents
+        from lm.text.files import text_size
+        from lm.text.parallel import parallel_texts
 
-        found = parallel.resolve(config, source=self.source, target=self.target, pairs=self.pairs)
-        size = documents.text_size(file for aligned in found for file in aligned.files)
+        found = parallel_texts(config, source=self.source, target=self.target, pairs=self.pairs)
+        size = text_size(file for aligned in found for file in aligned.files)
         return parallel.survey(found, DataConfig(), config).bytes if size is None else size
 
 
@@ -96,9 +97,10 @@ def prepare(
     from cli.console.progress import encode_progress
     from lm.data.pairs import corpus as parallel
     from lm.data.pairs import prepare
+    from lm.text.parallel import parallel_texts
 
-    found = parallel.resolve(config.parallel, source=files.source, target=files.target, pairs=files.pairs)
-    held_out = parallel.resolve(
+    found = parallel_texts(config.parallel, source=files.source, target=files.target, pairs=files.pairs)
+    held_out = parallel_texts(
         config.parallel,
         source=[files.validation_source] if files.validation_source else (),
         target=[files.validation_target] if files.validation_target else (),
@@ -117,7 +119,8 @@ def prepare(
 
 def _loaded(path: Path) -> tuple[Tokenizer, Tokenizer | None]:
     from cli.flags.loading import load_tokenizer
-    from lm.checkpoint import find_checkpoint, load_tokenizers
+    from lm.checkpoint import load_tokenizers
+    from lm.run_folder import find_checkpoint
 
     if path.is_file():
         return load_tokenizer(path), None

@@ -69,7 +69,7 @@ def settle(
     ambient, typed = given.ambient, given.typed
     said = {name: overlaid(overlaid(values.get(name, {}), ambient[name]), typed[name]) for name in SECTIONS}
     if weights:
-        from lm.checkpoint import find_checkpoint, load_config
+        from lm.run_folder import find_checkpoint, load_config
 
         base = vars(load_config(find_checkpoint(weights)).model)
         said["model"] = {**base, **said["model"]}

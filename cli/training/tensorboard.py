@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lm.errors import InputError
+from lm.run_folder import TENSORBOARD
 from lm.training.events import Evaluation, Event, Sample, Step
 
-_FOLDER = "tensorboard"
 _FLUSH_SECONDS = 10
 
 
@@ -21,7 +21,7 @@ def check_installed() -> None:
 
 def is_recorded(run: Path) -> bool:
     """Whether a run has written for TensorBoard before."""
-    return (run / _FOLDER).is_dir()
+    return (run / TENSORBOARD).is_dir()
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]
         run: the run's folder.
         first_step: that will be recorded; what an earlier process recorded from there on is no longer shown.
     """
-    writer = _writer_class()(str(run / _FOLDER), purge_step=first_step, flush_secs=_FLUSH_SECONDS)
+    writer = _writer_class()(str(run / TENSORBOARD), purge_step=first_step, flush_secs=_FLUSH_SECONDS)
 
     def record(event: Event) -> None:
         for name, value in _curves(event).items():

@@ -10,9 +10,10 @@ from lm.config.data import DataConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
+from lm.run_folder import is_journal
 
 if TYPE_CHECKING:
-    from lm.text.documents import Source
+    from lm.text.files import TextFile
     from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -24,7 +25,7 @@ def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) ->
     from cli.prepare import note_repetition, tokenizer_for
     from lm.data import shards
     from lm.data.windows.prepare import prepare_cached
-    from lm.text import documents
+    from lm.text.files import text_files
     from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
     if is_prepared(corpus):
@@ -35,7 +36,7 @@ def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) ->
             advice = "prepare the corpus again" if tokenizer is None else "leave out --tokenizer"
             raise InputError(f"{path}: not the tokenizer that made the tokens in {folder}; {advice}")
     else:
-        sources = documents.resolve(corpus, field=config.data.field, supervised=config.data.supervised)
+        sources = text_files(corpus, field=config.data.field, supervised=config.data.supervised)
         _refuse_runs(sources)
         made = tokenizer_for(sources, config, tokenizer)
         with encode_progress() as progress:
@@ -83,10 +84,10 @@ def data_config(corpus: Sequence[str], config: DataConfig, *, typed: Mapping[str
     return made
 
 
-def _refuse_runs(sources: Sequence[Source]) -> None:
+def _refuse_runs(sources: Sequence[TextFile]) -> None:
     """InputError if the journals of a run are among the files: they came with a folder."""
     for source in sources:
-        if source.path.name in ("metrics.jsonl", "timings.jsonl") and (source.path.parent / "checkpoints").is_dir():
+        if is_journal(source.path):
             run = Path(source.name).parent
             raise InputError(f"{run}: is a run, not a text; name texts, or go on with a run: lm train --resume {run}")
 

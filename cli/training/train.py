@@ -151,11 +151,14 @@ def _started(
 ) -> Run:
     from cli.training.budget import paced
     from cli.training.plan import describe
-    from lm.checkpoint import load_weights, refuse_existing
+    from lm.checkpoint import load_weights
     from lm.data.training_data import check_model
     from lm.hardware import found_device
+    from lm.run_folder import refuse_existing
     from lm.training.compiling import check_compiler
-    from lm.training.run import check_weights, refuse_trained, start
+    from lm.training.initial_weights import check_weights
+    from lm.training.lock import refuse_trained
+    from lm.training.starting import start
 
     config = settings.config
     folder = out or _free_folder(files.first if files else corpus[0], str(config.preset))
@@ -168,14 +171,15 @@ def _started(
         check_compiler(found_device(config.hardware))
     made, of_source, data = _prepared(corpus, files, config, tokenizer)
     initial = load_weights(weights) if weights else None
-    pace = None
+    pace = opened = None
     if config.training.budget is not None:
-        config, pace = paced(config, settings, data, made, of_source)
+        config, pace, opened = paced(config, settings, data, made, of_source)
     run = start(
         folder,
         config,
         made,
         data,
+        opened=opened,
         source_tokenizer=of_source,
         weights=initial,
         spent=clock.elapsed(),
@@ -206,10 +210,10 @@ def _free_folder(corpus: str, preset: str) -> Path:
 
 def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) -> Run:
     from cli.console.messages import note
-    from lm.checkpoint import find_checkpoint, load_config
+    from lm.run_folder import find_checkpoint, holds_runs, load_config
     from lm.training.compiling import check_compiler
     from lm.training.history import newest_unfinished
-    from lm.training.run import resume
+    from lm.training.resuming import resume
 
     lengths = {name: value for name, value in given.typed["training"].items() if name in LENGTHS}
     fixed = [
@@ -221,8 +225,7 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
     if fixed:
         problem = f"{fixed[0]} cannot be changed (start a new run)"
         raise UsageError(f"--resume goes on with a run as it was planned; {problem}")
-    is_folder_of_runs = path.is_dir() and not (path / "checkpoints").exists() and any(path.glob("*/checkpoints"))
-    if is_folder_of_runs or (path == RUNS and not path.exists()):
+    if holds_runs(path) or (path == RUNS and not path.exists()):
         path = newest_unfinished(path)
     data = None
     if corpus or files:

@@ -138,16 +138,16 @@ def _check(run: Path | None, source: str | None, hypotheses: str | None, out: Pa
 
 def _lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """The lines of a file, and those of each file of references; InputError unless they are as many."""
-    from lm.text.documents import resolve
-    from lm.text.parallel import Aligned
+    from lm.text.files import text_files
+    from lm.text.parallel import ParallelText
 
-    files, references = resolve([path]), resolve(targets)
+    files, references = text_files([path]), text_files(targets)
     if len(files) > 1:
         raise UsageError(f"{path}: stands for {len(files)} files; name one")
     read: list[str] = []
     columns = []
     for reference in references:
-        pairs = list(Aligned(files[0], reference, ("", "")).pairs())
+        pairs = list(ParallelText(files[0], reference, ("", "")).pairs())
         read = [pair.source for pair in pairs]
         columns.append([pair.target for pair in pairs])
     return read, columns

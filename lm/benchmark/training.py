@@ -19,6 +19,7 @@ from lm.benchmark.timing import Timed, alternate, whole_step
 from lm.config.run import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.data.array_writer import token_dtype
+from lm.data.batch import TrainingData
 from lm.data.shards import MANIFEST, SPLITS, Manifest, ShardWriter, SplitRecord
 from lm.data.training_data import batch_rows
 from lm.hardware import Hardware, timed
@@ -26,7 +27,8 @@ from lm.model.cost import training_flops
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.evaluation import Cost, cost
-from lm.training.run import Run, start
+from lm.training.run import Run
+from lm.training.starting import start
 from lm.training.trainer import batch_flops, train
 
 _ENDLESS = 1 << 40
@@ -71,7 +73,12 @@ def random_run(config: RunConfig, *, rows: int) -> Iterator[Run]:
 
 @contextmanager
 def trial(
-    config: RunConfig, tokenizer: Tokenizer, data: Path, *, source_tokenizer: Tokenizer | None = None
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    data: Path,
+    *,
+    opened: TrainingData | None = None,
+    source_tokenizer: Tokenizer | None = None,
 ) -> Iterator[Run]:
     """A run on prepared data, planned as any other; what it writes is gone in the end.
 
@@ -83,7 +90,7 @@ def trial(
     )  # fmt: skip
     config = dataclasses.replace(config, training=training)
     with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
-        yield start(Path(name) / "run", config, tokenizer, data, source_tokenizer=source_tokenizer)
+        yield start(Path(name) / "run", config, tokenizer, data, opened=opened, source_tokenizer=source_tokenizer)
 
 
 def training_step(run: Run, *, passes: float = 1.0) -> Timed:
@@ -110,10 +117,16 @@ class Pace:
 
 
 def pace(
-    config: RunConfig, data: Path, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None, seconds: float
+    config: RunConfig,
+    data: Path,
+    opened: TrainingData,
+    tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer | None,
+    *,
+    seconds: float,
 ) -> Pace:
     """Measure a run on its own data (how full batches of pairs are depends on their lengths) for about so long."""
-    with trial(config, tokenizer, data, source_tokenizer=source_tokenizer) as run:
+    with trial(config, tokenizer, data, opened=opened, source_tokenizer=source_tokenizer) as run:
         a_step = step_seconds(run, seconds=seconds)
         return Pace(a_step, cost(run, seconds=seconds / 4), run.hardware)
 

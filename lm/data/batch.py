@@ -86,6 +86,13 @@ class TrainingData(Protocol):
         """The whole validation split, each target once; nothing where there is none."""
         ...
 
+    def plan(self, steps: int) -> None:
+        """Be told how many steps the run takes in all: what lasts for a share of them ends there, as BPE dropout does.
+
+        It may be told again when the end of a run is moved; until then, such things last for the whole run.
+        """
+        ...
+
 
 def padded(rows: list[Ids], *, value: int) -> Ids:
     """Rows of different lengths as (rows, longest), filled up with `value`."""

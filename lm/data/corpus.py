@@ -12,7 +12,8 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.data.shards import SplitName
 from lm.errors import InputError, UsageError
 from lm.text import documents
-from lm.text.documents import Fragment, Source, Survey
+from lm.text.documents import Fragment, Survey
+from lm.text.files import TextFile, text_files
 from lm.tokenizer.cache import tokenizer_of
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Tokenizer
@@ -62,11 +63,11 @@ class Routed:
     """A piece, the split it goes to, and the file it is from."""
 
     split: SplitName
-    source: Source
+    source: TextFile
     piece: Piece
 
 
-def survey(sources: Sequence[Source], config: DataConfig) -> Corpus:
+def survey(sources: Sequence[TextFile], config: DataConfig) -> Corpus:
     """Read every file once. Files that are also named as validation are left out of the rest.
 
     Raises:
@@ -75,9 +76,7 @@ def survey(sources: Sequence[Source], config: DataConfig) -> Corpus:
     """
     fraction = held_out_fraction(config.validation)
     held_out = (
-        documents.resolve([config.validation], field=config.field, supervised=config.supervised)
-        if fraction is None
-        else []
+        text_files([config.validation], field=config.field, supervised=config.supervised) if fraction is None else []
     )
     held_out_paths = {source.path.resolve() for source in held_out}
     kept = [source for source in sources if source.path.resolve() not in held_out_paths]
@@ -87,7 +86,7 @@ def survey(sources: Sequence[Source], config: DataConfig) -> Corpus:
     return Corpus(surveys, _survey_all(held_out, config.separator), fraction or Fraction(0), config.separator)
 
 
-def _survey_all(sources: Sequence[Source], separator: str) -> tuple[Survey, ...]:
+def _survey_all(sources: Sequence[TextFile], separator: str) -> tuple[Survey, ...]:
     surveys = tuple(documents.survey(source, separator) for source in sources)
     if sources and not any(found.bytes for found in surveys):
         raise InputError(f"{', '.join(source.name for source in sources[:3])}: the corpus is empty; there is no text")
@@ -118,7 +117,7 @@ def routed(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[Routed]:
     boundary = corpus.boundary
     position = 0
     for found in corpus.sources:
-        fragments: Iterable[Fragment] = documents.fragments(found.source, corpus.separator)
+        fragments: Iterable[Fragment] = documents.fragments(found.file, corpus.separator)
         if boundary is not None:
             fragments = _divided(fragments, boundary - position)
         split: SplitName = "train"
@@ -127,10 +126,10 @@ def routed(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[Routed]:
                 held_out = position >= boundary if boundary is not None else _falls_below(corpus.fraction, piece.text)
                 split = "validation" if held_out else "train"
             position += len(piece.text.encode())
-            yield Routed(split, found.source, piece)
+            yield Routed(split, found.file, piece)
     for found in corpus.validation_sources:
-        for piece in pieces(documents.fragments(found.source, corpus.separator), tokenizer):
-            yield Routed("validation", found.source, piece)
+        for piece in pieces(documents.fragments(found.file, corpus.separator), tokenizer):
+            yield Routed("validation", found.file, piece)
 
 
 def _divided(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragment]:
@@ -159,7 +158,7 @@ def scattered(text: str) -> int:
 def training_texts(corpus: Corpus) -> Iterator[str]:
     """The text of the sources in pieces cut between words, for training a tokenizer."""
     for found in corpus.sources:
-        for piece in pieces(documents.fragments(found.source, corpus.separator), tokenizer=None):
+        for piece in pieces(documents.fragments(found.file, corpus.separator), tokenizer=None):
             yield piece.text
 
 

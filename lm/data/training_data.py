@@ -16,13 +16,12 @@ from lm.data.windows.batches import WindowData
 from lm.errors import UsageError
 
 
-def open_data(folder: Path, config: RunConfig, *, steps: int | None = None) -> TrainingData:
+def open_data(folder: Path, config: RunConfig) -> TrainingData:
     """The data in a folder, batched as a run wants it.
 
     Args:
         folder: of token shards, of examples or of pairs.
         config: of the run; its model must be one for such data.
-        steps: how many are planned, where that is known: BPE dropout ends after a share of them.
 
     Raises:
         InputError: the folder holds no prepared data, or too little of it.
@@ -31,7 +30,7 @@ def open_data(folder: Path, config: RunConfig, *, steps: int | None = None) -> T
     context, training = config.model.context_length, config.training
     check_model(config.model, pairs=is_pairs(folder))
     if is_pairs(folder):
-        return _open_pairs(folder, config, steps)
+        return _open_pairs(folder, config)
     rows = batch_rows(config)
     if is_supervised(folder):
         examples = open_examples(folder, "train"), open_examples(folder, "validation")
@@ -62,7 +61,7 @@ def is_supervised(folder: Path) -> bool:
     return not is_pairs(folder) and read_manifest(folder).supervised
 
 
-def _open_pairs(folder: Path, config: RunConfig, steps: int | None) -> PairData:
+def _open_pairs(folder: Path, config: RunConfig) -> PairData:
     training = config.training
     return PairData(
         open_pairs(folder),
@@ -71,7 +70,6 @@ def _open_pairs(folder: Path, config: RunConfig, steps: int | None) -> PairData:
         rows=training.batch_size if training.batch_tokens is None else None,
         seed=training.seed,
         context=config.model.context_length if config.model.positions == "learned" else None,
-        steps=steps,
     )
 
 

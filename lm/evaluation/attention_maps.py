@@ -23,7 +23,7 @@ from lm.model.attention import MultiHeadAttention
 from lm.model.block import Stack
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.tokenizer.offsets import Aligner
+from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -129,7 +129,7 @@ def axis_of_text(
 ) -> Axis:
     """The axis of a text that is tokenized here, with special tokens around it."""
     tokens = tokenizer.encode(text) if text else []
-    ends = Aligner(tokenizer).ends(Piece(text, True), np.array(tokens)).tolist() if tokens else []
+    ends = TokenOffsets(tokenizer).ends(Piece(text, True), np.array(tokens)).tolist() if tokens else []
     return _axis(tokenizer, text, tokens, ends, before=before, after=after, unit=unit)
 
 

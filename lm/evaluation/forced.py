@@ -133,12 +133,12 @@ class PairsScored:
 def measure_pairs(
     model: EncoderDecoder, encoder: PairEncoder, pairs: Iterable[Pair], *, name: str
 ) -> Iterator[PairsScored]:
-    """Score aligned files of any length in bounded memory.
+    """Score pairs of any number in bounded memory.
 
     Args:
         model: in eval mode.
         encoder: of the model.
-        pairs: as `Aligned.pairs` reads them.
+        pairs: as `ParallelText.pairs` gives them.
         name: of the files, for messages.
 
     Yields:

@@ -11,7 +11,7 @@ import numpy as np
 from lm.evaluation.scoring import Nats, Stretch, stretches
 from lm.evaluation.sums import Sums
 from lm.model.transformer import DecoderOnly
-from lm.text.documents import Source
+from lm.text.files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -156,7 +156,7 @@ class FileScore:
 def measure(
     model: DecoderOnly,
     tokenizer: Tokenizer,
-    sources: Sequence[Source],
+    sources: Sequence[TextFile],
     *,
     separator: str,
     context: int,

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from lm.errors import InputError
 from lm.evaluation.windows import Cutter, Ids, Window
 from lm.model.transformer import DecoderOnly, Transformer
-from lm.text.documents import Source, fragments
-from lm.tokenizer.offsets import Aligner, Ends
+from lm.text.documents import fragments
+from lm.text.files import TextFile
+from lm.tokenizer.offsets import Ends, TokenOffsets
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -47,7 +48,7 @@ class Passage:
     piece: Piece
     tokens: Ids
     words: int
-    aligner: Aligner = field(repr=False, compare=False)
+    offsets: TokenOffsets = field(repr=False, compare=False)
 
     @cached_property
     def data(self) -> bytes:
@@ -57,7 +58,7 @@ class Passage:
     @cached_property
     def ends(self) -> Ends:
         """(tokens,) where in `data` each token ends."""
-        return self.aligner.ends(self.piece, self.tokens)
+        return self.offsets.ends(self.piece, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def score(
 def stretches(
     model: DecoderOnly,
     tokenizer: Tokenizer,
-    sources: Sequence[Source],
+    sources: Sequence[TextFile],
     *,
     separator: str,
     context: int,
@@ -170,11 +171,11 @@ class _Reader:
 
     def __init__(self, tokenizer: Tokenizer, separator: str, context: int, stride: int) -> None:
         self._tokenizer, self._separator, self._context, self._stride = tokenizer, separator, context, stride
-        self._aligner = Aligner(tokenizer)
+        self._offsets = TokenOffsets(tokenizer)
         self._waiting: deque[Passage] = deque()  # read, and not scored to the end
         self._taken = 0  # tokens of the first of them that are
 
-    def read(self, file: int, source: Source) -> Iterator[Window]:
+    def read(self, file: int, source: TextFile) -> Iterator[Window]:
         cutter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
         for piece in pieces(fragments(source, self._separator), self._tokenizer):
             if piece.starts_document:
@@ -182,7 +183,7 @@ class _Reader:
                 cutter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
             tokens = self._encode(piece, source)
             words = len(piece.text.split()) - (not (last.isspace() or piece.text[0].isspace()))
-            self._waiting.append(Passage(file, document, first, offset, piece, tokens, words, self._aligner))
+            self._waiting.append(Passage(file, document, first, offset, piece, tokens, words, self._offsets))
             first, offset, last = first + len(tokens), offset + len(piece.text.encode()), piece.text[-1]
             yield from cutter.push(tokens)
         yield from cutter.finish()
@@ -203,7 +204,7 @@ class _Reader:
     def _cutter(self) -> Cutter:
         return Cutter(context=self._context, stride=self._stride, start_token=self._tokenizer.start_of_text)
 
-    def _encode(self, piece: Piece, source: Source) -> Ids:
+    def _encode(self, piece: Piece, source: TextFile) -> Ids:
         try:
             return self._tokenizer.encode_batch([piece.context + piece.text])[0][piece.context_tokens :]
         except InputError as error:

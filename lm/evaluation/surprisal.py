@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lm.evaluation.scoring import Stretch
-from lm.text.documents import Source
+from lm.text.files import TextFile
 
 _JOINER = "\u200d"
 
@@ -62,7 +62,7 @@ class Span:
         return Span(self.file, self.document, self.text + following.text, tokens, nats)
 
 
-def token_scores(stretches: Iterable[Stretch], sources: Sequence[Source]) -> Iterator[TokenScore]:
+def token_scores(stretches: Iterable[Stretch], sources: Sequence[TextFile]) -> Iterator[TokenScore]:
     """Each token with its surprisal, in reading order."""
     for stretch in stretches:
         passage, start = stretch.passage, stretch.start

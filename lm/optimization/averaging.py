@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm import checkpoint
+from lm import checkpoint, run_folder
 from lm.errors import InputError, UsageError
 
 
@@ -28,9 +28,9 @@ def average(checkpoints: Sequence[Path], out: Path) -> Path:
 
     Source: Vaswani et al. 2017, section 6.1, who averaged the last 5 checkpoints.
     """
-    checkpoint.refuse_existing(out)
+    run_folder.refuse_existing(out)
     last = checkpoints[-1]
-    config = dataclasses.replace(checkpoint.load_config(last), plan=None)
+    config = dataclasses.replace(run_folder.load_config(last), plan=None)
     tokenizer, source_tokenizer = checkpoint.load_tokenizers(last)
     return checkpoint.save_checkpoint(
         out,
@@ -40,7 +40,7 @@ def average(checkpoints: Sequence[Path], out: Path) -> Path:
         model=_mean(checkpoints),
         optimizer={},
         state=dataclasses.replace(
-            checkpoint.load_state(last), best_loss=None, best_bleu=None, best_step=None, finished=True
+            run_folder.load_state(last), best_loss=None, best_bleu=None, best_step=None, finished=True
         ),
         is_best=True,
     )
@@ -48,9 +48,9 @@ def average(checkpoints: Sequence[Path], out: Path) -> Path:
 
 def latest(run: Path, count: int) -> list[Path]:
     """The latest checkpoints of a run, oldest first; UsageError if it has fewer than two."""
-    if checkpoint.is_checkpoint(run):
+    if run_folder.is_checkpoint(run):
         raise UsageError(f"{run}: is one checkpoint, but a mean takes two: name another one too, or their run")
-    found = checkpoint.complete(run)[-count:]
+    found = run_folder.checkpoints(run)[-count:]
     if len(found) < 2:
         raise UsageError(f"{run}: has {len(found)} checkpoint(s), but a mean takes two (train with a larger --keep)")
     return found

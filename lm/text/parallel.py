@@ -1,4 +1,4 @@
-"""Aligned files: line by line a source and its translation, the target.
+"""Parallel text: line by line a source and its translation, the target.
 
 It comes as two files, of which line n of one belongs to line n of the other, or as one file of both: tab-separated, or
 JSON Lines with two fields. Files may be compressed. Lines end with a line feed, and white space around a sentence is no
@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from lm.config import options
-from lm.config.data import LANGUAGE
-from lm.errors import InputError
-from lm.text import documents, json_lines
+from lm.config.data import LANGUAGE, ParallelConfig
+from lm.errors import InputError, UsageError
+from lm.text import json_lines
 from lm.text.compression import without_suffix
-from lm.text.documents import Source
+from lm.text.files import SUFFIXES, Observer, TextFile, text_files
 from lm.text.misalignment import first_shift
-
-Observer = Callable[[bytes], None]
 
 _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40
@@ -37,21 +35,21 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Aligned:
-    """Files that hold pairs.
+class ParallelText:
+    """A text and its translation, in two files or in one.
 
     Attributes:
-        source: the file of the sources; of both sides, if there is no other.
-        target: the file of the targets.
-        fields: what holds source and target in JSON Lines.
+        source: the file of the sources, or of both sides.
+        target: the file of the targets, unless both sides are in one file.
+        fields: the fields that hold source and target in JSON Lines.
     """
 
-    source: Source
-    target: Source | None
+    source: TextFile
+    target: TextFile | None
     fields: tuple[str, str]
 
     @property
-    def files(self) -> tuple[Source, ...]:
+    def files(self) -> tuple[TextFile, ...]:
         """The files."""
         return (self.source,) if self.target is None else (self.source, self.target)
 
@@ -62,7 +60,7 @@ class Aligned:
 
     @property
     def is_json_lines(self) -> bool:
-        """Whether it is JSON Lines: by its name or, of stdin, its first line."""
+        """Whether it is one file of JSON Lines: by its name or, of stdin, by its first line."""
         return self.target is None and self.source.is_json_lines
 
     @property
@@ -74,16 +72,16 @@ class Aligned:
         return (first, second) if self.is_json_lines else (None, None)
 
     def pairs(self, *observers: Observer) -> Iterator[Pair]:
-        """All pairs in order; blank ones too.
+        """All pairs in order, those with blank sides too.
 
         Args:
             observers: one for each file, called with each block of its bytes, decompressed, as it is read.
 
         Raises:
-            InputError: a file is no UTF-8 text, or a line holds no pair, or the two files differ in their lines.
+            InputError: a file is not UTF-8 text, a line holds no pair, or one file has more lines than the other.
         """
         watching = observers or (None,) * len(self.files)
-        texts = [documents.decoded(file, observer) for file, observer in zip(self.files, watching, strict=True)]
+        texts = [file.text(observer) for file, observer in zip(self.files, watching, strict=True)]
         if self.target is not None:
             yield from self._two_files(*(_lines(text, file.name) for text, file in zip(texts, self.files, strict=True)))
         elif self.is_json_lines:
@@ -119,6 +117,32 @@ class Aligned:
             yield Pair(source, target, number)
 
 
+def parallel_texts(
+    config: ParallelConfig, *, source: Sequence[str] = (), target: Sequence[str] = (), pairs: Sequence[str] = ()
+) -> list[ParallelText]:
+    """The parallel texts in the files that a user names.
+
+    Args:
+        config: names the fields of source and target in JSON Lines.
+        source: files of sources, as `text_files` takes them.
+        target: as many files of their translations, in the same order.
+        pairs: files of both sides.
+
+    Raises:
+        InputError: a file is missing, or a folder or glob holds none.
+        UsageError: there are more files of one side than of the other.
+    """
+    sources, targets = text_files(source), text_files(target)
+    if len(sources) != len(targets):
+        raise UsageError(
+            f"{len(sources)} files of sources and {len(targets)} of targets: give a target for each source "
+            "(--source, --target)"
+        )
+    fields = (config.source_field, config.target_field)
+    two_files = [ParallelText(*files, fields) for files in zip(sources, targets, strict=True)]
+    return two_files + [ParallelText(file, None, fields) for file in text_files(pairs)]
+
+
 def _lines(blocks: Iterator[str], name: str) -> Iterator[str]:
     """The lines of a file, without a byte order mark; nothing follows the last line feed."""
     lines = json_lines.lines(blocks, name=name)
@@ -133,21 +157,21 @@ def _lines(blocks: Iterator[str], name: str) -> Iterator[str]:
 def language_of_file(name: str) -> str | None:
     """The language that the end of a file's name tells: `en` of train.en, train.en.gz, and train.en.txt."""
     path = Path(without_suffix(name))
-    if path.suffix.lower() in documents.SUFFIXES:
+    if path.suffix.lower() in SUFFIXES:
         path = path.with_suffix("")
     suffix = path.suffix.removeprefix(".")
     return suffix if re.fullmatch(LANGUAGE, suffix) else None
 
 
-def _refuse_unequal(aligned: Aligned) -> NoReturn:
-    """InputError that says where the lines of two files come apart."""
-    texts = [[line.strip() for line in _lines(documents.decoded(file), file.name)] for file in aligned.files]
+def _refuse_unequal(parallel: ParallelText) -> NoReturn:
+    """Raise the InputError that says where the lines of two files stop belonging together."""
+    texts = [[line.strip() for line in _lines(file.text(), file.name)] for file in parallel.files]
     lengths = [[len(line) for line in text] for text in texts]
-    counts = " and ".join(f"{file.name} {len(text):,}" for file, text in zip(aligned.files, texts, strict=True))
+    counts = " and ".join(f"{file.name} {len(text):,}" for file, text in zip(parallel.files, texts, strict=True))
     longer, shorter = sorted(lengths, key=len, reverse=True)
     together = first_shift(longer, shorter)
     if together == len(shorter):
-        name = aligned.files[lengths.index(shorter)].name
+        name = parallel.files[lengths.index(shorter)].name
         where = f"they belong together up to line {together:,}, where {name} ends"
     else:
         shown = " / ".join(_shortened(text[together]) for text in texts)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lm.errors import InputError
-from lm.text.documents import Source, fragments
+from lm.text.documents import fragments
+from lm.text.files import TextFile
 from lm.tokenizer.pieces import pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -41,7 +42,7 @@ class Fit:
 
 def measure(
     tokenizer: Tokenizer,
-    sources: Sequence[Source],
+    sources: Sequence[TextFile],
     separator: str,
     *,
     progress: Callable[[int], None] | None = None,

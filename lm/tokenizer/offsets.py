@@ -14,7 +14,7 @@ Ids = npt.NDArray[np.integer[Any]]
 Ends = npt.NDArray[np.int64]
 
 
-class Aligner:
+class TokenOffsets:
     """Finds the ends of tokens, remembering what each token stands for."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -31,6 +31,10 @@ class Ahead:
         self._next = following, self._begun(following)
         return found
 
+    def forget(self) -> None:
+        """Make the next batch anew, since the data have been told something that changes it."""
+        self._next = None  # the one thread makes batches one after another, so none is made of two minds
+
     def _begun(self, place: Place) -> Future[Batch]:
         return self._thread.submit(lambda: pinned(self._data.batch(place[0], share=place[1])))
 

@@ -8,11 +8,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from lm import checkpoint
-from lm.checkpoint import TrainingState
+from lm import run_folder
 from lm.config.run import RunConfig
 from lm.errors import InputError
-from lm.model.cost import parameters_by_part
+from lm.run_folder import TrainingState
 from lm.training.journal import lines
 
 
@@ -46,7 +45,7 @@ def runs(folder: Path) -> tuple[list[Summary], list[str]]:
         raise InputError(f"{folder}: " + ("is a file, not a folder of runs" if folder.exists() else "no such folder"))
     found, damaged = [], []
     for path in folder.iterdir():
-        if any(path.glob(f"checkpoints/step-*/{checkpoint.MANIFEST}")):
+        if run_folder.checkpoints(path):
             try:
                 found.append(summarise(path))
             except InputError as error:
@@ -58,10 +57,10 @@ def runs(folder: Path) -> tuple[list[Summary], list[str]]:
 
 def summarise(run: Path) -> Summary:
     """One run; InputError if it is none."""
-    last = checkpoint.find_checkpoint(run, which="last")
-    config, state = checkpoint.load_config(last), checkpoint.load_state(last)
-    changed = max(path.stat().st_mtime for path in (last, run / "metrics.jsonl") if path.exists())
-    return Summary(run, config, state, sum(parameters_by_part(config.model).values()), changed)
+    last = run_folder.find_checkpoint(run, which="last")
+    config, state = run_folder.load_config(last), run_folder.load_state(last)
+    changed = max(path.stat().st_mtime for path in (last, run / run_folder.METRICS) if path.exists())
+    return Summary(run, config, state, run_folder.count_parameters(last), changed)
 
 
 def newest_unfinished(folder: Path) -> Path:
@@ -83,7 +82,7 @@ class Curve:
 def curves(run: Path) -> dict[str, Curve]:
     """The finite numbers in a run's journals, by name: loss, validation_loss, learning_rate and more."""
     found: dict[str, Curve] = {}
-    for name in ("metrics.jsonl", "timings.jsonl"):
+    for name in (run_folder.METRICS, run_folder.TIMINGS):
         if not (run / name).is_file():
             raise InputError(f"{run / name}: no such file; is {run} a run?")
         for number, line in enumerate(lines(run / name), 1):

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lm import files
+from lm import files, run_folder
 from lm.training.events import Evaluation, Sample, Step
 
 _OF_STEPS = {"loss", "tokens_per_second"}
@@ -19,7 +19,7 @@ class Journal:
     """`metrics.jsonl` and `timings.jsonl` of a run folder, one JSON object a line, each with its step."""
 
     def __init__(self, folder: Path) -> None:
-        self.metrics, self.timings = folder / "metrics.jsonl", folder / "timings.jsonl"
+        self.metrics, self.timings = folder / run_folder.METRICS, folder / run_folder.TIMINGS
 
     def step(self, event: Step, *, epoch: float) -> None:
         """Note an optimizer step."""

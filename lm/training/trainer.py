@@ -19,8 +19,10 @@ from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import report
 from lm.training.events import Decay, EndMoved, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
+from lm.training.lock import claim
 from lm.training.objective import summed_loss
-from lm.training.run import Run, claim, diverged, save
+from lm.training.run import Run, diverged
+from lm.training.saving import save
 
 
 def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:

@@ -27,7 +27,7 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data import corpus
 from lm.data.windows.prepare import prepare
-from lm.text import documents
+from lm.text.files import text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import train
 
@@ -44,7 +44,7 @@ def main() -> None:
 def measure(arguments: argparse.Namespace, folder: Path) -> None:
     path = arguments.text
     size = path.stat().st_size
-    sources = documents.resolve([str(path)])
+    sources = text_files([str(path)])
     tokenizer = Tokenizer.load(arguments.tokenizer) if arguments.tokenizer else trained(path)
     threads = os.environ.get("RAYON_NUM_THREADS", str(os.cpu_count()))
     print(f"{path.name}: {size / 1e6:.1f} MB, vocabulary {tokenizer.vocab_size}, {threads} threads")
@@ -74,7 +74,7 @@ def parsed() -> argparse.Namespace:
 
 
 def trained(path: Path) -> Tokenizer:
-    surveyed = corpus.survey(documents.resolve([str(path)]), DataConfig())
+    surveyed = corpus.survey(text_files([str(path)]), DataConfig())
     texts = corpus.training_texts(surveyed)
     return train(texts, TokenizerConfig(), corpus_bytes=surveyed.source_bytes).tokenizer
 

@@ -32,8 +32,9 @@ from lm.decoding.generate import Token, end_ids, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly
-from lm.text import documents
-from lm.training.run import Run, start
+from lm.text.files import text_files
+from lm.training.run import Run
+from lm.training.starting import start
 from lm.training.trainer import train
 
 CORPUS = Path(stories.__file__).parent
@@ -59,7 +60,7 @@ def questions(file: str) -> list[Question]:
 def pretrained(folder: Path, steps: int) -> Run:
     """The preset tiny after some steps on the stories, without labels."""
     config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}})
-    sources = documents.resolve([str(CORPUS / "train.txt")])
+    sources = text_files([str(CORPUS / "train.txt")])
     tokenizer = corpora.train_tokenizer(corpora.survey(sources, config.data), config.tokenizer)
     tokens = prepare.prepare(sources, tokenizer, config.data, folder / "tokens").folder
     run = start(folder / "pretrained", config, tokenizer, tokens)
@@ -119,7 +120,7 @@ def main() -> None:
         (folder / "task.jsonl").write_text("".join(lines))
         base = pretrained(folder, given.pretraining)
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
-        sources = documents.resolve([str(folder / "task.jsonl")], supervised=True)
+        sources = text_files([str(folder / "task.jsonl")], supervised=True)
         task = prepare.prepare(sources, base.tokenizer, settings(1, 1.0).data, folder / "examples").folder
         print(
             f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True

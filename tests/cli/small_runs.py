@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lm.checkpoint import TrainingState, save_checkpoint
+from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.model.transformer import build_model
+from lm.run_folder import TrainingState
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

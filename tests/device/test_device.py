@@ -21,7 +21,9 @@ from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.events import Step
-from lm.training.run import Run, resume, start
+from lm.training.resuming import resume
+from lm.training.run import Run
+from lm.training.starting import start
 from lm.training.trainer import train
 
 pytestmark = pytest.mark.device

@@ -9,14 +9,15 @@ import shutil
 import pytest
 import torch
 
-from lm import checkpoint, files
-from lm.checkpoint import TrainingState, find_checkpoint, load_model, save_checkpoint
+from lm import checkpoint, files, run_folder
+from lm.checkpoint import load_model, save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
+from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer import training
 from tests.lm.full_disk import full_disk
 
@@ -48,7 +49,7 @@ def test_what_is_saved_is_loaded(save, tmp_path):
     expected = build_model(loaded.config.model, seed=3).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in loaded.model.state_dict().items())
     assert not loaded.model.training
-    assert checkpoint.load_state(folder) == TrainingState(step=3, best_loss=1.5)
+    assert run_folder.load_state(folder) == TrainingState(step=3, best_loss=1.5)
 
 
 def test_a_checkpoint_is_complete_in_itself(save, tmp_path):
@@ -166,7 +167,7 @@ def test_a_checkpoint_that_is_replaced_is_never_lost(save, tmp_path):
 def test_a_copy_beside_the_checkpoints_is_none_of_them(save, tmp_path):
     shutil.copytree(save(20), tmp_path / "checkpoints" / "step-20-backup")
     save(30)
-    assert [folder.name for folder in checkpoint.complete(tmp_path)] == ["step-20", "step-30"]
+    assert [folder.name for folder in run_folder.checkpoints(tmp_path)] == ["step-20", "step-30"]
     checkpoint.remove_old(tmp_path, keep=1)
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-20-backup", "step-30"}
     assert load_model(tmp_path / "checkpoints" / "step-20-backup", CPU).folder.name == "step-20-backup"
@@ -222,7 +223,7 @@ def test_a_folder_that_is_no_run(tmp_path, content, message):
 def test_a_folder_that_holds_other_things_is_no_place_for_a_run(tmp_path, content):
     fill(tmp_path, content)
     with pytest.raises(InputError, match=r"holds what is no run's \(.*\); choose an empty or a new folder \(-o\)"):
-        checkpoint.refuse_existing(tmp_path)
+        run_folder.refuse_existing(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +231,8 @@ def test_a_folder_that_holds_other_things_is_no_place_for_a_run(tmp_path, conten
 )
 def test_an_empty_folder_is_one(tmp_path, content):
     fill(tmp_path, content)
-    checkpoint.refuse_existing(tmp_path)
-    checkpoint.refuse_existing(tmp_path / "new")
+    run_folder.refuse_existing(tmp_path)
+    run_folder.refuse_existing(tmp_path / "new")
 
 
 def fill(folder, content):
@@ -248,7 +249,7 @@ def test_a_newer_format_is_refused_by_name(save):
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**values, "format_version": 99}))
     with pytest.raises(InputError, match="config.json: format version 99"):
-        checkpoint.load_config(folder)
+        run_folder.load_config(folder)
 
 
 def test_a_run_begins_with_nothing_behind_it():
@@ -322,7 +323,7 @@ def test_a_state_is_of_finite_numbers(save):
     state = folder / "state.json"
     state.write_text(state.read_text().replace("1.5", "NaN"))
     with pytest.raises(InputError, match=r"state\.json: best_loss must be a finite number, not nan"):
-        checkpoint.load_state(folder)
+        run_folder.load_state(folder)
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_told_of(save, tmp_path):
@@ -344,4 +345,4 @@ def test_three_of_what_is_no_runs_are_named(tmp_path, names, said):
     for name in names:
         (tmp_path / name).write_text("")
     with pytest.raises(InputError, match=said):
-        checkpoint.refuse_existing(tmp_path)
+        run_folder.refuse_existing(tmp_path)

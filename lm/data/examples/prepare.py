@@ -12,9 +12,8 @@ from lm.data.encoding import grouped
 from lm.data.examples.store import ExampleWriter
 from lm.data.shards import SPLITS, SplitName, SplitRecord
 from lm.errors import InputError, UsageError
-from lm.text import documents
-from lm.text.documents import Source
-from lm.text.examples import Example, examples
+from lm.text.examples import Example
+from lm.text.files import TextFile
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 Progress = Callable[[int, int], None]
@@ -26,7 +25,7 @@ class _Routed:
 
     split: SplitName
     file: int
-    source: Source
+    source: TextFile
     example: Example
 
 
@@ -76,22 +75,20 @@ def _routed(corpus: Corpus) -> Iterator[_Routed]:
     """
     bound = _bound(corpus)
     for file, found in enumerate(corpus.sources):
-        for example in examples(documents.decoded(found.source), name=found.source.name):
+        for example in found.file.examples():
             split: SplitName = "validation" if _hash(example) < bound else "train"
-            yield _Routed(split, file, found.source, example)
+            yield _Routed(split, file, found.file, example)
     for file, found in enumerate(corpus.validation_sources, len(corpus.sources)):
-        for example in examples(documents.decoded(found.source), name=found.source.name):
-            yield _Routed("validation", file, found.source, example)
+        for example in found.file.examples():
+            yield _Routed("validation", file, found.file, example)
 
 
 def _bound(corpus: Corpus) -> float:
     """Examples whose hash is below this are held out."""
     if not corpus.fraction or sum(found.documents for found in corpus.sources) >= FEWEST_DOCUMENTS:
         return float(corpus.fraction * 2**64)
-    sources = (found.source for found in corpus.sources)
-    hashes = sorted(
-        _hash(example) for source in sources for example in examples(documents.decoded(source), name=source.name)
-    )
+    sources = (found.file for found in corpus.sources)
+    hashes = sorted(_hash(example) for source in sources for example in source.examples())
     return hashes[max(1, int(len(hashes) * corpus.fraction))] if len(hashes) > 1 else 0
 
 

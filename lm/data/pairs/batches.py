@@ -105,7 +105,6 @@ class PairData:
         rows: int | None = None,
         seed: int,
         context: int | None = None,
-        steps: int | None = None,
     ) -> None:
         """Batches of the pairs in a folder.
 
@@ -116,8 +115,6 @@ class PairData:
             rows: most pairs of a batch.
             seed: of the order and of BPE dropout.
             context: most positions of a row. A sentence that BPE dropout makes longer is left as it is.
-            steps: planned for the run; BPE dropout ends with the pool in which the share of them is over that the
-                settings say, and never where this is not known.
 
         Raises:
             InputError: there are no pairs, or a pair is too long for the context.
@@ -126,7 +123,7 @@ class PairData:
         if batch_tokens is None and rows is None:
             raise UsageError("batches of pairs need a size (--batch-tokens, --batch-size)")
         self._stored, self._limits, self._context = stored, (batch_tokens, rows), context
-        self._dropout = config.bpe_dropout
+        self._dropout, self._dropout_until = config.bpe_dropout, config.bpe_dropout_until
         self._directions = _directions(stored, bidirectional=config.bidirectional)
         self.forward_tag = self._directions[0].tag
         self._key = mix(np.array([seed], dtype=np.uint64))
@@ -152,9 +149,7 @@ class PairData:
         self._planned: tuple[tuple[int, int, bool], _Plan] | None = None
         batches = len(self._plan(0, 0, dropout=self._dropout > 0).ends)
         self.steps_per_epoch = batches * self.samples / int(self._pools[1])
-        self._dropout_samples: int | None = None
-        if steps is not None and config.bpe_dropout_until < 1.0:
-            self._dropout_samples = round(config.bpe_dropout_until * steps / self.steps_per_epoch * self.samples)
+        self._dropout_samples: int | None = None  # consumed when BPE dropout ends; None: it lasts for the whole run
 
     def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
         """The pairs that follow `consumed` ones, `share` of a batch; what is left of one if these end within it."""
@@ -165,6 +160,11 @@ class PairData:
         dropout = self._dropout > 0 and (until is None or epoch * self.samples + first < until)
         plan = self._plan(epoch, pool, dropout=dropout)
         return plan.batch(place - first, self._start, share=share)
+
+    def plan(self, steps: int) -> None:
+        """End BPE dropout with the pool in which the share of the steps is over that the settings give it."""
+        if self._dropout_until < 1.0:
+            self._dropout_samples = round(self._dropout_until * steps / self.steps_per_epoch * self.samples)
 
     def validation(self) -> Iterator[Batch]:
         """The validation split, pairs of similar length together; with both directions, one after the other."""
@@ -196,9 +196,10 @@ class PairData:
 
     def _plan(self, epoch: int, pool: int, *, dropout: bool) -> _Plan:
         wanted = (epoch, pool, dropout)
-        if self._planned is None or self._planned[0] != wanted:
-            self._planned = (wanted, self._made(epoch, pool, dropout))
-        return self._planned[1]
+        known = self._planned
+        if known is None or known[0] != wanted:
+            known = self._planned = wanted, self._made(epoch, pool, dropout)
+        return known[1]
 
     def _made(self, epoch: int, pool: int, dropout: bool) -> _Plan:
         """The batches of one pool in one epoch."""

@@ -12,34 +12,8 @@ from lm.config.data import DataConfig, ParallelConfig
 from lm.data.corpus import FEWEST_DOCUMENTS, held_out_fraction, scattered
 from lm.data.shards import SourceRecord, SplitName
 from lm.errors import InputError, UsageError
-from lm.text import documents
-from lm.text.parallel import Aligned, Observer, Pair
-
-
-def resolve(
-    config: ParallelConfig, *, source: Sequence[str] = (), target: Sequence[str] = (), pairs: Sequence[str] = ()
-) -> list[Aligned]:
-    """The files that hold pairs.
-
-    Args:
-        config: what holds the sides in JSON Lines.
-        source: files of sources, as `documents.resolve` takes them.
-        target: as many files of their translations, in the same order.
-        pairs: files of both.
-
-    Raises:
-        InputError: a file is missing, or a folder or glob holds none.
-        UsageError: there are more files of one side than of the other.
-    """
-    sources, targets = documents.resolve(source), documents.resolve(target)
-    if len(sources) != len(targets):
-        raise UsageError(
-            f"{len(sources)} files of sources and {len(targets)} of targets: give a target for each source "
-            "(--source, --target)"
-        )
-    fields = (config.source_field, config.target_field)
-    two_files = [Aligned(*files, fields) for files in zip(sources, targets, strict=True)]
-    return two_files + [Aligned(file, None, fields) for file in documents.resolve(pairs)]
+from lm.text.files import Observer
+from lm.text.parallel import Pair, ParallelText, parallel_texts
 
 
 @dataclass(frozen=True)
@@ -55,7 +29,7 @@ class Survey:
         hashes: of the first sources.
     """
 
-    aligned: Aligned
+    aligned: ParallelText
     records: tuple[SourceRecord, ...]
     pairs: int
     source_bytes: int
@@ -110,7 +84,7 @@ class ParallelCorpus:
         hashes = sorted({value for found in self.surveys for value in found.hashes})
         return hashes[max(1, int(len(hashes) * self.fraction))] if len(hashes) > 1 else 0
 
-    def routed(self) -> Iterator[tuple[SplitName, Aligned, Pair]]:
+    def routed(self) -> Iterator[tuple[SplitName, ParallelText, Pair]]:
         """All pairs with the splits they go to and the files they are from; equal sources go to the same split."""
         bound = self.bound
         for found in self.surveys:
@@ -123,7 +97,7 @@ class ParallelCorpus:
 
 
 def survey(
-    files: Sequence[Aligned], data: DataConfig, config: ParallelConfig, *, validation: Sequence[Aligned] = ()
+    files: Sequence[ParallelText], data: DataConfig, config: ParallelConfig, *, validation: Sequence[ParallelText] = ()
 ) -> ParallelCorpus:
     """Read every file once.
 
@@ -139,7 +113,7 @@ def survey(
     """
     fraction = None if validation else held_out_fraction(data.validation)
     if fraction is None and not validation:
-        validation = resolve(config, pairs=[data.validation])
+        validation = parallel_texts(config, pairs=[data.validation])
     languages = _languages(files, config)
     named = ", ".join(aligned.name for aligned in validation) or data.validation
     surveys, held_out = (tuple(map(_survey, group)) for group in (files, validation))
@@ -148,7 +122,7 @@ def survey(
     return ParallelCorpus(surveys, held_out, fraction or Fraction(0), named, languages)
 
 
-def _languages(files: Sequence[Aligned], config: ParallelConfig) -> tuple[str | None, str | None]:
+def _languages(files: Sequence[ParallelText], config: ParallelConfig) -> tuple[str | None, str | None]:
     told = files[0].languages if len({aligned.languages for aligned in files}) == 1 else (None, None)
     source, target = config.source_language or told[0], config.target_language or told[1]
     if config.bidirectional and (source is None or target is None or source == target):
@@ -159,7 +133,7 @@ def _languages(files: Sequence[Aligned], config: ParallelConfig) -> tuple[str | 
     return source, target
 
 
-def _survey(aligned: Aligned) -> Survey:
+def _survey(aligned: ParallelText) -> Survey:
     digests = [hashlib.sha256() for _ in aligned.files]
     sizes = [0] * len(digests)
 

@@ -21,13 +21,13 @@ from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
 from lm.data.shards import SPLITS, SplitName
 from lm.errors import InputError
-from lm.text.parallel import Aligned, Pair
+from lm.text.parallel import Pair, ParallelText
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of text that are done, and all there are."""
 
-Routed = tuple[SplitName, Aligned, Pair]
+Routed = tuple[SplitName, ParallelText, Pair]
 
 
 def write_splits(

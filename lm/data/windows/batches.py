@@ -107,6 +107,9 @@ class WindowData:
             rows = max(1, _EVALUATION_TOKENS // self._context)
             yield from map(_predicting, evaluation_batches(self._validation, context=self._context, rows=rows))
 
+    def plan(self, steps: int) -> None:
+        """Nothing of a text depends on how many steps there are."""
+
 
 def _predicting(windows: NDArray[np.int64]) -> Batch:
     """(rows, length + 1) tokens as a batch in which each but the first is predicted."""

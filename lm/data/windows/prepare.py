@@ -30,7 +30,8 @@ from lm.data.windows import repetition
 from lm.data.windows.repetition import Documents
 from lm.errors import InputError
 from lm.files import cache_root
-from lm.text.documents import Source, Survey
+from lm.text.documents import Survey
+from lm.text.files import TextFile
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
 
@@ -59,7 +60,7 @@ class Prepared:
 
 
 def prepare(
-    sources: Sequence[Source],
+    sources: Sequence[TextFile],
     tokenizer: Tokenizer,
     config: DataConfig,
     folder: Path | str,
@@ -102,7 +103,7 @@ def prepare(
 
 
 def prepare_cached(
-    sources: Sequence[Source],
+    sources: Sequence[TextFile],
     tokenizer: Tokenizer,
     config: DataConfig,
     *,
@@ -297,4 +298,4 @@ def _check(manifest: Manifest, corpus: Corpus) -> None:
 
 
 def _records(surveys: Iterable[Survey]) -> tuple[SourceRecord, ...]:
-    return tuple(SourceRecord(found.source.name, found.size, found.sha256) for found in surveys)
+    return tuple(SourceRecord(found.file.name, found.size, found.sha256) for found in surveys)

@@ -14,7 +14,7 @@ import pytest
 
 from cli.console.escapes import for_stream, harmless, json_line, label, visible
 from cli.main import run
-from lm.checkpoint import find_checkpoint, load_config
+from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import TEXT, make_run
 
 EVERYTHING = "".join(map(chr, [*range(0xD800), *range(0xDC80, 0xDD00)]))  # the last as in names that are no UTF-8

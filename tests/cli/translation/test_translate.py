@@ -10,8 +10,9 @@ import threading
 import pytest
 
 from cli.main import run
-from lm.checkpoint import TrainingState, save_checkpoint
+from lm.checkpoint import save_checkpoint
 from lm.config.run import RunConfig
+from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run
 from tests.lm.decoding.copying import copier, lines
 

@@ -19,6 +19,7 @@ from lm.config.model import ModelConfig
 from lm.config.presets import resolve
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
+from lm.data.training_data import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.training.evaluation import Cost
@@ -183,7 +184,8 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
         budget="1m", schedule="wsd", batch_size=2, evaluate_every=3, checkpoint_every=2, patience=4
     )
     config = dataclasses.replace(CONFIG, training=budgeted)
-    found = training.pace(config, tmp_path / "tokens", tokenizer, None, 8.0)
+    opened = open_data(tmp_path / "tokens", config)
+    found = training.pace(config, tmp_path / "tokens", opened, tokenizer, None, seconds=8.0)
     assert (found.step, found.evaluation, found.hardware.dtype) == (0.25, Cost(3.0, 0.5), "float32")
     (endless, for_steps), for_evaluation = asked
     assert (for_steps, for_evaluation) == (8.0, 2.0)

@@ -5,7 +5,7 @@ import pytest
 
 from lm.evaluation.comparison import Difference, aligned, compare
 from lm.evaluation.scoring import Stretch, stretches
-from lm.text import documents
+from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
 from tests.lm.evaluation.test_surprisal import stretch
 
@@ -17,7 +17,7 @@ def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):
     for index, text in enumerate(TEXTS):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     how = {"separator": SEPARATOR, "context": 16, "stride": 8, "batch_size": batch_size, **sizes}
-    sources = documents.resolve([str(tmp_path)])
+    sources = text_files([str(tmp_path)])
     return [s for batch in stretches(model, tokenizer, sources, **how) for s in batch]
 
 

@@ -3,7 +3,8 @@ import pytest
 
 from lm.evaluation import scoring
 from lm.evaluation.scoring import score, stretches
-from lm.text import documents
+from lm.text.documents import Fragment
+from lm.text.files import text_files
 from tests.lm.evaluation.small_models import (
     BPE,
     CHAR,
@@ -41,7 +42,7 @@ def test_other_models_agree_with_the_loop_too(fields):
 def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
-    sources = documents.resolve([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
+    sources = text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
     sizes = {"context": context, "stride": stride, "batch_size": batch_size}
     batches = list(stretches(make_model(), tokenizer, sources, separator=SEPARATOR, **sizes))
     assert all(batches)
@@ -51,7 +52,7 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
 def test_stretches_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.documents.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
     monkeypatch.setattr("lm.tokenizer.pieces.pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
     found = scored(tokenizer, tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts), batch_size=batch_size)
@@ -78,7 +79,7 @@ def _spelled(stretch):
 
 
 def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.documents.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
     monkeypatch.setattr("lm.tokenizer.pieces.pieces.__kwdefaults__", {"limit": 200})
     passages = {s.passage.first: s.passage for s in scored(BPE, tmp_path, "owl" * 300 + " and the fox " * 100)}
     assert len(passages) > 3
@@ -92,11 +93,11 @@ def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
     def endless(_source, _separator):
         while True:
             taken.append(len(taken))
-            yield documents.Fragment(TEXT * 500, starts_document=len(taken) == 1)
+            yield Fragment(TEXT * 500, starts_document=len(taken) == 1)
 
     monkeypatch.setattr("lm.evaluation.scoring.fragments", endless)
     (tmp_path / "a.txt").touch()
-    sources = documents.resolve([str(tmp_path / "a.txt")])
+    sources = text_files([str(tmp_path / "a.txt")])
     batches = stretches(make_model(), CHAR, sources, separator=SEPARATOR, context=16, stride=16, batch_size=16)
     seen = sum(len(stretch.nats) for _ in range(300) for stretch in next(batches))
     assert seen == 300 * 16 * 16 + 1

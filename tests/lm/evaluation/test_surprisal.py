@@ -5,7 +5,7 @@ import pytest
 
 from lm.evaluation.scoring import Passage, Stretch, stretches
 from lm.evaluation.surprisal import Span, joined, spans, token_scores
-from lm.text import documents
+from lm.text.files import text_files
 from lm.tokenizer.pieces import Piece
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
 
@@ -13,7 +13,7 @@ FAMILY, FLAGS, SYLLABLE = "👩‍👩‍👧", "🇰🇷🇩🇪", "\u1112\u116
 
 
 class Fixed:
-    """An aligner that knows the ends beforehand."""
+    """The ends of tokens, known beforehand."""
 
     def __init__(self, ends):
         self._ends = np.array(ends, dtype=np.int64)
@@ -36,7 +36,7 @@ def bytewise(text, **place) -> Stretch:
 def scored(tokenizer, tmp_path, *texts):
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
-    sources = documents.resolve([str(tmp_path)])
+    sources = text_files([str(tmp_path)])
     how = {"separator": SEPARATOR, "context": 16, "stride": 8, "batch_size": 3}
     return [s for batch in stretches(make_model(), tokenizer, sources, **how) for s in batch], sources
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm import checkpoint
+from lm import checkpoint, run_folder
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
 from lm.optimization.averaging import average, latest
-from lm.training.run import resume
+from lm.training.resuming import resume
 from lm.training.trainer import train
 
 
@@ -38,7 +38,7 @@ def test_what_cannot_be_averaged(make_run, tmp_path):
         list(train(run))
     with pytest.raises(UsageError, match="has 1 checkpoint"):
         latest(wide.folder, 1)
-    chosen = [checkpoint.find_checkpoint(run.folder) for run in (wide, narrow)]
+    chosen = [run_folder.find_checkpoint(run.folder) for run in (wide, narrow)]
     with pytest.raises(InputError, match="narrow.*another model than .*wide"):
         average(chosen, tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from lm.errors import InputError
-from lm.text import documents
-from lm.text.documents import Source
+from lm.text import documents, files
+from lm.text.files import TextFile
 
 SEPARATOR = "<|endoftext|>"
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -25,13 +25,13 @@ DATA = "".join(random.Random(3).choices("abcdé한 \n", k=50_000)).encode()
 every_kind = pytest.mark.parametrize("kind", PACK)
 
 
-def source(folder: Path, data: bytes, name: str) -> Source:
+def source(folder: Path, data: bytes, name: str) -> TextFile:
     path = folder / name
     path.write_bytes(data)
-    return Source(name, path)
+    return TextFile(name, path)
 
 
-def text(found: Source) -> bytes:
+def text(found: TextFile) -> bytes:
     return "".join(fragment.text for fragment in documents.fragments(found, SEPARATOR)).encode()
 
 
@@ -40,7 +40,7 @@ class TestReading:
     def test_a_compressed_file_is_the_same_corpus_as_the_plain_one(self, kind: str, tmp_path: Path) -> None:
         plain = documents.survey(source(tmp_path, DATA, "a.txt"), SEPARATOR)
         packed = documents.survey(source(tmp_path, PACK[kind](DATA), f"a.txt{kind}"), SEPARATOR)
-        assert text(packed.source) == DATA
+        assert text(packed.file) == DATA
         assert (packed.sha256, packed.size, packed.bytes) == (plain.sha256, plain.size, plain.bytes)
         assert packed.identity == plain.identity
 
@@ -63,7 +63,7 @@ class TestReading:
     def test_memory_stays_bounded(self, kind: str, tmp_path: Path) -> None:
         found = source(tmp_path, PACK[kind](DATA * 100), f"a{kind}")
         longest = max(len(fragment.text) for fragment in documents.fragments(found, SEPARATOR))
-        assert longest <= 2 * documents.BLOCK_BYTES
+        assert longest <= 2 * files.BLOCK_BYTES
 
 
 @every_kind

@@ -10,19 +10,19 @@ from types import SimpleNamespace
 import pytest
 
 from lm.errors import InputError
-from lm.text import documents, json_lines
-from lm.text.documents import Source
+from lm.text import documents, files, json_lines
+from lm.text.files import TextFile, text_files
 
 SEPARATOR = "<|endoftext|>"
 
 
-def source(folder: Path, text: str, *, name: str = "a.jsonl", field: str = "text") -> Source:
+def source(folder: Path, text: str, *, name: str = "a.jsonl", field: str = "text") -> TextFile:
     path = folder / name
     path.write_bytes(text.encode())
-    return Source(name, path, field)
+    return TextFile(name, path, field)
 
 
-def read(found: Source) -> list[str]:
+def read(found: TextFile) -> list[str]:
     texts: list[str] = []
     for fragment in documents.fragments(found, SEPARATOR):
         if fragment.starts_document:
@@ -36,7 +36,7 @@ def read(found: Source) -> list[str]:
 def test_each_line_is_a_document(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ascii_only: bool
 ) -> None:
-    monkeypatch.setattr(documents, "BLOCK_BYTES", block)
+    monkeypatch.setattr(files, "BLOCK_BYTES", block)
     draw = random.Random(block)
     for end in ("\n", "\r\n", "\n\n"):
         parts = ["x", "é한", "🙂", "\n", "\u2028", "\x85", '"', "\\", f"\n{SEPARATOR}\n"]
@@ -66,13 +66,13 @@ def test_stdin_is_json_lines_if_its_first_line_is(
     data: bytes, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-    assert read(documents.resolve(["-"], field="body")[0]) == expected
+    assert read(text_files(["-"], field="body")[0]) == expected
 
 
 def test_long_documents_come_in_fragments(tmp_path: Path) -> None:
     text = "long " * 200_000
     found = source(tmp_path, json.dumps({"text": text}))
-    assert max(len(fragment.text) for fragment in documents.fragments(found, SEPARATOR)) <= documents.BLOCK_BYTES
+    assert max(len(fragment.text) for fragment in documents.fragments(found, SEPARATOR)) <= files.BLOCK_BYTES
     assert read(found) == [text]
 
 
@@ -104,7 +104,7 @@ def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
 
 
 def test_an_endless_line_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 10)
     monkeypatch.setattr(json_lines, "LONGEST_LINE", 100)
     with pytest.raises(InputError, match=r"a\.jsonl: line 2 is longer than 100 characters"):
         read(source(tmp_path, '{"text": "x"}\n' + "[" * 200))

@@ -7,7 +7,7 @@ import pytest
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
-from lm.text import documents
+from lm.text.files import text_files, text_size
 from lm.tokenizer import inspection, pieces, training
 from lm.tokenizer.inspection import visible
 from lm.tokenizer.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ class TestMeasure:
         text = TEXT * 20
         (tmp_path / "a.txt").write_bytes(text.encode())
         (tmp_path / "b.jsonl").write_text('{"text": "two words"}\n{"text": "more"}\n')
-        fit = inspection.measure(elsewhere, documents.resolve([str(tmp_path)]), SEPARATOR)
+        fit = inspection.measure(elsewhere, text_files([str(tmp_path)]), SEPARATOR)
         texts = [text, "two words", "more"]
         assert fit.tokens == sum(len(elsewhere.encode(part)) for part in texts)
         assert (fit.words, fit.bytes) == (len(text.split()) + 3, len(text.encode()) + 13)
@@ -46,13 +46,13 @@ class TestMeasure:
 
     def test_nothing(self, gpt2: Tokenizer, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("")
-        fit = inspection.measure(gpt2, documents.resolve([str(tmp_path)]), SEPARATOR)
+        fit = inspection.measure(gpt2, text_files([str(tmp_path)]), SEPARATOR)
         assert (fit.bytes_per_token, fit.tokens_per_word) == (None, None)
 
     def test_an_unknown_character_names_the_file(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("Ω")
         with pytest.raises(InputError, match=r"a\.txt: character 'Ω'"):
-            inspection.measure(trained("char"), documents.resolve([str(tmp_path)]), SEPARATOR)
+            inspection.measure(trained("char"), text_files([str(tmp_path)]), SEPARATOR)
 
 
 def test_the_longest_tokens_come_first_and_special_ones_do_not_count(elsewhere: Tokenizer) -> None:
@@ -88,12 +88,12 @@ def test_progress_ends_with_the_size_of_the_text(tmp_path: Path) -> None:
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     paths[0].write_text("한국어 " * 50_000)
     paths[1].write_text("short")
-    sources = documents.resolve([str(path) for path in paths])
+    sources = text_files([str(path) for path in paths])
     seen: list[int] = []
     inspection.measure(trained("byte"), sources, SEPARATOR, progress=seen.append)
     assert seen == sorted(seen)
     assert len(seen) > 3
-    assert seen[-1] == documents.text_size(sources)
+    assert seen[-1] == text_size(sources)
 
 
 def test_no_size_of_text_is_told_by_compressed_files_and_json_lines(tmp_path: Path) -> None:
@@ -101,4 +101,4 @@ def test_no_size_of_text_is_told_by_compressed_files_and_json_lines(tmp_path: Pa
     (tmp_path / "b.txt").write_bytes(gzip.compress(b"text"))
     (tmp_path / "c.jsonl").write_text('{"text": "text"}')
     for name, size in (("a.txt", 4), ("b.txt", None), ("c.jsonl", None)):
-        assert documents.text_size(documents.resolve([str(tmp_path / "a.txt"), str(tmp_path / name)])) == size
+        assert text_size(text_files([str(tmp_path / "a.txt"), str(tmp_path / name)])) == size

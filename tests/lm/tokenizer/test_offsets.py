@@ -3,7 +3,7 @@ import pytest
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
-from lm.tokenizer.offsets import Aligner
+from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.pieces import Piece
 from tests.lm.tokenizers_elsewhere import TEXT
 
@@ -12,7 +12,7 @@ def parts(tokenizer, text, context="", context_tokens=0):
     """The bytes of the text that each token ends."""
     tokens = tokenizer.encode_batch([context + text])[0][context_tokens:]
     piece = Piece(text, starts_document=not context, context=context, context_tokens=context_tokens)
-    ends = Aligner(tokenizer).ends(piece, tokens)
+    ends = TokenOffsets(tokenizer).ends(piece, tokens)
     assert ends.dtype == np.int64
     assert len(ends) == len(tokens)
     assert (np.diff(ends, prepend=0) >= 0).all()

@@ -14,10 +14,11 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data.windows import prepare
-from lm.text import documents
+from lm.text.files import text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.run import Run, start
+from lm.training.run import Run
+from lm.training.starting import start
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
@@ -41,7 +42,7 @@ def shards(tmp_path_factory, byte_tokenizer) -> Path:
         text.append(words[at])
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "text.txt").write_text(" ".join(text))
-    sources = documents.resolve([str(folder / "text.txt")])
+    sources = text_files([str(folder / "text.txt")])
     return prepare.prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
 
 

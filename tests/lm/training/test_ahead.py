@@ -49,6 +49,15 @@ def test_another_one_than_was_made_ahead_is_made_anew(data, consumed, share):
     assert (again.rows, again.inputs[0, 0]) == (8, consumed + batch.rows)
 
 
+def test_a_batch_that_is_forgotten_is_made_anew(data):
+    """As when the end of a run is moved, and with it that of BPE dropout, after the batch was made."""
+    ahead = Ahead(data)
+    ahead.batch(0, share=0.5, next_share=0.5)
+    ahead.forget()
+    assert (ahead.batch(4, share=0.5, next_share=0.5).inputs == 4).all()
+    assert data.places[:3] == [(0, 0.5), (4, 0.5), (4, 0.5)]
+
+
 def test_without_a_gpu_memory_stays_as_it_is(data, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     batch = data.batch(3)

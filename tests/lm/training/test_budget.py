@@ -8,14 +8,15 @@ import json
 
 import pytest
 
-from lm import checkpoint
+from lm import run_folder
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 from lm.optimization.schedules import learning_rate, steps_in_all
 from lm.training import budget
 from lm.training.budget import Clock, aside
 from lm.training.events import Decay, Evaluation, Saved, Step
-from lm.training.run import planned_steps, resume
+from lm.training.planning import planned_steps
+from lm.training.resuming import resume
 from lm.training.trainer import train
 
 BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}
@@ -111,7 +112,7 @@ def test_resumed_in_the_decay_it_ends_as_if_it_had_never_stopped(make_run, time)
     list(driven(again, time, step=77.0))
     logs = [(run.folder / "metrics.jsonl").read_text() for run in (whole, stopped)]
     assert logs[0] == logs[1]
-    assert checkpoint.load_config(checkpoint.find_checkpoint(stopped.folder)).plan.deadline is None
+    assert run_folder.load_config(run_folder.find_checkpoint(stopped.folder)).plan.deadline is None
 
 
 def test_a_finished_run_can_be_given_more_time(make_run, time):

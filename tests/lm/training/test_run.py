@@ -8,12 +8,14 @@ import threading
 import pytest
 from safetensors.torch import save_file
 
-from lm import checkpoint, files
+from lm import checkpoint, files, run_folder
 from lm.config.training import TrainingConfig
+from lm.data.training_data import open_data
 from lm.errors import InputError, UsageError
 from lm.optimization import averaging
+from lm.training import resuming, starting
 from lm.training.events import Saved, Step
-from lm.training.run import resume
+from lm.training.resuming import resume
 from lm.training.trainer import train
 from tests.lm.training.conftest import stop_after
 
@@ -52,6 +54,18 @@ def test_of_two_that_start_at_once_one_runs(make_run):
     assert sum(isinstance(one, str) and one.endswith(TRAINED) for one in found) == 1
 
 
+def test_a_run_opens_its_data_once(make_run, monkeypatch):
+    """When it starts and when it goes on, longer or not."""
+    opened = []
+    for module in (starting, resuming):
+        monkeypatch.setattr(module, "open_data", lambda *given: opened.append(given) or open_data(*given))
+    for at, longer in ((3, None), (3, TrainingConfig(epochs=1, steps=None))):
+        begun = make_run(f"run-{longer is None}")
+        list(train(begun, stop=stop_after(at)))
+        resume(begun.folder, longer=longer)
+    assert len(opened) == 4
+
+
 def test_whoever_stops_lets_others_go_on(make_run):
     """Whether training ended, was broken off, or never began because there was nothing to go on with."""
     run = make_run()
@@ -72,7 +86,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_can_be_started_again(
     events.close()
     again = make_run(steps=7)
     assert (again.folder / "metrics.jsonl").read_text() == ""
-    assert checkpoint.load_config(again.folder).training.steps == 7
+    assert run_folder.load_config(again.folder).training.steps == 7
 
 
 def test_a_run_killed_while_it_replaced_its_only_checkpoint_goes_on(make_run):
@@ -92,7 +106,7 @@ def branching(make_run):
 
 
 def names(run, step=0) -> list[str]:
-    return [folder.name for folder in checkpoint.later_than(run.folder, step)]
+    return [folder.name for folder in run_folder.later_than(run.folder, step)]
 
 
 def contents(run) -> dict[str, bytes]:
@@ -110,7 +124,7 @@ def test_what_came_after_an_older_checkpoint_goes_when_the_new_branch_has_saved(
     assert names(branching) == ["step-2", "step-4", "step-6"]
     list(events)
     assert names(branching) == ["step-2", "step-4", "step-6", "step-8", "step-9"]
-    assert checkpoint.find_checkpoint(branching.folder).name == f"step-{resumed.state.best_step}"
+    assert run_folder.find_checkpoint(branching.folder).name == f"step-{resumed.state.best_step}"
     assert [folder.name for folder in averaging.latest(branching.folder, 3)] == ["step-6", "step-8", "step-9"]
 
 
@@ -131,7 +145,7 @@ def test_a_branch_stopped_at_once_has_its_own_best(branching):
     known = run.state.best_step
     list(train(run, stop=stop_after(1)))
     assert names(run) == ["step-2", "step-4", "step-5"]
-    assert checkpoint.find_checkpoint(run.folder).name == f"step-{known}"
+    assert run_folder.find_checkpoint(run.folder).name == f"step-{known}"
     steps = [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().split("\n")[:-1]]
     assert steps == [1, 2, 2, 3, 4, 4, 5]
 
@@ -144,9 +158,9 @@ def test_a_branch_whose_best_is_gone_finds_its_own(make_run):
     branch = resume(run.folder / "checkpoints" / "step-4")
     assert branch.state.best_step is None
     list(train(branch, stop=stop_after(1)))
-    assert checkpoint.find_checkpoint(run.folder).name == "step-5"
+    assert run_folder.find_checkpoint(run.folder).name == "step-5"
     list(train(resume(run.folder), stop=stop_after(2)))
-    assert checkpoint.find_checkpoint(run.folder).name == "step-6"
+    assert run_folder.find_checkpoint(run.folder).name == "step-6"
 
 
 @pytest.mark.parametrize("average", [0.0, 0.5])
@@ -155,7 +169,7 @@ def test_weights_of_another_model_are_not_gone_on_with(make_run, average, damage
     """Not even where the sums were made to fit, as by somebody who has edited a checkpoint."""
     run = make_run(ema=average)
     list(train(run, stop=stop_after(3)))
-    folder = checkpoint.find_checkpoint(run.folder, which="last")
+    folder = run_folder.find_checkpoint(run.folder, which="last")
     weights = checkpoint.load_weights(folder)
     name = next(iter(weights))
     weights.update({} if damage == "missing" else {name: weights[name][:3, :3].contiguous()})

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm import checkpoint, files
+from lm import checkpoint, files, run_folder
 from lm.config.data import DataConfig
 from lm.config.training import TrainingConfig
 from lm.data.shards import open_split
@@ -21,12 +21,14 @@ from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.optimization.optimizers import make_optimizers, training_bytes
 from lm.optimization.schedules import learning_rate, share_of_batch
-from lm.text import documents
+from lm.text.files import text_files
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
 from lm.training.history import curves
 from lm.training.objective import disagreement
-from lm.training.run import planned_steps, resume, start
+from lm.training.planning import planned_steps
+from lm.training.resuming import resume
+from lm.training.starting import start
 from lm.training.trainer import train
 from tests.lm.training.conftest import stop_after
 
@@ -37,7 +39,7 @@ def loss_of(run) -> tuple[float, int]:
 
 
 def sums(run) -> dict[str, str]:
-    found = checkpoint.find_checkpoint(run.folder, which="last")
+    found = run_folder.find_checkpoint(run.folder, which="last")
     return json.loads((found / "manifest.json").read_text())["sha256"]
 
 
@@ -107,7 +109,7 @@ def test_an_evaluation_that_stopping_puts_off_comes_first_on_resuming(make_run, 
     list(train(parts))
     assert journal(whole) == journal(parts)
     for which in ("best", "last"):
-        ours, theirs = (checkpoint.find_checkpoint(run.folder, which=which) for run in (whole, parts))
+        ours, theirs = (run_folder.find_checkpoint(run.folder, which=which) for run in (whole, parts))
         assert ours.name == theirs.name
         assert files.sha256(ours / "model.safetensors") == files.sha256(theirs / "model.safetensors")
     assert dataclasses.replace(parts.state, seconds=0.0) == dataclasses.replace(whole.state, seconds=0.0)
@@ -192,8 +194,8 @@ def test_events_and_pointers(make_run):
     best = min(evaluations, key=lambda event: event.loss).step
     saved = {event.step for event in events if isinstance(event, Saved)}
     assert saved == {4, 8, 12} | {event.step for event in evaluations if event.is_best}
-    assert checkpoint.find_checkpoint(run.folder, which="last").name == "step-12"
-    assert checkpoint.find_checkpoint(run.folder, which="best").name == f"step-{best}"
+    assert run_folder.find_checkpoint(run.folder, which="last").name == "step-12"
+    assert run_folder.find_checkpoint(run.folder, which="best").name == f"step-{best}"
     bits = evaluations[-1].loss * evaluations[-1].tokens / math.log(2) / run.data.validation_bytes
     assert evaluations[-1].bits_per_byte == pytest.approx(bits)
 
@@ -291,7 +293,7 @@ def test_patience_ends_a_run_that_learns_nothing(make_run):
     run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
     events = list(train(run))
     assert events[-1] == Stopped(9, patience_ran_out=True)
-    assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).finished
+    assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
     with pytest.raises(UsageError, match="ended after 9 of 100 steps, when --patience ran out"):
         resume(run.folder)
 
@@ -340,7 +342,7 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
         patch.setattr("lm.training.evaluation.validation_loss", fail)
         with pytest.raises(MemoryError):
             list(train(run))
-    assert checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last")).step == fails_at
+    assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).step == fails_at
     resumed = resume(run.folder)
     list(train(resumed))
     assert resumed.state.finished
@@ -357,7 +359,7 @@ def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run)
             decay = min(0.8, (1 + event.step) / (10 + event.step))
             for name, value in whole.model.state_dict().items():
                 expected[name] = decay * expected[name] + (1 - decay) * value
-    last = checkpoint.find_checkpoint(whole.folder, which="last")
+    last = run_folder.find_checkpoint(whole.folder, which="last")
     saved = checkpoint.load_weights(last)
     assert all(torch.allclose(saved[name], expected[name], atol=1e-6) for name in saved)
     assert not torch.equal(saved["embedding.tokens.weight"], whole.model.embedding.tokens.weight)
@@ -428,7 +430,7 @@ def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
     assert rows[0] < rows[-1]
     assert [step.tokens for step in steps] == [16 * count for count in rows]
     assert [step.flops for step in steps] == [training_flops(run.config.model, rows=r, length=16) for r in rows]
-    assert run.state == checkpoint.load_state(checkpoint.find_checkpoint(run.folder, which="last"))
+    assert run.state == run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last"))
     assert (run.state.step, run.state.samples, run.state.tokens) == (12, sum(rows), 16 * sum(rows))
     assert run.state.flops == pytest.approx(sum(step.flops for step in steps))
     assert run.state.seconds == pytest.approx(sum(step.seconds for step in steps))
@@ -464,7 +466,7 @@ def test_what_a_run_was_started_on_is_named_where_it_is_not_the_corpus_given(
     own, other = tmp_path / "own", tmp_path / "other"
     shutil.copytree(shards, own)
     (tmp_path / "novel.txt").write_text("ba du " * 300)
-    prepare(documents.resolve([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
+    prepare(text_files([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
     run = start(tmp_path / "another run", make_run().config, byte_tokenizer, own)
     list(train(run, stop=stop_after(2)))
     message = r"novel.txt: not the corpus that this run was started on; that was .*text.txt, and lm train --resume"

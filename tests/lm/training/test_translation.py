@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lm import checkpoint
+from lm import run_folder
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -18,9 +18,12 @@ from lm.data.pairs import corpus as parallel
 from lm.data.pairs import prepare
 from lm.errors import UsageError
 from lm.model.cost import training_flops
+from lm.text.parallel import parallel_texts
 from lm.training import budget, evaluation
 from lm.training.events import Evaluation, Sample, Step, Stopped
-from lm.training.run import Run, resume, start
+from lm.training.resuming import resume
+from lm.training.run import Run
+from lm.training.starting import start
 from lm.training.trainer import train
 
 WORDS = ["ba", "du", "ki", "mo", "ne", "pa", "ru", "so", "ti", "vo"]
@@ -56,7 +59,7 @@ def make_run(tmp_path, monkeypatch):
 
 def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
     found, held_out = (
-        parallel.resolve(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
+        parallel_texts(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
         for split in ("train", "val")
     )
     corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
@@ -66,7 +69,7 @@ def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
 
 
 def sums(run: Run) -> dict[str, str]:
-    found = checkpoint.find_checkpoint(run.folder, which="last")
+    found = run_folder.find_checkpoint(run.folder, which="last")
     return json.loads((found / "manifest.json").read_text())["sha256"]
 
 
@@ -136,7 +139,7 @@ def test_separate_vocabularies_and_both_directions(make_run):
 
 
 def resume_config(run: Run) -> RunConfig:
-    return checkpoint.load_config(checkpoint.find_checkpoint(run.folder, which="last"))
+    return run_folder.load_config(run_folder.find_checkpoint(run.folder, which="last"))
 
 
 def test_the_best_by_bleu(make_run):

@@ -27,8 +27,7 @@ from lm.decoding.generate import end_ids, prompt_ids
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
-from lm.text import documents
-from lm.text.documents import Source
+from lm.text.files import TextFile, text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
@@ -47,10 +46,10 @@ def lines(pairs: Sequence[tuple[str, str]], first: str = "prompt", second: str =
     return "".join(json.dumps({first: prompt, second: completion}) + "\n" for prompt, completion in pairs)
 
 
-def source(folder: Path, text: str, *, name: str = "task.jsonl") -> Source:
+def source(folder: Path, text: str, *, name: str = "task.jsonl") -> TextFile:
     path = folder / name
     path.write_text(text)
-    return documents.resolve([str(path)], supervised=True)[0]
+    return text_files([str(path)], supervised=True)[0]
 
 
 def tokenizer(kind: str = "byte") -> Tokenizer:
@@ -195,7 +194,7 @@ class TestValidation:
         source(tmp_path, lines([("a", "longer than the context")]), name="held-out.jsonl")
         source(tmp_path, lines(PAIRS))
         config = DataConfig(validation=str(tmp_path / "held-out.jsonl"), supervised=True)
-        prepared = prepare(documents.resolve([str(tmp_path)], supervised=True), tokenizer(), config, tmp_path / "out")
+        prepared = prepare(text_files([str(tmp_path)], supervised=True), tokenizer(), config, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)
         with pytest.raises(InputError, match=r"held-out.jsonl: line 1: the completion"):
             data(prepared, context=14)
@@ -217,7 +216,7 @@ class TestPreparation:
     def test_the_same_file_as_text_is_something_else(self, tmp_path: Path) -> None:
         text = '{"text": "a", "label": "b"}\n'
         examples = prepare_cached([source(tmp_path, text)], tokenizer(), WHOLE, root=tmp_path / "cache")
-        plain = documents.resolve([str(tmp_path / "task.jsonl")])
+        plain = text_files([str(tmp_path / "task.jsonl")])
         tokens = prepare_cached(plain, tokenizer(), DataConfig(validation="0"), root=tmp_path / "cache")
         assert not tokens.reused
         assert (examples.manifest.supervised, tokens.manifest.supervised) == (True, False)
@@ -266,13 +265,13 @@ class TestFiles:
         source(tmp_path / "deep", lines(PAIRS[2:]), name="b.ndjson")
         source(tmp_path, lines(PAIRS), name="c.json")
         for names in ([tmp_path], [tmp_path / "c.json"]):
-            sources = documents.resolve([str(name) for name in names], supervised=True)
+            sources = text_files([str(name) for name in names], supervised=True)
             prepared = prepare(sources, tokenizer(), WHOLE, tmp_path / f"out-{len(sources)}")
             assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)
 
     def test_may_come_from_a_pipe(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(lines(PAIRS).encode())))
-        prepared = prepare(documents.resolve(["-"], supervised=True), tokenizer(), WHOLE, tmp_path / "out")
+        prepared = prepare(text_files(["-"], supervised=True), tokenizer(), WHOLE, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)
 
     @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from lm.data.pairs.batches import PairData
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
 from lm.data.pairs.store import StoredPairs, open_pairs
 from lm.errors import InputError, UsageError
+from lm.text.parallel import parallel_texts
 from lm.tokenizer import training as tokenizer_training
 from tests.lm.data.pairs.parallel_text import lines, write
 
@@ -37,8 +38,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredPairs:
     sources, targets = lines(COUNT)
     source, target = write(folder, sources + sources[:20], targets + targets[:20])
     held = write(folder, *lines(60, seed=1), name="held")
-    files = parallel.resolve(BOTH, source=[source], target=[target])
-    validation = parallel.resolve(BOTH, source=[held[0]], target=[held[1]])
+    files = parallel_texts(BOTH, source=[source], target=[target])
+    validation = parallel_texts(BOTH, source=[held[0]], target=[held[1]])
     corpus = parallel.survey(files, DataConfig(), BOTH, validation=validation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
@@ -203,10 +204,24 @@ def test_dropout_differs_by_epoch_pair_and_place(stored: StoredPairs) -> None:
 def test_dropout_ends(stored: StoredPairs) -> None:
     whole = data(stored, PLAIN)
     dropping = data(stored, DROPPING)
-    ending = data(stored, dataclasses.replace(DROPPING, bpe_dropout_until=0.5), steps=2 * dropping.steps_per_epoch)
+    ending = data(stored, dataclasses.replace(DROPPING, bpe_dropout_until=0.5))
+    ending.plan(2 * dropping.steps_per_epoch)
     assert ending.steps_per_epoch == dropping.steps_per_epoch
     assert all(equal(*both) for both in zip(epoch(ending), epoch(dropping), strict=True))
     assert all(equal(*both) for both in zip(epoch(ending, 1), epoch(whole, 1), strict=True))
+
+
+def test_the_end_of_dropout_moves_with_the_end_of_the_run(stored: StoredPairs) -> None:
+    """Told another number of steps, open data give the batches of data that were told it at first."""
+    config = dataclasses.replace(DROPPING, bpe_dropout_until=0.5)
+    moved, fresh = data(stored, config), data(stored, config)
+    steps = moved.steps_per_epoch
+    moved.plan(round(4 * steps))
+    assert all(equal(*both) for both in zip(epoch(moved, 1), epoch(data(stored, DROPPING), 1), strict=True))
+    for given in (moved, fresh):
+        given.plan(round(2 * steps))
+    assert all(equal(*both) for both in zip(epoch(moved, 1), epoch(fresh, 1), strict=True))
+    assert not all(equal(*both) for both in zip(epoch(moved), epoch(moved, 1), strict=False))
 
 
 def test_no_row_is_longer_than_the_context(stored: StoredPairs) -> None:
@@ -223,7 +238,7 @@ def test_no_row_is_longer_than_the_context(stored: StoredPairs) -> None:
 
 def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelConfig) -> StoredPairs:
     source, target = write(folder, *sides)
-    files = parallel.resolve(config, source=[source], target=[target])
+    files = parallel_texts(config, source=[source], target=[target])
     corpus = parallel.survey(files, DataConfig(validation="0"), config)
     of_target, of_source = train_tokenizers(corpus, TokenizerConfig(vocab_size=300), config)
     return open_pairs(prepare_pairs(corpus, of_target, config, source_tokenizer=of_source).folder)
@@ -269,7 +284,7 @@ def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
     with pytest.raises(UsageError, match="need a size"):
         PairData(stored, PLAIN, seed=0)
-    files = parallel.resolve(
+    files = parallel_texts(
         PLAIN, **dict(zip(("source", "target"), ([path] for path in write(tmp_path, ["a"], ["b"])), strict=True))
     )
     corpus = parallel.survey(files, DataConfig(validation="0"), PLAIN)
@@ -285,7 +300,8 @@ def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch
 
 def test_dropout_for_the_whole_of_a_run_goes_on_where_it_takes_longer(stored: StoredPairs) -> None:
     whole = dataclasses.replace(DROPPING, bpe_dropout_until=1.0)
-    planned = data(stored, whole, steps=int(data(stored, DROPPING).steps_per_epoch))
+    planned = data(stored, whole)
+    planned.plan(int(planned.steps_per_epoch))
     unplanned = data(stored, dataclasses.replace(DROPPING, bpe_dropout_until=0.5))
     for given in (planned, unplanned):
         assert all(equal(*both) for both in zip(epoch(given, 3), epoch(data(stored, DROPPING), 3), strict=True))

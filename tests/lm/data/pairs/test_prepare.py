@@ -18,6 +18,7 @@ from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
 from lm.data.shards import SplitName
 from lm.errors import InputError, UsageError
+from lm.text.parallel import parallel_texts
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.data.pairs.parallel_text import lines, write
@@ -37,7 +38,7 @@ def corpus(
     folder: Path, sources: list[str], targets: list[str], *, validation: str = "0", config: ParallelConfig = PLAIN
 ) -> ParallelCorpus:
     source, target = write(folder, sources, targets)
-    files = parallel.resolve(config, source=[source], target=[target])
+    files = parallel_texts(config, source=[source], target=[target])
     return parallel.survey(files, DataConfig(validation=validation), config)
 
 
@@ -135,7 +136,7 @@ def test_validation_keeps_its_text(tmp_path: Path) -> None:
 def test_files_for_validation_are_not_filtered_by_ratio(tmp_path: Path) -> None:
     train, held = (write(tmp_path, ["a"] * 3, ["b" * 9] * 2 + ["c"], name=name) for name in ("train", "held"))
     config = ParallelConfig(max_ratio=2)
-    files, validation = (parallel.resolve(config, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
+    files, validation = (parallel_texts(config, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
     made = parallel.survey(files, DataConfig(), config, validation=validation)
     splits = prepare_pairs(made, BYTES, config).manifest.splits
     assert (splits["train"].pairs, splits["train"].ratio) == (1, 2)

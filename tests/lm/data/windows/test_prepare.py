@@ -16,8 +16,8 @@ from lm.data.shards import SplitName, open_split
 from lm.data.windows.prepare import Prepared, prepare, prepare_cached
 from lm.errors import InputError, UsageError
 from lm.files import cache_root
-from lm.text import documents
-from lm.text.documents import Source
+from lm.text import files
+from lm.text.files import TextFile, text_files
 from lm.tokenizer import pieces, training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.full_disk import full_disk
@@ -27,12 +27,12 @@ SEPARATOR = "<|endoftext|>"
 WHOLE = DataConfig(validation="0")
 
 
-def sources(folder: Path, *texts: str) -> list[Source]:
+def sources(folder: Path, *texts: str) -> list[TextFile]:
     found = []
     for number, text in enumerate(texts):
         path = folder / f"corpus-{number}.txt"
         path.write_bytes(text.encode())
-        found.append(Source(path.name, path))
+        found.append(TextFile(path.name, path))
     return found
 
 
@@ -64,7 +64,7 @@ class TestTokens:
     def test_long_documents_in_pieces_are_the_same(
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(documents, "BLOCK_BYTES", 999)
+        monkeypatch.setattr(files, "BLOCK_BYTES", 999)
         monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 3000)
         monkeypatch.setattr(pieces.pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(sources(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
@@ -124,7 +124,7 @@ class TestValidation:
     def test_the_boundary_never_splits_a_character(
         self, fraction: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(documents, "BLOCK_BYTES", block)
+        monkeypatch.setattr(files, "BLOCK_BYTES", block)
         texts = ["한국어 é", "🙂🙂", "plain text", "ü"]
         prepared = prepare(
             sources(tmp_path, *texts), byte_tokenizer(), DataConfig(validation=fraction), tmp_path / "out"
@@ -183,7 +183,7 @@ class TestReuse:
         tokenizer = byte_tokenizer()
         first = prepare_cached(sources(tmp_path, "some text"), tokenizer, DataConfig(), root=tmp_path / "cache")
         (tmp_path / "other.txt").write_text("some text")
-        other = documents.resolve([str(tmp_path / "other.txt")])
+        other = text_files([str(tmp_path / "other.txt")])
         again = prepare_cached(other, tokenizer, DataConfig(validation="1/10"), root=tmp_path / "cache")
         assert (first.reused, again.reused) == (False, True)
         assert again.folder == first.folder
@@ -307,7 +307,7 @@ class TestCache:
 def test_all_is_on_the_disk_before_the_folder_has_its_name(tmp_path: Path, disk, supervised: bool) -> None:
     lines = (json.dumps({"text": str(number), "prompt": str(number), "completion": "b"}) for number in range(40))
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    found = documents.resolve([str(tmp_path / "corpus.jsonl")], supervised=supervised)
+    found = text_files([str(tmp_path / "corpus.jsonl")], supervised=supervised)
     prepare(found, byte_tokenizer(), DataConfig(validation="0.1", supervised=supervised), tmp_path / "out")
     assert disk.synced_before("out") == {"out"} | {path.name for path in (tmp_path / "out").iterdir()}
 

@@ -16,7 +16,7 @@ from lm.data.shards import Repetition
 from lm.data.windows import repetition
 from lm.data.windows.prepare import prepare
 from lm.data.windows.repetition import Documents, measure
-from lm.text.documents import Source
+from lm.text.files import TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import gpt2_like, llama2_like
@@ -111,7 +111,7 @@ def prepared(folder: Path, tokenizer: Tokenizer, train: list[str], held_out: lis
     for name, texts in (("train", train), ("held-out", held_out or [])):
         (folder / f"{name}.txt").write_text(f"{SEPARATOR}\n".join(texts))
     validation = "0" if held_out is None else str(folder / "held-out.txt")
-    sources = [Source("train.txt", folder / "train.txt")]
+    sources = [TextFile("train.txt", folder / "train.txt")]
     manifest = prepare(sources, tokenizer, DataConfig(validation=validation), folder / "out").manifest
     assert shards.read_manifest(folder / "out") == manifest
     assert manifest.repetition is not None

@@ -1,0 +1,295 @@
+"""The folder of a run: the names in it, which checkpoint is meant, and what can be read of it without torch.
+
+RUN/config.json                  the settings and the plan of the run, with a format_version
+RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
+RUN/tensorboard/                 the same curves for TensorBoard, where that was asked for
+RUN/last, RUN/best               one line each: the name of a checkpoint
+RUN/.lock                        locked while the run is trained; empty
+RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
+                                 manifest.json: sha256 of each, written last
+                                 source_tokenizer.json: only of an encoder-decoder with separate vocabularies
+
+No other module spells these names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lm import files
+from lm.config import options
+from lm.config.run import RunConfig
+from lm.errors import InputError, UsageError
+
+CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+MANIFEST = "manifest.json"
+CHECKPOINTS, STEP = "checkpoints", "step-"
+METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
+BEST, LAST = "best", "last"
+LOCK = ".lock"
+
+Pointer = Literal["best", "last"]
+"""The files of a run that name one of its checkpoints."""
+
+_CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
+_BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, TENSORBOARD}
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """How far a run has come; `state.json` of a checkpoint is this, as JSON.
+
+    Attributes:
+        step: optimizer steps taken.
+        samples: windows consumed; with the seed, this is the place in the data.
+        tokens: tokens trained on.
+        flops: arithmetic spent on them.
+        seconds: time spent training, evaluations aside.
+        elapsed: seconds of a budget that are gone, until the decay of the learning rate has begun.
+        best_loss: validation loss of the best checkpoint, nats per token.
+        best_bleu: BLEU of the best checkpoint, of an encoder-decoder.
+        best_step: the step of the best checkpoint.
+        evaluation_due: whether the evaluation of this step was put off, as by stopping, and is still to come.
+        finished: whether all the planned steps are done.
+    """
+
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+    elapsed: float = 0.0
+    best_loss: float | None = None
+    best_bleu: float | None = None
+    best_step: int | None = None
+    evaluation_due: bool = False
+    finished: bool = False
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's, be it one without a checkpoint yet."""
+    return (path / CHECKPOINTS).is_dir()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs that stand side by side in a folder, in no order; OSError if it cannot be read."""
+    return [path for path in folder.iterdir() if is_run(path)]
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether a folder is no run itself, and has runs in it."""
+    return folder.is_dir() and not (folder / CHECKPOINTS).exists() and any(folder.glob(f"*/{CHECKPOINTS}"))
+
+
+def is_journal(path: Path) -> bool:
+    """Whether a file is one of the two logs of a run."""
+    return path.name in (METRICS, TIMINGS) and is_run(path.parent)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a complete checkpoint itself."""
+    return (path / MANIFEST).is_file() and (path / MODEL).is_file()
+
+
+def is_name_of_checkpoint(name: str) -> bool:
+    """Whether a checkpoint of a run can be called so; a copy such as step-20-backup is not one of the run's."""
+    return _CHECKPOINT_NAME.fullmatch(name) is not None
+
+
+def checkpoint_folder(run: Path, step: int) -> Path:
+    """Where the checkpoint after a step is, or would be."""
+    return run / CHECKPOINTS / f"{STEP}{step}"
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint of a run, by its name."""
+    return int(checkpoint.name.removeprefix(STEP))
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    found = [manifest.parent for manifest in run.glob(f"{CHECKPOINTS}/{STEP}*/{MANIFEST}")]
+    return sorted((folder for folder in found if is_name_of_checkpoint(folder.name)), key=step_of)
+
+
+def later_than(run: Path, step: int) -> list[Path]:
+    """The complete checkpoints of a run that come after a step, oldest first."""
+    return [folder for folder in checkpoints(run) if step_of(folder) > step]
+
+
+def pointed_to(run: Path, pointer: Pointer) -> str | None:
+    """The name that the file `best` or `last` of a run holds, whatever that is; None without such a file."""
+    path = run / pointer
+    return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
+
+
+def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
+    """The checkpoint that a path means: itself, or the best or last one of a run.
+
+    Args:
+        path: a run folder or a checkpoint folder.
+        which: "best" (the last one where no best is known) or "last" (the latest that is complete).
+
+    Raises:
+        InputError: there is none, or the best one is gone: another would be taken for it.
+    """
+    _check_name(path)
+    if is_checkpoint(path):
+        return path
+    if not path.exists():
+        raise _missing(path)
+    pointers: tuple[Pointer, ...] = (which, "last")
+    for pointer in pointers:
+        if (named := _named_checkpoint(path, pointer)) is not None:
+            return named
+    if found := checkpoints(path):
+        return found[-1]
+    if (path / CONFIG).is_file() and is_run(path):
+        raise InputError(f"{path}: this run has no checkpoint yet")
+    raise InputError(f"{path}: not a run (a folder that `lm train` made, with {CHECKPOINTS}/ in it)")
+
+
+def _named_checkpoint(run: Path, pointer: Pointer) -> Path | None:
+    """The complete checkpoint that `best` or `last` names; None if it names none. InputError if the best is gone."""
+    if (name := pointed_to(run, pointer)) is None:
+        return None
+    named = run / pointer  # for the message: what the file holds may be anything, of any length
+    if is_name_of_checkpoint(name):
+        named = run / CHECKPOINTS / name
+        if (named / MANIFEST).is_file():
+            return named
+    if pointer == "best" and (others := checkpoints(run)):
+        raise InputError(f"{named}: the best checkpoint is missing; name another one, such as {others[-1]}")
+    return None
+
+
+def _missing(path: Path) -> InputError:
+    """The error for a run or checkpoint that is not there, with what may have been meant."""
+    if path.parent.name == CHECKPOINTS and (found := checkpoints(path.parent.parent)):
+        return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in found)}")
+    runs = [found.parent.name for found in path.parent.glob(f"*/{CHECKPOINTS}")]
+    return InputError(f"{path}: no such run{options.suggestion(path.name, runs)}")
+
+
+def _check_name(folder: Path) -> None:
+    """InputError for a name that is not UTF-8: safetensors cannot read a file that is called so."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{folder}: the name of a run must be valid UTF-8; choose another name") from None
+
+
+def run_of(path: Path) -> Path:
+    """The run that a path names, or of which it names a checkpoint; InputError if there is none."""
+    if is_run(path):
+        return path
+    found = find_checkpoint(path, which="last")
+    if found.parent.name != CHECKPOINTS:
+        raise InputError(f"{path}: not in the {CHECKPOINTS}/ of a run; --resume takes a run or a checkpoint in one")
+    return found.parent.parent
+
+
+def find_tokenizer(folder: Path) -> Path | None:
+    """The file of the tokenizer in a folder of any kind, or in the last checkpoint of a run; None without one."""
+    last = pointed_to(folder, "last")
+    folders = [folder, *([folder / CHECKPOINTS / last] if last and is_name_of_checkpoint(last) else [])]
+    return next((place / TOKENIZER for place in folders if (place / TOKENIZER).is_file()), None)
+
+
+def refuse_existing(folder: Path) -> None:
+    """InputError if a folder holds a run or anything else, or cannot be made: nothing is written over."""
+    _check_name(folder)
+    if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
+        raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
+    files.check_folder(folder)
+    if (others := _visible(folder)) and not _is_begun(folder):
+        some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+        raise InputError(f"{folder}: holds what is no run's ({some}); choose an empty or a new folder (-o)")
+
+
+def _visible(folder: Path) -> list[str]:
+    """The names in a folder, those of hidden files left out."""
+    return sorted(path.name for path in folder.glob("[!.]*"))
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a folder holds what a run writes before its first checkpoint, and nothing else."""
+    is_expected = set(_visible(folder)) <= _BEFORE_THE_FIRST_CHECKPOINT
+    if not is_expected or not is_run(folder) or _visible(folder / CHECKPOINTS):
+        return False
+    try:
+        return not (folder / CONFIG).exists() or bool(load_config(folder))
+    except InputError:
+        return False
+
+
+def load_config(folder: Path) -> RunConfig:
+    """The settings in a run or checkpoint folder; InputError if they are missing, damaged or of a newer format."""
+    path = folder / CONFIG
+    with _damage():
+        return RunConfig.from_dict(files.read_json(path), where=str(path))
+
+
+def load_state(checkpoint: Path) -> TrainingState:
+    """How far the run was at a checkpoint; InputError if that is missing or damaged."""
+    path = checkpoint / STATE
+    with _damage():
+        state = options.build(TrainingState, files.read_json(path), where=str(path))
+    for name, value in vars(state).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{path}: {name} must be a finite number, not {value}; use another checkpoint")
+    return state
+
+
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    """While open, a wrong value is an error of a file that lm wrote, not of how a flag was used."""
+    try:
+        yield
+    except UsageError as error:
+        raise InputError(str(error)) from error
+
+
+def count_parameters(checkpoint: Path) -> int:
+    """Parameters of the model of a checkpoint, by the shapes in the header of its weights; InputError if damaged.
+
+    Source: the format of safetensors, where 8 bytes say how long the header is, which is JSON.
+    """
+    path = checkpoint / MODEL
+    try:
+        with path.open("rb") as file:
+            length = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
+            header = json.loads(file.read(length))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise InputError(f"{path}: not a .safetensors file that can be read; use another checkpoint") from None
+
+
+def verify(checkpoint: Path) -> None:
+    """InputError unless every file of a checkpoint is what was written, by the sums in its manifest."""
+    for name, expected in _sums(checkpoint).items():
+        path = checkpoint / name
+        if not path.is_file():
+            raise InputError(f"{path}: missing; the checkpoint is damaged, use another one")
+        if files.sha256(path) != expected:
+            raise InputError(
+                f"{path}: differs from its sha256 in {MANIFEST}; the checkpoint is damaged, use another one"
+            )
+
+
+def _sums(checkpoint: Path) -> dict[str, str]:
+    """The sums in a checkpoint's manifest, by file; InputError unless it has them all."""
+    values = files.read_json(checkpoint / MANIFEST)
+    sums = values.get("sha256") if isinstance(values, dict) else None
+    if not isinstance(sums, dict) or not {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE} <= sums.keys():
+        problem = "not the manifest of a checkpoint; the checkpoint is damaged, use another one"
+        raise InputError(f"{checkpoint / MANIFEST}: {problem}")
+    return sums

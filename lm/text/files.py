@@ -1,0 +1,214 @@
+"""Text files: what folders, globs and `-` (stdin) stand for, and their text, decoded in bounded memory.
+
+Files may be compressed (see `compression`). Stdin and pipes can be read only once, so they are copied to a temporary
+file first.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import glob
+import itertools
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from lm.errors import InputError
+from lm.text import encodings, examples, json_lines
+from lm.text.compression import blocks, compression, without_suffix
+from lm.text.examples import Example
+
+STDIN = "-"
+SUFFIXES = (".txt", ".text", ".md", *json_lines.SUFFIXES)
+"""What is taken of a folder, compressed or not; files named one by one, or by a glob, may have any suffix."""
+
+FIELD = "text"
+"""The field that holds the text in JSON Lines, unless another is named."""
+
+BLOCK_BYTES = 1 << 18
+
+_LONGEST_FIRST_LINE = 1 << 24
+
+Observer = Callable[[bytes], None]
+"""Called with each block of a file's bytes, decompressed, as it is read."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of a corpus.
+
+    Attributes:
+        name: what the user calls it, for messages.
+        path: where its bytes are; for stdin and pipes a temporary copy.
+        field: the field that holds the text, in JSON Lines.
+        supervised: whether each line is an example to learn from, a prompt and its completion.
+        spool: the temporary copy of stdin or a pipe, which is deleted with the last TextFile that refers to it.
+    """
+
+    name: str
+    path: Path
+    field: str = FIELD
+    supervised: bool = False
+    spool: IO[bytes] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def holds_examples(self) -> bool:
+        """Whether its first line is an example, in JSON Lines by its name or from a pipe."""
+        return (self._is_named_json_lines or self.spool is not None) and examples.is_example(_first_line(self))
+
+    @cached_property
+    def is_json_lines(self) -> bool:
+        """Whether each line is a document: by its name or, of stdin and pipes, by its first line."""
+        if self._is_named_json_lines:
+            return True
+        return self.spool is not None and json_lines.is_document(_first_line(self), self.field)
+
+    @property
+    def _is_named_json_lines(self) -> bool:
+        return without_suffix(self.name).lower().endswith(json_lines.SUFFIXES)
+
+    def text(self, observe: Observer | None = None) -> Iterator[str]:
+        """The text of the file, in blocks.
+
+        Args:
+            observe: called with each block of bytes as it is read.
+
+        Raises:
+            InputError: the file is not UTF-8 text, or is damaged.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        kind = compression(self.path, self.name)
+        offset = 0
+        for block in itertools.chain(blocks(self.path, kind, BLOCK_BYTES, name=self.name), [b""]):
+            if observe:
+                observe(block)
+            if offset == 0:
+                _refuse_binary(block, self, compressed=bool(kind))
+            pending = len(decoder.getstate()[0])
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                wrong = offset - pending + error.start
+                raise encodings.not_utf8(error, name=self.name, offset=wrong, compressed=bool(kind)) from None
+            yield text
+            offset += len(block)
+
+    def examples(self, observe: Observer | None = None) -> Iterator[Example]:
+        """The examples in the lines of the file.
+
+        Args:
+            observe: called with each block of bytes as it is read.
+
+        Raises:
+            InputError: a line is no example, or the file is not UTF-8 text, or is damaged.
+        """
+        return examples.examples(self.text(observe), name=self.name)
+
+
+def text_files(patterns: Sequence[str], *, field: str = FIELD, supervised: bool = False) -> list[TextFile]:
+    """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
+
+    A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths; hidden files
+    are skipped; of examples only JSON Lines files count. A glob (`**` goes into folders) stands for the files it
+    matches.
+
+    Args:
+        patterns: as a user gives them.
+        field: the field that holds the text in JSON Lines.
+        supervised: whether each line of the files is an example to learn from.
+
+    Raises:
+        InputError: a file is missing, or a folder or glob holds no text file.
+    """
+    files: dict[Path, TextFile] = {}
+    for pattern in patterns:
+        for found in _resolve(pattern, json_lines.SUFFIXES if supervised else SUFFIXES):
+            file = dataclasses.replace(found, field=field, supervised=supervised)
+            files.setdefault(file.path.resolve(), file)
+    return list(files.values())
+
+
+def text_size(files: Iterable[TextFile]) -> int | None:
+    """Bytes of text in all files by their sizes; None where the sizes do not tell: compressed files and JSON Lines."""
+    size = 0
+    for file in files:
+        if file.supervised or file.is_json_lines or compression(file.path, file.name):
+            return None
+        size += file.path.stat().st_size
+    return size
+
+
+def _resolve(pattern: str, suffixes: tuple[str, ...]) -> list[TextFile]:
+    path = Path(pattern)
+    if pattern == STDIN:
+        return [_spool_once(sys.stdin.buffer)]
+    if path.is_dir():
+        return _in_folder(path, suffixes)
+    if path.is_file():
+        return [TextFile(pattern, path)]
+    if path.exists():  # a pipe, as the shell's <(command) makes one, can be read only once
+        return [_spool_pipe(path, path.stat().st_ino)]
+    if not glob.has_magic(pattern):
+        raise InputError(f"{pattern}: no such file or folder")
+    matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 (may be absolute)
+    files = [TextFile(str(match), match) for match in matches if match.is_file()]
+    if not files:
+        raise InputError(f"{pattern}: no file matches")
+    return files
+
+
+def _in_folder(folder: Path, suffixes: tuple[str, ...]) -> list[TextFile]:
+    below = (path for path in sorted(folder.rglob("*")) if _is_text(path, suffixes) and path.is_file())
+    shown = [path for path in below if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    if not shown:
+        raise InputError(f"{folder}: no {', '.join(suffixes)} file in this folder; name other files one by one")
+    return [TextFile(str(path), path) for path in shown]
+
+
+def _is_text(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a name is that of a text: `a.txt`, `a.txt.gz` and `a.gz` are, `a.tar.gz` is not."""
+    inner = without_suffix(path.name)
+    return Path(inner).suffix.lower() in (suffixes if inner == path.name else (*suffixes, ""))
+
+
+@lru_cache(maxsize=1)
+def _spool_once(stdin: BinaryIO) -> TextFile:
+    """Stdin, which is at its end after the first reading, however often it is asked for."""
+    return _spool(stdin, "stdin")
+
+
+@cache
+def _spool_pipe(path: Path, _inode: int) -> TextFile:
+    """A pipe, which is empty after the first reading, however often it is asked for; another has another inode."""
+    with path.open("rb") as stream:
+        return _spool(stream, str(path))
+
+
+def _spool(stream: BinaryIO, name: str) -> TextFile:
+    spool = tempfile.NamedTemporaryFile(prefix="lm-stdin-")  # noqa: SIM115 (it lives as long as its TextFile)
+    while block := stream.read(BLOCK_BYTES):
+        spool.write(block)
+    spool.flush()
+    return TextFile(name, Path(spool.name), spool=spool)
+
+
+def _first_line(file: TextFile) -> bytes:
+    kind, beginning = compression(file.path, file.name), b""
+    for block in blocks(file.path, kind, BLOCK_BYTES, name=file.name):
+        beginning += block
+        if b"\n" in block or len(beginning) > _LONGEST_FIRST_LINE:
+            break
+    return beginning.partition(b"\n")[0]
+
+
+def _refuse_binary(block: bytes, file: TextFile, *, compressed: bool) -> None:
+    encodings.refuse_utf16(block, name=file.name, compressed=compressed)
+    if (position := block.find(0)) >= 0:
+        raise InputError(
+            f"{file.name}: looks like a binary file (NUL byte at offset {position}); give it as UTF-8 text"
+        )

@@ -1,0 +1,57 @@
+"""The weights that a new run starts from, where they are another run's instead of random ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm.config.model import ModelConfig
+from lm.config.options import options
+from lm.errors import UsageError
+from lm.model.transformer import build_model
+from lm.run_folder import find_checkpoint, load_config
+from lm.training.run import Run
+
+
+def check_weights(model: ModelConfig, path: Path) -> None:
+    """UsageError unless a model can start from the weights of a run or checkpoint, their vocabularies aside."""
+    theirs = load_config(find_checkpoint(path)).model
+    ours = dataclasses.replace(model, vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size)
+    if _shapes(ours) == _shapes(theirs):
+        return
+    differing = [
+        f"{described.name} is {getattr(ours, described.name)} here and {getattr(theirs, described.name)} in {path} "
+        f"({described.flag})"
+        for described in options(ModelConfig)
+        if _reshapes(theirs, {described.name: getattr(ours, described.name)})
+    ]
+    raise UsageError(f"the weights to start from don't fit this model: {'; '.join(differing)}")
+
+
+def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
+    with torch.device("meta"):
+        return {name: value.shape for name, value in build_model(model).state_dict().items()}
+
+
+def _reshapes(model: ModelConfig, change: dict[str, Any]) -> bool:
+    """Whether a model's weights have other shapes with a setting changed."""
+    try:
+        return _shapes(dataclasses.replace(model, **change)) != _shapes(model)
+    except UsageError:  # it goes only with another setting that differs too
+        return True
+
+
+def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
+    """Give a run these weights before its first step; UsageError if they don't fit its model."""
+    try:
+        run.model.load_state_dict(weights)
+    except RuntimeError as error:
+        problem = str(error).splitlines()[-1].strip()
+        raise UsageError(f"the weights to start from don't fit this model: {problem} (--from, --tokenizer)") from None
+    if run.average is not None:
+        run.average.load(weights)

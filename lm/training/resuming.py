@@ -1,0 +1,144 @@
+"""A run that goes on from a checkpoint, as if it had never stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from lm import checkpoint, run_folder
+from lm.config.run import Plan, RunConfig
+from lm.config.training import TrainingConfig
+from lm.data.batch import TrainingData
+from lm.data.training_data import data_files, data_key, open_data
+from lm.errors import InputError, UsageError
+from lm.locks import LockFile
+from lm.run_folder import TrainingState
+from lm.training.journal import Journal
+from lm.training.lock import claimed, lock_of
+from lm.training.planning import prolonged
+from lm.training.run import Run
+from lm.training.saving import restore
+
+
+def resume(
+    path: Path,
+    *,
+    longer: TrainingConfig | None = None,
+    data: Path | None = None,
+    compiled: bool | None = None,
+    spent: float = 0.0,
+) -> Run:
+    """Go on with a run from its last checkpoint (or the one given), as if it had never stopped.
+
+    Args:
+        path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
+        longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
+        data: the shards, where they are no longer where the run's plan says.
+        compiled: whether to compile the model, if not as before; losses differ by rounding then.
+        spent: seconds that are gone already of what a run under a budget has left.
+
+    Raises:
+        InputError: there is no such run, it or its data are damaged, or another process is training it.
+        UsageError: it has finished, and no greater length is given.
+    """
+    folder = run_folder.run_of(path)
+    lock = lock_of(folder)
+    with claimed(lock):
+        checkpoint.remove_leftovers(folder)
+        Journal(folder).restore()
+        found = run_folder.find_checkpoint(path, which="last")
+        run_folder.verify(found)
+        config = run_folder.load_config(found)
+        plan, state = _plan(config, found), run_folder.load_state(found)
+        plan = _with_data(plan, data, run=folder)
+        opened = open_data(Path(plan.data), config)
+        if longer is not None:
+            config, plan = prolonged(config, plan, state, longer, data=opened, spent=spent)
+        if compiled is not None:
+            config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
+        _refuse_finished(folder, plan, state, is_longer=longer is not None)
+        run = _loaded(found, dataclasses.replace(config, plan=plan), state, data=opened, lock=lock, spent=spent)
+        run.write_config()
+        _branch(run)
+        Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
+    return run
+
+
+def _plan(config: RunConfig, found: Path) -> Plan:
+    """The plan of a run; InputError where it has none, as the mean of several checkpoints."""
+    if config.plan is None:
+        raise InputError(f"{found / run_folder.CONFIG}: has no plan, so this run cannot be resumed")
+    return config.plan
+
+
+def _with_data(plan: Plan, data: Path | None, *, run: Path) -> Plan:
+    """The plan with the data where they are now; InputError unless they are those that the run was started on."""
+    moved = plan if data is None else dataclasses.replace(plan, data=str(data.resolve()))
+    _check_data(run, moved, started_on=Path(plan.data))
+    return moved
+
+
+def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
+    """The tokens must be those that the run was started on, or its order of windows would mean others."""
+    again = f"name its corpus again: lm train CORPUS --resume {run}"
+    if not Path(plan.data).is_dir():
+        raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
+    if data_key(Path(plan.data)) == plan.data_key:
+        return
+    if started_on == Path(plan.data):
+        raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")
+    other = ", ".join(data_files(Path(plan.data))[:3])
+    if started_on.is_dir() and data_key(started_on) == plan.data_key:
+        again = f"that was {', '.join(data_files(started_on)[:3])}, and lm train --resume {run} needs no corpus"
+    raise InputError(f"{other}: not the corpus that this run was started on; {again}")
+
+
+def _refuse_finished(run: Path, plan: Plan, state: TrainingState, *, is_longer: bool) -> None:
+    """UsageError if a run has come to its end, and none of its steps is left to take."""
+    if plan.deadline is None and state.step >= plan.steps and not state.evaluation_due:
+        raise UsageError(f"{run}: finished after {state.step} steps; give a larger --steps to train on")
+    if state.finished and not is_longer:
+        ended = f"ended after {state.step} of {plan.steps} steps, when --patience ran out"
+        raise UsageError(f"{run}: {ended}; give --steps to train on all the same")
+
+
+def _loaded(
+    found: Path, config: RunConfig, state: TrainingState, *, data: TrainingData, lock: LockFile, spent: float
+) -> Run:
+    """The run with the weights and the state of the optimizers that a checkpoint has."""
+    tokenizer, source_tokenizer = checkpoint.load_tokenizers(found)
+    run = Run(
+        run_folder.run_of(found),
+        config,
+        state,
+        data=data,
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        lock=lock,
+        spent=spent,
+    )
+    files = (run_folder.MODEL, run_folder.OPTIMIZER)
+    weights, optimizer = (checkpoint.load_tensors(found / name) for name in files)
+    try:
+        restore(run, weights, optimizer)
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, RuntimeError):
+        raise InputError(f"{found}: its weights are not of this run's model; go on from another checkpoint") from None
+    return run
+
+
+def _branch(run: Run) -> None:
+    """Where a run goes on from an older checkpoint, note which ones belong to another branch from now on.
+
+    They stay until this branch has saved something, and so does the journal: a run that is killed before that has lost
+    nothing. Where the best so far is gone, this branch finds its own.
+    """
+    run.other_branch = run_folder.later_than(run.folder, run.state.step)
+    if not run.other_branch:
+        return
+    Journal(run.folder).set_aside()
+    if run.state.best_step not in [run_folder.step_of(folder) for folder in run_folder.checkpoints(run.folder)]:
+        run.state = dataclasses.replace(run.state, best_loss=None, best_bleu=None, best_step=None)
