@@ -14,7 +14,7 @@ Checkpoints = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN…",
-        help="A run, of which the latest checkpoints are taken, or checkpoints one by one.",
+        help="A run, whose latest checkpoints are averaged, or checkpoints one by one.",
         autocompletion=completion.runs,
     ),
 ]
@@ -23,10 +23,10 @@ Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder
 
 
 def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
-    """Average the weights of checkpoints, which often does better than each of them.
+    """Average the weights of checkpoints, which often predicts better than each of them.
 
-    The result is a run of its own, to be used like any other. Train with --keep and --checkpoint-every to have enough
-    checkpoints; --ema averages while training instead.
+    The result is a run of its own and can be used like any other. Train with --keep and --checkpoint-every to have
+    enough checkpoints; --ema averages while training instead.
 
     Examples:
       lm average runs/translate --last 5 -o runs/averaged

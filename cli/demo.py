@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import corpora
 from lm.errors import UsageError
 
 Command = Callable[[Sequence[str]], int]
@@ -65,8 +68,6 @@ def demo(
 
 
 def _write_stories(lm: Command, out: Path, steps: int | None) -> None:
-    import corpora
-
     stories, held_out = corpora.path("stories/train.txt"), corpora.path("stories/heldout.txt")
     _say(
         "lm learns to write from text alone. A megabyte of little stories ships with it. One command makes a "
@@ -92,8 +93,6 @@ def _write_stories(lm: Command, out: Path, steps: int | None) -> None:
 
 
 def _translate_sentences(lm: Command, out: Path, steps: int | None) -> None:
-    import corpora
-
     train, held_out = (
         [str(corpora.path(f"parallel/{split}.{language}")) for language in ("en", "de")]
         for split in ("train", "heldout")
@@ -118,9 +117,6 @@ def _length(steps: int | None, budget: str) -> list[str]:
 
 
 def _say(text: str) -> None:
-    import shutil
-    import textwrap
-
     print("\n" + textwrap.fill(text, min(100, shutil.get_terminal_size((100, 24)).columns)) + "\n", flush=True)
 
 

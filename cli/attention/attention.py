@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from lm.config.hardware import HardwareConfig
 from lm.config.options import check_text
 from lm.errors import UsageError
 
-if TYPE_CHECKING:
-    from cli.attention.maps import Looked
-
 _Text = Annotated[
     str | None,
     typer.Argument(
@@ -28,12 +25,12 @@ _Text = Annotated[
 ]
 _Target = Annotated[
     str | None,
-    typer.Option("--target", metavar="TEXT", help="A translation of the text: show where its words look in the text."),
+    typer.Option("--target", metavar="TEXT", help="A translation of the text, to show where its words look in it."),
 ]
 _To = Annotated[
     str | None,
     typer.Option(
-        "--to", metavar="LANGUAGE", help="The target language, of a run that has several.", show_default=False
+        "--to", metavar="LANGUAGE", help="The target language, for a run that has several.", show_default=False
     ),
 ]
 _Out = Annotated[
@@ -62,10 +59,10 @@ def attention(
 ) -> None:
     """Show where a model looks: attention weights as a heat map on the words.
 
-    A row is a word that looks, a column a word it looks at; the tokens of a word weigh as much as they do together,
-    and look as they do on average, so a row sums to 100%. A GPT looks at itself and what comes before, the start of
-    the text (<s>) included. Of an encoder-decoder, --target shows how a translation looks at the text: each of its
-    words while it is being predicted, down to its end (</s>); without it, how the encoder looks at the text.
+    A row is a word that looks, a column a word it looks at. As a column a word has the sum of its tokens' weights, as
+    a row their mean, so each row sums to 100%. In a GPT a word looks at itself and what comes before, the start of the
+    text (<s>) included. Of an encoder-decoder, --target shows how a translation looks at the text: each of its words
+    while it is being predicted, down to its end (</s>); without it, how the encoder looks at the text.
 
     Attention says what information flows where, not why a model decides as it does.
 
@@ -87,25 +84,10 @@ def attention(
     read = text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")
-    looked = maps.look(run, read, target, config, to=to, hardware=HardwareConfig(**given["hardware"]))
+    shown = maps.of_run(run, read, target, config, to=to, hardware=HardwareConfig(**given["hardware"]))
     if out is not None:
-        from cli.console.messages import note
-
-        for path in files.write(out, [looked], config):
-            note(f"wrote {path}")
+        files.write(out, [shown], config)
     elif as_json:
-        from cli.console.escapes import json_line
-
-        print(json_line(figures.as_json(looked, config)))
+        figures.print_json(shown, config)
     else:
-        _draw(looked, config)
-
-
-def _draw(looked: Looked, config: AttentionConfig) -> None:
-    from shutil import get_terminal_size
-
-    from cli.attention.figures import lines
-    from cli.console.heat_map import colours_of_terminal
-
-    for line in lines(looked, config, width=get_terminal_size().columns, colours=colours_of_terminal()):
-        print(line)
+        figures.print_lines(shown, config)

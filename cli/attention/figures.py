@@ -1,20 +1,31 @@
-"""What is shown of an attention map: the chosen layer and head as a heat map in text, or everything as plain values."""
+"""What is shown of an attention map: the chosen layer and head as a heat map in text, or all weights as values."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cli.attention.maps import Looked
-from cli.console.heat_map import HeatMap, draw, label
+from cli.attention.maps import TextMap
+from cli.console.escapes import json_line
+from cli.console.heat_map import HeatMap, colours_of_terminal, draw, label
 from lm.config.evaluation import AttentionConfig
-
-if TYPE_CHECKING:
-    from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
+from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
 
 
-def lines(one: Looked, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
-    """A map as text: what it is of, the heat map, and for a translation its alignments."""
+def print_lines(one: TextMap, config: AttentionConfig) -> None:
+    """Print a map as text that fits the terminal, in its colours."""
+    for line in lines(one, config, width=shutil.get_terminal_size().columns, colours=colours_of_terminal()):
+        print(line)
+
+
+def print_json(one: TextMap, config: AttentionConfig) -> None:
+    """Print all layers and heads on one line of JSON."""
+    print(json_line(as_json(one, config)))
+
+
+def lines(one: TextMap, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
+    """A map as text: the texts, the heat map, and the alignments of a translation."""
     drawn = heat_map(one.map, config)
     names = ("source", "target") if one.map.kind == "cross" else ("text",)
     for name, text in zip(names, one.texts, strict=True):
@@ -26,7 +37,7 @@ def lines(one: Looked, config: AttentionConfig, *, width: int | None, colours: i
 
 
 def heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
-    """The chosen layer and head, or the mean over those that are not chosen."""
+    """The heat map of the chosen layer and head, or of the mean over those that are not chosen."""
     return HeatMap(described(of, config), of.queries.labels, of.keys.labels, shares(of, config))
 
 
@@ -40,7 +51,7 @@ def shares(of: AttentionMap, config: AttentionConfig) -> list[list[float | None]
 
 
 def described(of: AttentionMap, config: AttentionConfig) -> str:
-    """What the numbers are."""
+    """What the numbers of a heat map are."""
     layers, heads = of.weights.shape[:2]
     layer = f"layer {config.layer}" if config.layer else f"mean of {layers} layers" if layers > 1 else "one layer"
     head = f"head {config.head}" if config.head else f"mean of {heads} heads" if heads > 1 else "one head"
@@ -48,8 +59,8 @@ def described(of: AttentionMap, config: AttentionConfig) -> str:
     return f"{whose}, {layer}, {head}; % of each row"
 
 
-def as_json(one: Looked, config: AttentionConfig) -> dict[str, Any]:
-    """Everything as plain values: all layers and heads, the chosen mean, and alignments."""
+def as_json(one: TextMap, config: AttentionConfig) -> dict[str, Any]:
+    """Plain values: all layers and heads, the mean of the chosen ones, and alignments."""
     chosen = one.map.mean(layer=config.layer, head=config.head)
     report: dict[str, Any] = {
         "kind": one.map.kind,

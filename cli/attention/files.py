@@ -1,36 +1,40 @@
-"""Attention maps as text, JSON, pages and pictures: the file's suffix says which."""
+"""Attention maps in files: as text, JSON, a page or a picture, as the file's suffix says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cli.attention import maps, picture
 from cli.attention.figures import as_json, lines
-from cli.attention.maps import Looked, looked_at
+from cli.attention.maps import TextMap
+from cli.attention.page import page
 from cli.console.escapes import json_line
 from cli.console.heat_map import NO_COLOURS
+from cli.console.messages import note
 from lm.config.evaluation import AttentionConfig
+from lm.decoding.translation import Translated
+from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.files import check_place, replaced
 
-if TYPE_CHECKING:
-    from lm.decoding.translation import Translated
-    from lm.decoding.translation_input import TranslationModel
-
+_PICTURES = (".png", ".svg")
 SUFFIXES = (".html", ".png", ".svg", ".txt", ".json", ".jsonl", ".pharaoh")
 
 
 class Maps:
-    """Gathers the translations of a run, to write maps of them in the end."""
+    """Gathers translations, to write their attention maps in the end."""
 
     def __init__(self, path: Path, config: AttentionConfig, prefix: str) -> None:
-        """Maps to be written to a path; UsageError unless its suffix says what to write.
+        """Gather maps for a file.
 
         Args:
             path: the file.
             config: what is to be shown.
             prefix: how each translation begins.
+
+        Raises:
+            UsageError: the suffix of the file does not say what to write.
         """
         check(path)
         self._path, self._config, self._prefix = path, config, prefix
@@ -41,43 +45,46 @@ class Maps:
         self._translated.append((translated.source, translated.translations[0].tokens))
 
     def write(self, model: TranslationModel, *, to: str | None) -> None:
-        """Read each line and its translation again, and write the maps, in order; blank ones too."""
-        from cli.console.messages import note
-
+        """Feed each line and its translation to the model again, and write the maps in order, of blank lines too."""
         prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
-        looked = (
-            looked_at(model, source, [*prefix, *tokens] if tokens else [], self._config, to=to)
+        shown = (
+            maps.of_translation(model, source, [*prefix, *tokens] if tokens else [], self._config, to=to)
             for source, tokens in self._translated
         )
-        for path in write(self._path, looked, self._config):
-            note(f"wrote {path}")
+        write(self._path, shown, self._config)
 
 
 def check(path: Path) -> None:
-    """Raise UsageError unless the suffix says what to write; to be called before long work."""
+    """Raise UsageError unless the suffix says what to write; to be called before long work.
+
+    Raises:
+        InputError: it is a picture, and matplotlib is not installed.
+    """
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name the file to write, for instance {path / 'attention.html'}")
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: cannot tell what to write; the suffix is one of {', '.join(SUFFIXES)}")
     check_place(path)
-    if path.suffix in (".png", ".svg"):
-        from cli.attention.picture import pyplot
-
-        pyplot()
+    if path.suffix in _PICTURES:
+        picture.pyplot()
 
 
-def write(path: Path, looked: Iterable[Looked], config: AttentionConfig) -> list[Path]:
-    """Write maps to a file, whole or not at all; returns the files written.
+def write(path: Path, shown: Iterable[TextMap], config: AttentionConfig) -> None:
+    """Write maps to a file, whole or not at all, and name the files that were written on stderr.
 
-    Maps are written as they come. A picture holds one map: those of further ones are named FILE-2.png and so on.
+    Maps are written as they come. A picture holds one map: the files of further ones are named FILE-2.png and so on.
     """
-    if path.suffix in (".png", ".svg"):
-        from cli.attention.picture import save
+    for written in _written(path, shown, config):
+        note(f"wrote {written}")
 
-        return [save(_numbered(path, number), one, config) for number, one in enumerate(looked, 1)]
-    writers = {".html": _page, ".txt": _text, ".json": _json, ".jsonl": _lines, ".pharaoh": _pharaoh}
+
+def _written(path: Path, shown: Iterable[TextMap], config: AttentionConfig) -> list[Path]:
+    """Write maps; returns the files."""
+    if path.suffix in _PICTURES:
+        return [picture.save(_numbered(path, number), one, config) for number, one in enumerate(shown, 1)]
+    writers = {".html": page, ".txt": _text, ".json": _json, ".jsonl": _lines, ".pharaoh": _pharaoh}
     with replaced(path) as file:
-        for part in writers[path.suffix](looked, config):
+        for part in writers[path.suffix](shown, config):
             file.write(part)
     return [path]
 
@@ -86,33 +93,27 @@ def _numbered(path: Path, number: int) -> Path:
     return path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
-def _page(looked: Iterable[Looked], config: AttentionConfig) -> Iterator[str]:
-    from cli.attention import page
-
-    return page.page(looked, config)
-
-
-def _text(looked: Iterable[Looked], config: AttentionConfig) -> Iterator[str]:
-    for number, one in enumerate(looked):
+def _text(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+    for number, one in enumerate(shown):
         yield "\n" * bool(number)
         for line in lines(one, config, width=None, colours=NO_COLOURS):
             yield line + "\n"
 
 
-def _json(looked: Iterable[Looked], config: AttentionConfig) -> Iterator[str]:
-    for number, line in enumerate(_lines(looked, config)):
+def _json(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+    for number, line in enumerate(_lines(shown, config)):
         if number:
             raise UsageError("a .json file holds one map; write several to a .jsonl file, one a line")
         yield line
 
 
-def _lines(looked: Iterable[Looked], config: AttentionConfig) -> Iterator[str]:
-    for one in looked:
+def _lines(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+    for one in shown:
         yield json_line(as_json(one, config)) + "\n"
 
 
-def _pharaoh(looked: Iterable[Looked], config: AttentionConfig) -> Iterator[str]:
-    for one in looked:
+def _pharaoh(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+    for one in shown:
         if one.map.kind != "cross":
             raise UsageError("only a translation has alignments (.pharaoh)")
         yield one.map.pharaoh(layer=config.layer, head=config.head) + "\n"

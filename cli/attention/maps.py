@@ -1,90 +1,107 @@
-"""Where a model looks: the maps of a text, of a source, and of a translation."""
+"""The attention maps of a run: of a text that a GPT or an encoder reads, and of a translation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lm.checkpoint import load_model
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig
+from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
-
-if TYPE_CHECKING:
-    from lm.decoding.translation_input import TranslationModel
-    from lm.evaluation.attention_maps import AttentionMap, Special
-    from lm.tokenizer.tokenizer import Tokenizer
+from lm.evaluation import attention_maps
+from lm.evaluation.attention_maps import AttentionMap, Special
+from lm.hardware import inference_hardware
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.tokenizer.languages import tag_to
+from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Looked:
-    """A map, and what it is of.
+class TextMap:
+    """An attention map with the texts it belongs to.
 
     Attributes:
         map: the weights.
-        texts: what was read, and for a translation what was written: shown above the map.
+        texts: what was read, and the translation if there is one; they are shown above the map.
     """
 
     map: AttentionMap
     texts: tuple[str, ...]
 
 
-def look(
+def of_run(
     run: Path, text: str, target: str | None, config: AttentionConfig, *, to: str | None, hardware: HardwareConfig
-) -> Looked:
-    """How a run looks at a text: a GPT at what came before, an encoder at a source, or a translation at its source."""
-    from lm.checkpoint import load_model
-    from lm.decoding.translation_input import TranslationModel
-    from lm.evaluation import attention_maps as maps
-    from lm.hardware import inference_hardware
-    from lm.model.transformer import DecoderOnly
+) -> TextMap:
+    """How a run looks at a text.
 
+    Args:
+        run: a run or one of its checkpoints.
+        text: what the model reads.
+        target: a translation of the text, to show how its words look at those of the text.
+        config: what is to be shown.
+        to: the language, for models that translate into several.
+        hardware: what to run on.
+
+    Raises:
+        InputError: there is no such run, or it is damaged.
+        UsageError: the model does not translate, or not into this language; or a text is longer than its positions
+            reach.
+    """
     loaded = load_model(run, inference_hardware(hardware))
     if target is not None:
         model = TranslationModel.of(loaded)
-        return looked_at(model, text, model.tokenizer.encode(target), config, to=to)
-    if isinstance(loaded.model, DecoderOnly):
-        if to is not None:
-            raise UsageError(f"{run}: this run continues texts; there is no --to {to}")
-        start = loaded.tokenizer.start_of_text
-        before = [] if start is None else [maps.Special(start, maps.START)]
-        axis = maps.axis_of_text(loaded.tokenizer, text, before=before, unit=config.unit)
-        return Looked(maps.self_attention(loaded.model, axis), (text,))
-    reader = loaded.source_tokenizer or loaded.tokenizer
-    after = [] if reader.end_of_text is None else [maps.Special(reader.end_of_text, maps.END)]
-    axis = maps.axis_of_text(reader, text, before=_tags(reader, to), after=after, unit=config.unit)
-    return Looked(maps.encoder_attention(loaded.model, axis), (text,))
+        return of_translation(model, text, model.tokenizer.encode(target), config, to=to)
+    if isinstance(loaded.model, EncoderDecoder):
+        return _of_encoder(loaded.model, loaded.source_tokenizer or loaded.tokenizer, text, config, to=to)
+    if to is not None:
+        raise UsageError(f"{run}: this run continues texts; there is no --to {to}")
+    return _of_gpt(loaded.model, loaded.tokenizer, text, config)
 
 
-def looked_at(
+def _of_gpt(model: DecoderOnly, tokenizer: Tokenizer, text: str, config: AttentionConfig) -> TextMap:
+    """How a decoder-only model looks at a text: each word at itself and at what comes before."""
+    start = tokenizer.start_of_text
+    before = [] if start is None else [Special(start, attention_maps.START)]
+    axis = attention_maps.axis_of_text(tokenizer, text, before=before, unit=config.unit)
+    return TextMap(attention_maps.self_attention(model, axis), (text,))
+
+
+def _of_encoder(
+    model: EncoderDecoder, tokenizer: Tokenizer, text: str, config: AttentionConfig, *, to: str | None
+) -> TextMap:
+    """How an encoder looks at a source: each word at all of it."""
+    end = tokenizer.end_of_text
+    after = [] if end is None else [Special(end, attention_maps.END)]
+    axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(tokenizer, to), after=after, unit=config.unit)
+    return TextMap(attention_maps.encoder_attention(model, axis), (text,))
+
+
+def of_translation(
     model: TranslationModel, source: str, tokens: Sequence[int], config: AttentionConfig, *, to: str | None
-) -> Looked:
+) -> TextMap:
     """How a translation looks at its source.
 
     Args:
-        model: of an encoder-decoder.
+        model: an encoder-decoder with its tokenizers.
         source: the line that was translated.
         tokens: ids of its translation, with or without the end token.
         config: what is to be shown.
-        to: the language, of models that translate into several.
+        to: the language, for models that translate into several.
 
     Raises:
         UsageError: there is no such language, or a text is longer than learned positions reach.
     """
-    from lm.evaluation.attention_maps import translation_map
-
-    found = translation_map(
+    found = attention_maps.translation_map(
         model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
         tags=_tags(model.source_tokenizer, to), unit=config.unit,
     )  # fmt: skip
-    return Looked(found, (source, model.tokenizer.decode(tokens)))
+    return TextMap(found, (source, model.tokenizer.decode(tokens)))
 
 
 def _tags(tokenizer: Tokenizer, to: str | None) -> list[Special]:
-    """The special token before a source, of models that translate into several languages."""
-    from lm.evaluation.attention_maps import Special
-    from lm.tokenizer.languages import tag_to
-
+    """The special token before a source, for models that translate into several languages."""
     tag = tag_to(tokenizer, to)
     return [] if tag is None else [Special(tag.id, tag.token)]

@@ -1,4 +1,4 @@
-"""A page of attention maps: one HTML file that needs nothing else, written map by map."""
+"""A web page of attention maps: one self-contained HTML file, written map by map."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cli.attention.figures import described, shares
-from cli.attention.maps import Looked
+from cli.attention.maps import TextMap
 from cli.console.heat_map import colour, is_light, label
 from lm.config.evaluation import AttentionConfig
-
-if TYPE_CHECKING:
-    from lm.evaluation.attention_maps import AttentionMap, Weights
+from lm.evaluation.attention_maps import AttentionMap, Weights
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fdfdfb; --ink: #1d1d1b; --faint: #6d6d68; --rule: #dddcd4; }
@@ -46,11 +43,11 @@ figure img { display: block; width: 100%; min-width: 3.5rem; image-rendering: pi
 """
 
 
-def page(looked: Iterable[Looked], config: AttentionConfig) -> Iterator[str]:
+def page(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
     """The parts of the page, one for each map.
 
     Args:
-        looked: the maps.
+        shown: the maps, in order.
         config: which layer and head is drawn large, with numbers; all are drawn small below it.
     """
     yield (
@@ -58,7 +55,7 @@ def page(looked: Iterable[Looked], config: AttentionConfig) -> Iterator[str]:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Attention</title>\n<style>{_STYLE}{_colours()}</style></head>\n<body>\n<h1>Attention</h1>\n"
     )
-    for one in looked:
+    for one in shown:
         yield from _section(one, config)
     yield "</body></html>\n"
 
@@ -68,7 +65,7 @@ def _colours() -> str:
     return "".join(f".w{percent} {{ background: {shade}; }}\n" for percent, shade in enumerate(shades))
 
 
-def _section(one: Looked, config: AttentionConfig) -> Iterator[str]:
+def _section(one: TextMap, config: AttentionConfig) -> Iterator[str]:
     names = ("source", "target") if one.map.kind == "cross" else ("text",)
     facts = list(zip(names, one.texts, strict=True))
     if one.map.kind == "cross":
@@ -83,7 +80,7 @@ def _section(one: Looked, config: AttentionConfig) -> Iterator[str]:
 
 
 def _table(of: AttentionMap, config: AttentionConfig) -> Iterator[str]:
-    """The chosen map, with numbers, and words for whoever points at one."""
+    """The chosen map with its numbers, and the words for whoever points at one."""
     columns = [escape(label(name), quote=True) for name in of.keys.labels]
     heads = "".join(f"<th><span>{name}</span></th>" for name in columns)
     yield f'<div class="map"><table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n'
@@ -103,7 +100,7 @@ def _cell(share: float | None, row: str, column: str) -> str:
 
 
 def _all(of: AttentionMap) -> Iterator[str]:
-    """Every head of every layer, a row a layer."""
+    """Every head of every layer, a row for each layer."""
     layers, heads = of.weights.shape[:2]
     if layers * heads == 1:
         return
@@ -121,7 +118,10 @@ def _all(of: AttentionMap) -> Iterator[str]:
 
 
 def _png(weights: Weights, *, is_causal: bool) -> bytes:
-    """A picture with a dot for each weight, the future left out. Source: PNG (W3C 2003), colour type 6, no filter."""
+    """A picture with a dot for each weight; what lies in the future is transparent.
+
+    Source: PNG (W3C 2003), colour type 6, no filter.
+    """
     height, width = weights.shape
     seen = (np.tri(height, width) if is_causal else np.ones((height, width))) > 0
     dots = [[(*colour(share), 255 * is_seen) for share, is_seen in zip(*row, strict=True)]

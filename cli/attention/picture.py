@@ -7,21 +7,19 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
 
 from cli.attention.figures import described
-from cli.attention.maps import Looked
+from cli.attention.maps import TextMap
 from cli.console.heat_map import label
 from cli.console.messages import note
 from lm.config.evaluation import AttentionConfig
 from lm.errors import InputError
+from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.files import replaced_bytes
-
-if TYPE_CHECKING:
-    from lm.evaluation.attention_maps import AttentionMap, Weights
 
 _LONGEST = 24  # columns that a label takes
 _TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)
@@ -30,7 +28,7 @@ _WIDE_FONTS = ("Noto Sans CJK", "Source Han Sans", "NanumGothic", "Malgun Gothic
 
 
 def pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
-    """The pyplot of matplotlib, set up for files; InputError if it is not installed."""
+    """The pyplot of matplotlib, set up to draw files; raises InputError if matplotlib is not installed."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -42,7 +40,7 @@ def pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
     return pyplot
 
 
-def save(path: Path, one: Looked, config: AttentionConfig) -> Path:
+def save(path: Path, one: TextMap, config: AttentionConfig) -> Path:
     """Write a map as a .png or .svg."""
     plot = pyplot()
     with plot.rc_context({"font.family": _fonts()}), warnings.catch_warnings(record=True) as raised:
@@ -57,7 +55,7 @@ def save(path: Path, one: Looked, config: AttentionConfig) -> Path:
 
 
 def _fonts() -> list[str]:
-    """The usual font, and after it those on this machine that have the scripts of East Asia."""
+    """Matplotlib's own font, and after it those on this machine that have the scripts of East Asia."""
     from matplotlib import font_manager
 
     installed = sorted({font.name for font in font_manager.fontManager.ttflist})
@@ -94,7 +92,7 @@ def _large(axes: Any, of: AttentionMap, config: AttentionConfig) -> None:  # noq
 
 
 def _seen(of: AttentionMap, weights: Weights) -> Weights:
-    """The weights without those that can only be zero, which stay white."""
+    """The weights with those of the future blanked out, which stay white."""
     if not of.is_causal:
         return weights
     return np.where(np.tri(*weights.shape) > 0, weights, np.float32(np.nan))
@@ -114,7 +112,7 @@ def _image(axes: Any, values: Weights) -> Any:  # noqa: ANN401
 
 
 def _labels(names: Iterable[str]) -> Iterable[str]:
-    """Short names that matplotlib takes for plain text."""
+    """Labels cut to a length, with what matplotlib would take for mathematics escaped."""
     for name in names:
         shown = label(name).replace("$", r"\$")
         yield shown if cell_len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+_LONGEST_FIGURE = 1e6
+
 
 def count(number: float) -> str:
     """A number at a glance: 812, 4.1k, 12.3M, 1.5G."""
@@ -42,3 +44,10 @@ def duration(seconds: float) -> str:
 def perplexity(nats: float) -> str:
     """The perplexity of a mean loss, as text."""
     return f"{math.exp(nats):.2f}" if nats < 20 else "over 1e8"
+
+
+def figure(value: float | None, decimals: int) -> str:
+    """A measured value with so many decimals, in scientific notation where it is huge; a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:,.{decimals}f}" if value < _LONGEST_FIGURE else f"{value:.3g}"

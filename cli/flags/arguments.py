@@ -10,6 +10,7 @@ import typer
 
 from cli.flags import completion
 from lm.config.options import check_text
+from lm.text.encodings import decode
 
 Texts = Annotated[
     list[str],
@@ -51,7 +52,7 @@ _NAME = "the text of the command line"
 
 
 def text_argument(argument: str | None) -> str | None:
-    """The text of an argument; `-`, or none where something is piped in, reads stdin, less one line end.
+    """The text of an argument; stdin less one line end for `-`, or without an argument where something is piped in.
 
     Returns:
         None without an argument at a terminal.
@@ -65,6 +66,4 @@ def text_argument(argument: str | None) -> str | None:
         return argument
     if argument is None and sys.stdin.isatty():
         return None
-    from lm.text.encodings import decode
-
     return decode(sys.stdin.buffer.read(), name="stdin").removesuffix("\n").removesuffix("\r")

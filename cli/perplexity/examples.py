@@ -1,71 +1,64 @@
-"""`lm perplexity` of a run that learned from examples: how well it predicts completions after their prompts."""
+"""`lm perplexity` of a run that learned from examples: how well it predicts completions given their prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from cli.perplexity.report import Output
+from cli.console.progress import counter
+from cli.perplexity import report
+from cli.perplexity.request import Output
 from cli.perplexity.scorer import Scorer
 from lm.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lm.evaluation.completions import CompletionsScored
-    from lm.text.files import TextFile
+from lm.evaluation.completions import CompletionsScored, measure_completions
+from lm.evaluation.perplexity import FileScore
+from lm.text.files import TextFile
 
 
-def are_examples(scorer: Scorer, sources: Sequence[TextFile]) -> bool:
-    """Whether completions are to be scored: the run is supervised, no field is named, and files hold examples.
+def are_examples(scorer: Scorer, files: Sequence[TextFile]) -> bool:
+    """Whether completions are to be scored: the run is supervised, no field is named, and the files hold examples.
 
     Raises:
-        UsageError: some files hold examples, and some text.
+        UsageError: some of the files hold examples and others text.
     """
     if not scorer.loaded.config.data.supervised or "field" in scorer.given.typed["data"]:
         return False
-    examples = [source for source in sources if source.holds_examples]
-    if examples and len(examples) < len(sources):
-        text = next(source for source in sources if not source.holds_examples)
+    of_examples = [file for file in files if file.holds_examples]
+    if of_examples and len(of_examples) < len(files):
+        text = next(file for file in files if not file.holds_examples)
         raise UsageError(
-            f"{examples[0].name} holds examples and {text.name} text; measure them apart, or name the text of all "
-            "(--field)"
+            f"{of_examples[0].name} holds examples and {text.name} text; measure them separately, or name the text "
+            "of all (--field)"
         )
-    return bool(examples)
+    return bool(of_examples)
 
 
-def measure(scorer: Scorer, sources: Sequence[TextFile], output: Output) -> None:
-    """Score completions, and print the figures."""
-    from cli.perplexity import report
-    from lm.evaluation.perplexity import FileScore
-
+def measure(scorer: Scorer, files: Sequence[TextFile], output: Output) -> None:
+    """Score the completions of files of examples, and print the figures."""
     _refuse_text_flags(scorer, output)
     scores, shortened = [], 0
-    with _progress() as watch:
-        for source in sources:
-            last = _score(scorer, source, watch)
-            scores.append(FileScore(source.name, last.tally))
+    with counter("scoring", "examples") as watch:
+        for file in files:
+            last = _score(scorer, file, watch)
+            scores.append(FileScore(file.name, last.tally))
             shortened += last.shortened
     report.refuse_nothing(scores)
     how = report.conditions_of_examples(scorer.run, scorer.loaded, context=scorer.context, shortened=shortened)
     report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _score(scorer: Scorer, source: TextFile, watch: Callable[[CompletionsScored], None]) -> CompletionsScored:
-    from lm.evaluation.completions import measure_completions
-
+def _score(scorer: Scorer, file: TextFile, watch: Callable[[int], None]) -> CompletionsScored:
+    """Score the examples of one file; `watch` gets their number as it grows."""
     events = measure_completions(
-        scorer.model, scorer.loaded.tokenizer, source.examples(), context=scorer.context,
-        batch_size=scorer.batch_size, name=source.name,
+        scorer.model, scorer.loaded.tokenizer, file.examples(), context=scorer.context,
+        batch_size=scorer.batch_size, name=file.name,
     )  # fmt: skip
     for event in events:
-        watch(event)
+        watch(event.tally.documents)
     return event
 
 
 def _refuse_text_flags(scorer: Scorer, output: Output) -> None:
-    """UsageError for what makes sense of text alone."""
+    """Raise UsageError for flags that have a meaning for text alone."""
     typed = scorer.given.typed
     wrong = [flag for flag in output.asked if flag not in ("--json", "--csv")]
     wrong += [f"--{name}" for name in ("stride", "separator") if name in (typed["perplexity"] | typed["data"])]
@@ -74,17 +67,3 @@ def _refuse_text_flags(scorer: Scorer, output: Output) -> None:
             f"{wrong[0]} is for text, but the run is supervised and the files hold examples; leave it out, or name "
             "what holds the text (--field)"
         )
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[CompletionsScored], None]]:
-    """How many examples of a file are scored, on stderr, if that is a terminal."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    from cli.console.progress import progress_console
-
-    console = progress_console()
-    columns = (SpinnerColumn(), TextColumn("scoring: {task.completed:,} examples"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda scored: bar.update(task, completed=scored.tally.documents)

@@ -2,118 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cli.console.escapes import json_line
+from cli.console.messages import note, paragraph
+from cli.console.numbers import figure
+from cli.console.progress import counter
+from cli.console.tables import table
+from cli.perplexity.request import PairFiles
+from lm.checkpoint import LoadedModel, load_model
+from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lm.checkpoint import LoadedModel
-    from lm.evaluation.forced import PairsScored
-    from lm.evaluation.perplexity import Tally
-    from lm.text.parallel import ParallelText
+from lm.evaluation import forced
+from lm.evaluation.forced import PairsScored
+from lm.evaluation.perplexity import Tally
+from lm.hardware import inference_hardware
+from lm.model.block import count_parameters
+from lm.model.transformer import EncoderDecoder
+from lm.text.parallel import ParallelText, parallel_texts
+from lm.tokenizer.languages import tag_to
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
 
 
-def measure(
-    run: Path,
-    *,
-    source: Sequence[str],
-    target: Sequence[str],
-    language: str | None,
-    hardware: HardwareConfig,
-    as_json: bool,
-) -> None:
-    """Score each target after its source, and print the figures.
+@dataclass(frozen=True)
+class _PairScores:
+    """The scores of files of pairs.
+
+    Attributes:
+        names: of the files of targets.
+        files: the scores of each file.
+    """
+
+    names: Sequence[str]
+    files: Sequence[PairsScored]
+
+    @property
+    def total(self) -> Tally:
+        """All files together."""
+        return Tally.total(one.tally for one in self.files)
+
+    @property
+    def blank(self) -> int:
+        """Pairs that were left out, as a side of them is blank."""
+        return sum(one.blank for one in self.files)
+
+
+def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_json: bool) -> None:
+    """Score each target given its source, and print the figures.
 
     Args:
-        run: an encoder-decoder.
-        source: files of sources.
-        target: as many files of their translations, line by line.
-        language: of the targets, where the model has several directions and file names don't tell.
+        run: a run with an encoder-decoder, or one of its checkpoints.
+        pairs: the files.
         hardware: what to run on.
         as_json: print JSON instead of a table.
     """
-    from cli.console.escapes import json_line
-    from cli.console.messages import note, paragraph
-    from cli.console.tables import table
-    from lm.checkpoint import load_model
-    from lm.config.data import ParallelConfig
-    from lm.evaluation.perplexity import Tally
-    from lm.hardware import inference_hardware
-    from lm.text.parallel import parallel_texts
-
-    if not source or not target:
-        raise UsageError("pairs have two sides; give --source and --target")
-    files = parallel_texts(ParallelConfig(), source=source, target=target)
+    files = parallel_texts(ParallelConfig(), source=pairs.sources, target=pairs.targets)
     loaded = load_model(run, inference_hardware(hardware))
-    scored = [_score(run, loaded, file, language) for file in files]
-    total, blank = Tally.total(one.tally for one in scored), sum(one.blank for one in scored)
-    if not total.tokens:
-        raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
     names = [str(file.target.name if file.target else file.name) for file in files]
+    scores = _PairScores(names, [_score(run, loaded, file, pairs.language) for file in files])
+    if not scores.total.tokens:
+        raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
     if as_json:
-        print(json_line(_report(run, loaded, names, scored, total)))
-        return
-    rows = [_row(name, one.tally) for name, one in zip(names, scored, strict=True)]
-    table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)
+        print(json_line(_report(run, loaded, scores)))
+    else:
+        _print_table(loaded, scores)
+
+
+def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
+    """Score the pairs of one file, with their number on stderr as it grows."""
+    if not isinstance(loaded.model, EncoderDecoder):
+        raise UsageError(f"{run}: this run is decoder-only; name files of text instead of --source and --target")
+    encoder = _encoder(loaded, file, language)
+    with counter("scoring", "pairs") as watch:
+        for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name):
+            watch(scored.tally.documents)
+    return scored
+
+
+def _encoder(loaded: LoadedModel, file: ParallelText, language: str | None) -> forced.PairEncoder:
+    """What turns the pairs of a file into ids, in the direction that its language asks for."""
+    tag = tag_to(loaded.source_tokenizer or loaded.tokenizer, language, told_by_file=file.languages[1])
+    return forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
+
+
+def _print_table(loaded: LoadedModel, scores: _PairScores) -> None:
+    """A row for each file and the total, and what the figures are of."""
+    rows = [_row(name, one.tally) for name, one in zip(scores.names, scores.files, strict=True)]
+    table(COLUMNS, [*rows, _row("total", scores.total)] if len(rows) > 1 else rows)
     paragraph(
         f"of each target token ({loaded.tokenizer.vocab_size:,} in the vocabulary), the end of the sentence included, "
         "after its source and the tokens before it"
     )
-    if blank:
-        note(f"{blank:,} {'pair' if blank == 1 else 'pairs'} with a blank side left out")
-
-
-def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
-    from lm.evaluation import forced
-    from lm.model.transformer import EncoderDecoder
-    from lm.tokenizer.languages import tag_to
-
-    if not isinstance(loaded.model, EncoderDecoder):
-        raise UsageError(f"{run}: this run is decoder-only; name files of text instead of --source and --target")
-    tokenizer = loaded.source_tokenizer or loaded.tokenizer
-    tag = tag_to(tokenizer, language, told_by_file=file.languages[1])
-    encoder = forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=None if tag is None else tag.id)
-    with _progress() as watch:
-        for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name):
-            watch(scored)
-    return scored
+    if scores.blank:
+        note(f"{scores.blank:,} {'pair' if scores.blank == 1 else 'pairs'} with a blank side left out")
 
 
 def _row(name: str, tally: Tally) -> list[str]:
-    from cli.perplexity.report import number
-
-    mean = tally.nats / tally.tokens if tally.tokens else None
-    return [
-        name,
-        f"{tally.documents:,}",
-        f"{tally.tokens:,}",
-        f"{tally.words:,}",
-        number(mean, 4),
-        number(tally.standard_error, 4),
-        number(tally.perplexity, 3),
-        number(tally.word_perplexity, 3),
-        number(tally.bits_per_byte, 4),
-    ]
+    counts = [f"{count:,}" for count in (tally.documents, tally.tokens, tally.words)]
+    figures = (
+        _nats_per_token(tally),
+        tally.standard_error,
+        tally.perplexity,
+        tally.word_perplexity,
+        tally.bits_per_byte,
+    )
+    return [name, *counts, *map(figure, figures, (4, 4, 3, 3, 4))]
 
 
-def _report(
-    run: Path, loaded: LoadedModel, names: Sequence[str], scored: Sequence[PairsScored], total: Tally
-) -> dict[str, Any]:
+def _report(run: Path, loaded: LoadedModel, scores: _PairScores) -> dict[str, Any]:
     """The figures of each file and the total, and what they are of."""
-    from lm.model.block import count_parameters
-
-    files = [{"file": name, "blank": one.blank, **_figures(one.tally)} for name, one in zip(names, scored, strict=True)]
+    files = [
+        {"file": name, "blank": one.blank, **_figures(one.tally)}
+        for name, one in zip(scores.names, scores.files, strict=True)
+    ]
     return {
         "files": files,
-        "total": {"blank": sum(one.blank for one in scored), **_figures(total)},
+        "total": {"blank": scores.blank, **_figures(scores.total)},
         "unit": "target token",
         "model": {
             "run": str(run), "checkpoint": str(loaded.folder), "parameters": count_parameters(loaded.model),
@@ -129,7 +138,7 @@ def _figures(tally: Tally) -> dict[str, Any]:
         "words": tally.words,
         "bytes": tally.bytes,
         "nats": tally.nats,
-        "nats_per_token": tally.nats / tally.tokens if tally.tokens else None,
+        "nats_per_token": _nats_per_token(tally),
         "standard_error": tally.standard_error,
         "perplexity": tally.perplexity,
         "word_perplexity": tally.word_perplexity,
@@ -137,15 +146,5 @@ def _figures(tally: Tally) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[PairsScored], None]]:
-    """How many pairs are scored, on stderr, if that is a terminal."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    from cli.console.progress import progress_console
-
-    console = progress_console()
-    columns = (SpinnerColumn(), TextColumn("scoring: {task.completed:,} pairs"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda scored: bar.update(task, completed=scored.tally.documents)
+def _nats_per_token(tally: Tally) -> float | None:
+    return tally.nats / tally.tokens if tally.tokens else None

@@ -1,29 +1,24 @@
-"""`lm perplexity`: how well a model predicts files."""
+"""`lm perplexity`: how well a model predicts files of text, of examples or of pairs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli.flags import completion
 from cli.flags.loading import RunPath
 from cli.flags.options import Given, takes
-from cli.perplexity.report import Output
-from cli.perplexity.scorer import Scorer
+from cli.perplexity.request import Output, PairFiles
 from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
-
-_PANEL = "Output"
-
+_OUTPUT, _TRANSLATIONS = "Output", "Translations"
 
 _Files = Annotated[
     list[str] | None,
@@ -33,14 +28,13 @@ _Files = Annotated[
         show_default=False,
     ),
 ]
-_PAIRS_PANEL = "Translations"
 _Sources = Annotated[
     list[str] | None,
     typer.Option(
         "--source",
         metavar="FILE",
-        help="Sources, of an encoder-decoder; can be repeated.",
-        rich_help_panel=_PAIRS_PANEL,
+        help="Sources, for an encoder-decoder; can be repeated.",
+        rich_help_panel=_TRANSLATIONS,
     ),
 ]
 _Targets = Annotated[
@@ -49,7 +43,7 @@ _Targets = Annotated[
         "--target",
         metavar="FILE",
         help="Their translations, line by line: nats per target token are measured.",
-        rich_help_panel=_PAIRS_PANEL,
+        rich_help_panel=_TRANSLATIONS,
     ),
 ]
 _Language = Annotated[
@@ -58,32 +52,35 @@ _Language = Annotated[
         "--to",
         metavar="LANGUAGE",
         help="Language of the targets, where the run knows several [default: from the file's name, as in test.de].",
-        rich_help_panel=_PAIRS_PANEL,
+        rich_help_panel=_TRANSLATIONS,
     ),
 ]
 _AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON: files, total, macro, and how they were scored.", rich_help_panel=_PANEL),
+    typer.Option(
+        "--json", help="Print JSON: files, total, macro, and how the text was scored.", rich_help_panel=_OUTPUT
+    ),
 ]
 _AsCsv = Annotated[
-    bool, typer.Option("--csv", help="Print CSV: a header, a line a file, and the total.", rich_help_panel=_PANEL)
+    bool,
+    typer.Option("--csv", help="Print CSV: a header, a line for each file, and the total.", rich_help_panel=_OUTPUT),
 ]
 _PerToken = Annotated[
     bool,
     typer.Option(
         "--per-token",
-        help="Print a line of JSON a token: file, document, index, offset and bytes in the document's text, token, "
-        "text, nats (null if not scored).",
-        rich_help_panel=_PANEL,
+        help="Print a line of JSON for each token: file, document, index, offset and bytes in the document's text, "
+        "token, text, nats (null if not scored).",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 _Show = Annotated[
     bool,
     typer.Option(
         "--show",
-        help="Print the text coloured by surprisal, then the table; without colours (NO_COLOR, pipes) with the "
-        "bits of each token beneath it.",
-        rich_help_panel=_PANEL,
+        help="Print the text coloured by surprisal, then the table; where there are no colours (NO_COLOR, pipes) the "
+        "bits of each token stand beneath it.",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 _Html = Annotated[
@@ -91,8 +88,8 @@ _Html = Annotated[
     typer.Option(
         "--html",
         metavar="FILE",
-        help="Write a page that needs nothing else, the text coloured by surprisal.",
-        rich_help_panel=_PANEL,
+        help="Write a self-contained web page with the text coloured by surprisal.",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 _Versus = Annotated[
@@ -102,7 +99,7 @@ _Versus = Annotated[
         metavar="RUN2",
         autocompletion=completion.runs,
         help="Compare with another run: the difference in bits per byte on the same text, with its standard error.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=_OUTPUT,
     ),
 ]
 
@@ -128,22 +125,23 @@ def perplexity(
 ) -> None:
     """Measure the perplexity of files.
 
-    Every token is scored exactly once, with the tokens before it as far as the window reaches. Documents (parted as
-    the run was trained unless told otherwise) are scored apart. The first token of each is predicted from the
-    document-start token; if the tokenizer has none it is reported as unscored. Words are whitespace-separated; the
-    standard error is that of the mean nats per token, as if tokens were independent. The total counts every token
-    alike; the mean of files counts every file alike, and its standard error is between files.
+    Every token is scored exactly once, given the tokens before it as far as the window reaches. Files are split into
+    documents as they were for training the run, unless flags say otherwise, and each document is scored on its own.
+    Its first token is predicted from the document-start token; if the tokenizer has none, that token is reported as
+    unscored. Words are separated by whitespace; the standard error is that of the mean nats per token, as if tokens
+    were independent. The total weighs every token alike; the mean of files weighs every file alike, and its standard
+    error is between files.
 
-    Perplexity per token depends on the tokenizer, context and stride; word perplexity and bits per byte compare
-    across tokenizers. So does --versus, which cuts the text where tokens end in both tokenizations and pairs what
-    lies between; its standard error takes stretches of 256 bytes to be independent.
+    Perplexity per token depends on the tokenizer, context and stride; word perplexity and bits per byte can be
+    compared across tokenizers. So can two runs by --versus, which cuts the text where tokens end in both tokenizations
+    and compares segment by segment; its standard error takes blocks of 256 bytes to be independent.
 
     A run that learned from examples is measured as it was trained, on files of examples ({prompt, completion} or
-    {text, label}, JSON Lines): how well it predicts each completion and its end, after the prompt. With --field such
-    files are text all the same.
+    {text, label}, JSON Lines): how well it predicts each completion and its end, given the prompt. With --field such
+    files are read as text all the same.
 
     With --source and --target a translation model is measured: how well it predicts each token of a given target and
-    the end of it, after the source and the tokens before. Pairs with a blank side are left out.
+    its end, given the source and the tokens before. Pairs with a blank side are left out.
 
     Examples:
       lm perplexity runs/novel held-out.txt
@@ -158,30 +156,23 @@ def perplexity(
     if "as_json" in given.environment and (as_csv or per_token or show):
         as_json = False
     output = Output(as_json, as_csv, per_token, show, html, versus)
-    if source or target:
-        _refuse_text_flags(files, output, given)
-        from cli.perplexity import pairs
-
-        pairs.measure(run, source=source or [], target=target or [], language=language,
-                                 hardware=HardwareConfig(**given["hardware"]), as_json=as_json)  # fmt: skip
-        return
-    if not files and sys.stdin.isatty():
+    pair_files = PairFiles(source or (), target or (), language)
+    if pair_files:
+        _refuse_flags_of_text(files, output, given)
+    elif not files and sys.stdin.isatty():
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
-    scorer = Scorer.load(run, given)
-    from cli.perplexity import examples, text
-    from lm.text.files import STDIN, text_files
+    if pair_files:
+        from cli.perplexity.pairs import measure_pairs
 
-    sources = text_files(files or [STDIN], field=scorer.data.field)
-    if examples.are_examples(scorer, sources):
-        examples.measure(scorer, sources, output)
-    elif versus is not None:
-        text.compare(scorer, Scorer.load(versus, given, data=scorer.data), sources, as_json=as_json)
+        measure_pairs(run, pair_files, HardwareConfig(**given["hardware"]), as_json=as_json)
     else:
-        text.measure(scorer, sources, output)
+        from cli.perplexity.files import measure_files
+
+        measure_files(run, files or (), output, given)
 
 
-def _refuse_text_flags(files: Sequence[str] | None, output: Output, given: Given) -> None:
-    """UsageError for what makes sense of text alone, not of pairs."""
+def _refuse_flags_of_text(files: Sequence[str] | None, output: Output, given: Given) -> None:
+    """Raise UsageError for files and flags of text where pairs are to be measured."""
     if files:
         raise UsageError(f"{files[0]}: give files of text, or pairs by --source and --target, not both")
     typed = [f"--{name.replace('_', '-')}" for section in ("perplexity", "data") for name in given.typed[section]]

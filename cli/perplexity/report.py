@@ -7,15 +7,16 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli.console.escapes import for_stream, json_line
-from lm.errors import InputError, UsageError
-from lm.files import check_place
-
-if TYPE_CHECKING:
-    from lm.checkpoint import LoadedModel
-    from lm.evaluation.perplexity import FileScore, Macro, Tally
+from cli.console.messages import note, paragraph
+from cli.console.numbers import figure
+from cli.console.tables import table
+from lm.checkpoint import LoadedModel
+from lm.errors import InputError
+from lm.evaluation.perplexity import FileScore, Macro, Tally
+from lm.model.block import count_parameters
 
 COLUMNS = ("file", "tokens", "words", "bytes", "perplexity", "per word", "bits/byte", "std error")
 FIGURES = (
@@ -24,55 +25,22 @@ FIGURES = (
 )  # fmt: skip
 
 COMPLETION_TOKEN = "completion token"
-"""The unit where completions of examples are scored; of text it is a token."""
-
-_LONGEST = 1e6
-
-
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """What is asked for; refused where it does not go together."""
-
-    as_json: bool
-    as_csv: bool
-    per_token: bool
-    show: bool
-    html: Path | None
-    versus: Path | None
-
-    @property
-    def asked(self) -> list[str]:
-        """The flags that were given."""
-        flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
-                 "--html": self.html is not None, "--versus": self.versus is not None}  # fmt: skip
-        return [flag for flag, given in flags.items() if given]
-
-    def __post_init__(self) -> None:
-        asked = self.asked
-        together = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"})
-        if len(asked) > 1 and set(asked) not in together:
-            raise UsageError(f"{asked[0]} and {asked[1]} exclude each other; give one of them")
-        if self.html is not None and self.html.is_dir():
-            raise UsageError(f"{self.html} is a folder; name the file to write, for instance {self.html / 'text.html'}")
-        if self.html is not None:
-            check_place(self.html)
+"""The unit where completions of examples are scored; where text is scored, it is a token."""
 
 
 def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> dict[str, Any]:
-    """How text was scored, and by what."""
+    """How text was scored, and by which model."""
     start = loaded.tokenizer.start_of_text is not None
     how = {"unit": "token", "context": context, "stride": stride, "first_token_scored": start}
     return {**how, **_of_run(run, loaded)}
 
 
 def conditions_of_examples(run: Path, loaded: LoadedModel, *, context: int, shortened: int) -> dict[str, Any]:
-    """How completions were scored, and by what."""
+    """How completions were scored, and by which model."""
     return {"unit": COMPLETION_TOKEN, "context": context, "shortened": shortened, **_of_run(run, loaded)}
 
 
 def _of_run(run: Path, loaded: LoadedModel) -> dict[str, Any]:
-    from lm.model.block import count_parameters
-
     tokenizer = loaded.tokenizer
     return {
         "model": {
@@ -86,7 +54,7 @@ def _of_run(run: Path, loaded: LoadedModel) -> dict[str, Any]:
 
 
 def described(how: dict[str, Any], total: Tally) -> str:
-    """The conditions as a line for people."""
+    """The conditions and how much was scored, as a sentence."""
     if how["unit"] == COMPLETION_TOKEN:
         return _described_examples(how, total)
     start = "the document-start token is given" if how["first_token_scored"] else "the first is not scored"
@@ -109,10 +77,7 @@ def _described_examples(how: dict[str, Any], total: Tally) -> str:
 
 
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
-    """The figures on stdout, as a table unless another form is asked for."""
-    from cli.console.messages import note
-    from lm.evaluation.perplexity import Macro, Tally
-
+    """Print the figures on stdout, as a table unless another form is asked for."""
     total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
     if as_json:
         print_json(scores, total, macro, how)
@@ -124,7 +89,7 @@ def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: b
 
 
 def refuse_nothing(scores: Sequence[FileScore]) -> None:
-    """InputError if no token of any file could be scored."""
+    """Raise InputError if no token of any file could be scored."""
     if not any(score.tally.tokens for score in scores):
         unscored = sum(score.tally.unscored for score in scores)
         why = "only first tokens, which nothing predicts" if unscored else "there is no text"
@@ -132,14 +97,14 @@ def refuse_nothing(scores: Sequence[FileScore]) -> None:
 
 
 def print_json(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
-    """One object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
+    """Print one object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
     files = [{"file": score.name, **_figures(score.tally)} for score in scores]
     report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **how}
     print(json_line(report))
 
 
 def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
-    """A header, a line a file, and the total; figures as they are, empty where there is none."""
+    """Print a header, a line for each file, and the total; figures are not rounded, and empty where there is none."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("file", *FIGURES))
     for name, tally in [*((score.name, score.tally) for score in scores), ("total", total)]:
@@ -151,15 +116,12 @@ def _figures(tally: Tally) -> dict[str, Any]:
 
 
 def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
-    """A row a file; where there are several the total (micro-average) and the means over files (macro-average)."""
-    from cli.console.messages import paragraph
-    from cli.console.tables import table
-
+    """Print a row for each file, and for several their total (micro-average) and mean (macro-average)."""
     rows = [_row(score.name, score.tally) for score in scores]
     if len(scores) > 1:
         means = (macro.perplexity, macro.word_perplexity, macro.bits_per_byte, macro.standard_error)
-        counts = [number(None, 0)] * 3
-        rows += [_row("total", total), ["mean", *counts, *map(number, means, (3, 3, 4, 4))]]
+        counts = [figure(None, 0)] * 3
+        rows += [_row("total", total), ["mean", *counts, *map(figure, means, (3, 3, 4, 4))]]
     table(COLUMNS, rows)
     paragraph(described(how, total))
 
@@ -167,11 +129,4 @@ def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: di
 def _row(name: str, tally: Tally) -> list[str]:
     counts = [f"{count:,}" for count in (tally.tokens, tally.words, tally.bytes)]
     figures = (tally.perplexity, tally.word_perplexity, tally.bits_per_byte, tally.standard_error)
-    return [name, *counts, *map(number, figures, (3, 3, 4, 4))]
-
-
-def number(value: float | None, decimals: int) -> str:
-    """A figure with so many decimals, or short where it is huge; a dash where there is none."""
-    if value is None:
-        return "–"
-    return f"{value:,.{decimals}f}" if value < _LONGEST else f"{value:.3g}"
+    return [name, *counts, *map(figure, figures, (3, 3, 4, 4))]

@@ -1,30 +1,40 @@
-"""A loaded run, and how it is to score files of text."""
+"""A run that scores files of text: the model, its tokenizer, and the settings."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli.flags.loading import load_decoder
 from cli.flags.options import Given
 from cli.perplexity.report import conditions
+from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
-
-if TYPE_CHECKING:
-    from lm.checkpoint import LoadedModel
-    from lm.evaluation.perplexity import FileScore, Scored
-    from lm.evaluation.scoring import Stretch
-    from lm.model.transformer import DecoderOnly
-    from lm.text.files import TextFile
+from lm.evaluation.perplexity import FileScore, Scored, measure
+from lm.evaluation.scoring import Stretch
+from lm.evaluation.windows import window_sizes
+from lm.model.transformer import DecoderOnly
+from lm.text.files import TextFile
 
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """A loaded run, and how it is to score files."""
+    """A loaded run with the settings to score files by.
+
+    Attributes:
+        run: the folder, as the user named it.
+        given: the settings that the user gave.
+        model: the decoder.
+        loaded: the same with its tokenizer and config.
+        data: how files are split into documents.
+        context: the most tokens that a window has.
+        stride: how many tokens each window goes on.
+        batch_size: windows at once.
+    """
 
     run: Path
     given: Given
@@ -37,28 +47,24 @@ class Scorer:
 
     @classmethod
     def load(cls, run: Path, given: Given, *, data: DataConfig | None = None) -> Scorer:
-        """A run with the settings that were given; documents are parted as `data` says, or as it was trained."""
+        """Load a run; files are split into documents as `data` says, or else as they were for training it."""
         config = PerplexityConfig(**given["perplexity"])
         model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="perplexity")
-        from lm.evaluation.windows import window_sizes
-
         context, stride = window_sizes(model.config, config)
         data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
         return cls(run, given, model, loaded, data, context, stride, config.batch_size)
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """For reports."""
+        """How text is scored, and by which model, for reports."""
         return conditions(self.run, self.loaded, context=self.context, stride=self.stride)
 
-    def measure(self, sources: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
-        """Score files."""
-        from lm.evaluation.perplexity import measure
-
+    def measure(self, files: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
+        """Score files; yields the tokens of each batch, and the figures of each file when all of it is scored."""
         return measure(
             self.model,
             self.loaded.tokenizer,
-            sources,
+            files,
             separator=self.data.separator,
             context=self.context,
             stride=self.stride,
@@ -66,12 +72,10 @@ class Scorer:
         )
 
     def stretches(
-        self, sources: Sequence[TextFile], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
+        self, files: Sequence[TextFile], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
     ) -> Iterator[Stretch]:
-        """Score files; `watch` sees each batch, and in the end `scores` holds the figures of each file."""
-        from lm.evaluation.perplexity import FileScore
-
-        for event in self.measure(sources):
+        """Score files, yielding what was scored; `watch` sees each batch, and the figures of files go to `scores`."""
+        for event in self.measure(files):
             if isinstance(event, FileScore):
                 scores.append(event)
                 continue

@@ -1,4 +1,4 @@
-"""Drawing text by surprisal: a scale of colours that reads on dark and light, or digits beneath the text."""
+"""Text drawn by surprisal: coloured on a scale that reads on dark and light, or with digits beneath each token."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan, log
-from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
 
 from cli.console.colours import BLACK, RESET, WHITE
 from cli.console.escapes import LINE_END, visible
-
-if TYPE_CHECKING:
-    from lm.evaluation.surprisal import Span
+from lm.evaluation.surprisal import Span
 
 
 @dataclass(frozen=True)
@@ -22,14 +21,15 @@ class Level:
 
     Attributes:
         least: bits it begins at.
-        attributes: of the terminal: faint, or text and background out of 256 colours, so that any theme will do.
+        attributes: how a terminal shows it: faint, or a text and a background out of 256 colours, which every theme
+            shows alike.
     """
 
     least: float
     attributes: str
 
     def paint(self, text: str) -> str:
-        """The text with escape sequences around it."""
+        """Put the escape sequences of this level around a text."""
         return f"\x1b[{self.attributes}m{text}{RESET}" if self.attributes else text
 
 
@@ -47,7 +47,7 @@ LEVELS = (
     Level(11, _colours(BLACK, 167)),
     Level(14, _colours(WHITE, 89)),
 )
-"""From what was expected to what was not. The colours grow darker too, for those who see them all alike."""
+"""From expected to surprising. The colours grow darker too, so that the colour-blind can tell them apart."""
 
 
 def bits(nats: float) -> float:
@@ -56,23 +56,22 @@ def bits(nats: float) -> float:
 
 
 def level(nats: float) -> int:
-    """Which of the levels a surprisal is on; the first if there is none."""
+    """The index of the level that a surprisal is on; the first where there is no surprisal."""
     return 0 if isnan(nats) else bisect_right(LEVELS, bits(nats), key=lambda step: step.least) - 1
 
 
 def ranges() -> list[str]:
-    """What each level stands for, in bits."""
+    """The range of each level, in bits."""
     limits = [f"{step.least:g}" for step in LEVELS]
     return [f"<{limits[1]}", *(f"{a}–{b}" for a, b in pairwise(limits[1:])), f"≥{limits[-1]}"]
 
 
 def coloured(spans: Iterable[Span], names: Sequence[str], *, width: int | None = None) -> Iterator[str]:
-    """The text, each span on the colour of its surprisal, a line end as an arrow on the colour of its own.
+    """The text with each span in the colour of its surprisal, line ends drawn as arrows.
 
-    Rows of a width end between tokens: a terminal that is left to wrap a colour may draw it to the end of the row.
+    Rows end between tokens at a width, if one is given: a terminal that wraps by itself may draw a background to the
+    end of the row.
     """
-    from rich.cells import cell_len
-
     swatches = (step.paint(f" {name} ") for step, name in zip(LEVELS, ranges(), strict=True))
     yield f"bits per token: {' '.join(swatches)}\n"
     column = 0
@@ -108,17 +107,15 @@ def plain(spans: Iterable[Span], names: Sequence[str], *, width: int) -> Iterato
 
 
 class _Row:
-    """A row of text, and the row of marks beneath it."""
+    """A row of text and the row of marks beneath it."""
 
     def __init__(self, width: int) -> None:
-        from rich.cells import cell_len
-
-        self._cells, self._width = cell_len, width
+        self._width = width
         self._text, self._marks, self._column = "", "", 0
 
     def add(self, text: str, mark: str) -> Iterator[str]:
-        """Append text with a mark at its beginning; text that takes no room has none."""
-        size = self._cells(text)
+        """Append text with a mark beneath its beginning; text without width gets no mark."""
+        size = cell_len(text)
         if self._column + size > self._width:
             yield from self.end()
         self._text += text
@@ -127,14 +124,14 @@ class _Row:
         self._column += size
 
     def end(self) -> Iterator[str]:
-        """The two rows, if there is anything in them."""
+        """The two rows, unless they are empty."""
         if self._text:
             yield f"{self._text}\n{self._marks.rstrip()}\n"
         self._text, self._marks, self._column = "", "", 0
 
 
 def _headed(spans: Iterable[Span], names: Sequence[str]) -> Iterator[tuple[str, Span]]:
-    """Each span with the heading that goes before it: of a file where there are several, and of later documents."""
+    """Each span with the heading before it: a file's name where there are several, a number for later documents."""
     place = (-1, 0)
     for span in spans:
         heading = ""

@@ -1,19 +1,16 @@
-"""A page of text coloured by surprisal: one HTML file that needs nothing else, written as the text is scored."""
+"""A web page with a text coloured by surprisal: one self-contained HTML file, written as the text is scored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import isnan
-from typing import TYPE_CHECKING
 
 from cli.console.escapes import LINE_END, visible
-from cli.perplexity.report import number
+from cli.console.numbers import figure
 from cli.perplexity.surprisal import LEVELS, bits, level, ranges
-
-if TYPE_CHECKING:
-    from lm.evaluation.perplexity import FileScore, Tally
-    from lm.evaluation.surprisal import Span
+from lm.evaluation.perplexity import FileScore, Tally
+from lm.evaluation.surprisal import Span
 
 _LIGHT = ("#fff8d6", "#ffedb0", "#fed976", "#feb24c", "#fd8d3c", "#d7351f", "#8f0032")
 _DARK = ("#2b2718", "#40361a", "#5e4717", "#86540f", "#a34a10", "#e0523a", "#ff8f8a")
@@ -59,8 +56,8 @@ def opening(title: str, conditions: str) -> str:
     """The page down to the text.
 
     Args:
-        title: what the page is of.
-        conditions: how it was scored, in a line.
+        title: what was scored.
+        conditions: how it was scored, in a sentence.
     """
     style = _STYLE.replace("LIGHT", _palette(_LIGHT)).replace("DARK", _palette(_DARK))
     rules = "".join(f".l{n} {{ background: var(--l{n}); }}\n" for n in range(1, len(LEVELS)))
@@ -79,7 +76,7 @@ def _palette(colours: Sequence[str]) -> str:
 
 
 def body(spans: Iterable[Span], names: Sequence[str]) -> Iterator[str]:
-    """The text, in blocks that end with a line where there are lines."""
+    """The text in blocks; a block ends where a line ends, if the text has lines."""
     place, length = (-1, -1), 0
     for span in spans:
         if (span.file, span.document) != place:
@@ -102,7 +99,7 @@ def _heading(span: Span, file: int, names: Sequence[str]) -> str:
 
 
 def _marked(span: Span) -> str:
-    """A span with its colour, and what it is for whoever points at it."""
+    """A span in its colour, with its figures for whoever points at it."""
     figures = "not scored" if isnan(span.nats) else f"{bits(span.nats):.2f} bits · {span.nats:.2f} nats"
     parts = f" · {span.tokens} tokens" if span.tokens > 1 else ""
     shown = visible(span.text)
@@ -115,7 +112,7 @@ def _lines(shown: str) -> str:
 
 
 def closing(scores: Sequence[FileScore], total: Tally) -> str:
-    """The figures, which the style puts above the text, and the end of the page."""
+    """The table of figures, which the style moves above the text, and the end of the page."""
     rows = [(score.name, score.tally) for score in scores]
     rows += [("total", total)] if len(rows) > 1 else []
     heads = "".join(f"<th>{name}</th>" for name in ("file", "tokens", "bytes", "perplexity", "bits per byte"))
@@ -124,5 +121,5 @@ def closing(scores: Sequence[FileScore], total: Tally) -> str:
 
 
 def _cells(name: str, tally: Tally) -> list[str]:
-    figures = number(tally.perplexity, 2), number(tally.bits_per_byte, 4)
+    figures = figure(tally.perplexity, 2), figure(tally.bits_per_byte, 4)
     return [visible(name), f"{tally.tokens:,}", f"{tally.bytes:,}", *figures]

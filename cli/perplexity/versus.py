@@ -1,29 +1,27 @@
-"""Reports of `lm perplexity RUN … --versus RUN2`: which of two models predicts files better, and how surely."""
+"""Reports of `lm perplexity RUN … --versus RUN2`: which of two models predicts files better, and how certainly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli.console.escapes import json_line
-
-if TYPE_CHECKING:
-    from lm.evaluation.comparison import Difference
-    from lm.text.files import TextFile
+from cli.console.messages import paragraph
+from cli.console.tables import table
+from lm.evaluation.comparison import Difference
+from lm.text.files import TextFile
 
 COLUMNS = ("file", "bytes", "bits/byte", "versus", "difference", "std error", "z")
 
-_CLEAR = 2  # standard errors
+_CLEAR = 2  # standard errors: a difference that chance makes in one case of twenty
 
 
 def print_json(
-    sources: Sequence[TextFile], differences: Sequence[Difference], total: Difference, models: Sequence[dict[str, Any]]
+    files: Sequence[TextFile], differences: Sequence[Difference], total: Difference, models: Sequence[dict[str, Any]]
 ) -> None:
-    """One object: `files`, `total`, and how each of the two models scored them."""
-    files = [
-        {"file": source.name, **_figures(difference)} for source, difference in zip(sources, differences, strict=True)
-    ]
+    """Print one object: `files`, `total`, and how each of the two models scored them."""
+    files = [{"file": file.name, **_figures(difference)} for file, difference in zip(files, differences, strict=True)]
     report = {"files": files, "total": _figures(total), "unit": "byte", "first": models[0], "second": models[1]}
     print(json_line(report))
 
@@ -43,17 +41,14 @@ def _figures(difference: Difference) -> dict[str, Any]:
 
 
 def print_table(
-    sources: Sequence[TextFile],
+    files: Sequence[TextFile],
     differences: Sequence[Difference],
     total: Difference,
     models: Sequence[dict[str, Any]],
     runs: tuple[Path, Path],
 ) -> None:
-    """A row a file and the total, how they were scored, and a sentence that says what it comes to."""
-    from cli.console.messages import paragraph
-    from cli.console.tables import table
-
-    rows = [_row(source.name, difference) for source, difference in zip(sources, differences, strict=True)]
+    """Print a row for each file and the total, how they were scored, and the verdict."""
+    rows = [_row(file.name, difference) for file, difference in zip(files, differences, strict=True)]
     table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)
     how = "; ".join(
         f"{run}: context {model['context']}, stride {model['stride']}" for run, model in zip(runs, models, strict=True)
@@ -73,7 +68,7 @@ def _number(value: float | None, decimals: int) -> str:
 
 
 def verdict(total: Difference, runs: tuple[Path, Path]) -> str:
-    """What a difference comes to, in a sentence."""
+    """The conclusion from a difference, in a sentence."""
     if total.difference is None:
         return "there is no text that both score"
     if total.difference == 0:

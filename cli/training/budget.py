@@ -18,7 +18,7 @@ from lm.errors import UsageError
 if TYPE_CHECKING:
     from cli.training.settings import Settings
     from lm.benchmark.training import Pace
-    from lm.data.batch import TrainingData
+    from lm.data.kind import TrainingData
     from lm.tokenizer.tokenizer import Tokenizer
     from lm.training.evaluation import Cost
 
@@ -211,8 +211,8 @@ def _held_back(
 ) -> tuple[RunConfig, int]:
     """With what suits a text that is seen as often as there is time for, and how often a batch goes through then."""
     from cli.console.messages import fact
+    from lm.data.batch import batch_rows
     from lm.data.shards import open_split
-    from lm.data.training_data import batch_rows
     from lm.evaluation.ngrams import bits_per_byte
     from lm.model.cost import parameters_by_part
     from lm.training.sizing import expected_bits, holding_back, novelty

@@ -7,14 +7,14 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from cli.console.curves import sparkline
 from cli.console.escapes import visible
 from cli.console.messages import note
 from cli.console.numbers import count, duration, perplexity
-from cli.console.progress import progress_console
+from cli.console.progress import progress
 from cli.console.wrapping import hanging
 from lm.training.events import Decay, EndMoved, Evaluation, Sample, Step, Stopped
 
@@ -39,11 +39,10 @@ class TrainingDisplay:
         self.losses: list[float] = []
         self.shown, self.began, self.seconds = 0, time.perf_counter(), 0.0
         self.every = max(1, (steps - first_step) // _PLAIN_LINES)
-        console = progress_console()
-        self.progress = Progress(
+        self.progress = progress(
             TextColumn("{task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
             TextColumn("loss {task.fields[loss]} {task.fields[curve]}{task.fields[speed]}"),
-            TimeRemainingColumn(compact=True), TextColumn("left"), console=console, disable=not console.is_terminal,
+            TimeRemainingColumn(compact=True), TextColumn("left"), transient=False,
         )  # fmt: skip
         self.task = self.progress.add_task("", total=steps, completed=first_step, loss="–", curve="", speed="")
 

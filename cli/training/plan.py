@@ -8,9 +8,7 @@ if TYPE_CHECKING:
     from lm.config.run import RunConfig
     from lm.training.run import Run
 
-_FEWEST_TOKENS_A_PARAMETER, _MOST_TOKENS_A_PARAMETER = 0.02, 1000
-_MANY_EPOCHS = 20
-_BATCHES_LOOKED_AT = 20
+_BATCHES_LOOKED_AT = 20  # batches of pairs differ in their shapes
 
 
 def describe(run: Run) -> None:
@@ -23,33 +21,17 @@ def describe(run: Run) -> None:
     epochs = run.plan.steps / run.data.steps_per_epoch
     kind = f"{count(parameters)} parameters (preset {run.config.preset})"
     fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads(run.plan.threads)}")
-    batch, epoch = _shape(run, parameters)
+    batch, (size, of_what) = run.data.batch_size(), run.data.epoch_size(parameters)
+    epoch = f"{count(size)} {of_what}"
     fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
     note(f"run     {run.folder}")
     for warning in (
         *compiling_warnings(run, flops),
         *_schedule(run),
         *_passes(run.config),
-        *_fit(run, parameters, epochs),
-        *_repeats(run, parameters, epochs),
+        *run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience),
     ):
         fact("warning", warning)
-
-
-def _shape(run: Run, parameters: int) -> tuple[str, str]:
-    """What a batch is, and how much an epoch."""
-    from cli.console.numbers import count
-    from lm.data.examples.batches import ExampleData
-    from lm.data.pairs.batches import PairData
-
-    rows, length = run.data.batch(0).inputs.shape
-    if isinstance(run.data, ExampleData):
-        return f"{rows} examples", f"{count(run.data.tokens)} tokens of completions in each"
-    if isinstance(run.data, PairData):
-        limit = run.config.training.batch_tokens
-        batch = f"{rows} pairs" if limit is None else f"up to {limit:,} tokens a side"
-        return batch, f"{count(run.data.tokens)} tokens of targets in each"
-    return f"{rows} x {length} tokens", f"{count(run.data.tokens / parameters)} tokens of text a parameter"
 
 
 def _planned_flops(run: Run) -> float:
@@ -98,33 +80,3 @@ def _passes(config: RunConfig) -> list[str]:
     if config.training.passes == 1 or config.model.dropout or config.model.dropped_attention:
         return []
     return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]
-
-
-def _fit(run: Run, parameters: int, epochs: float) -> list[str]:
-    """Whether the data suits the model."""
-    from lm.data.examples.batches import ExampleData
-    from lm.data.pairs.batches import PairData
-
-    if isinstance(run.data, ExampleData):
-        too_long = f"{run.data.shortened:,} of {run.data.samples:,} examples are longer than the context"
-        return [f"{too_long}: the beginning of the prompt is left out (--context)"] if run.data.shortened else []
-    tokens = run.data.tokens
-    if tokens < _FEWEST_TOKENS_A_PARAMETER * parameters:
-        return ["the model is far too large for this text and will learn it by heart: try a smaller --preset"]
-    if isinstance(run.data, PairData):
-        return []
-    if min(tokens, epochs * tokens) > _MOST_TOKENS_A_PARAMETER * parameters:
-        return ["the model is far too small for this much text: try a larger --preset"]
-    return []
-
-
-def _repeats(run: Run, parameters: int, epochs: float) -> list[str]:
-    """Whether a text is so small, and comes so often, that the model is all but certain to overfit."""
-    from lm.data.windows.batches import WindowData
-
-    if not isinstance(run.data, WindowData) or run.config.training.patience is not None:
-        return []
-    if epochs <= _MANY_EPOCHS or run.data.tokens >= parameters:
-        return []
-    advice = "--patience 3 ends the run then, or give fewer --steps" if run.data.validation_bytes else "fewer --steps"
-    return [f"{epochs:.0f} times the same small text: validation will get worse long before the end ({advice})"]

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from lm.evaluation.translation import Comparison, Score
+from cli.console.escapes import json_line
+from cli.console.messages import paragraph
+from cli.console.tables import table
+from cli.translation.systems import System
+from lm.config.evaluation import ScoringConfig
+from lm.evaluation import translation
+from lm.evaluation.translation import Comparison, Score
 
 _CLEAR = 0.05
 
 
-def print_scores(scores: Sequence[Score], *, name: str, lines: int, exact: int) -> None:
-    """A row a metric, and what each figure depends on; `exact` of the lines are the same as a reference."""
-    from cli.console.messages import paragraph
-    from cli.console.tables import table
+def report_scores(system: System, references: Sequence[Sequence[str]], config: ScoringConfig, *, as_json: bool) -> None:
+    """Score translations against references, and print the scores."""
+    scores = translation.scores(system.lines, references, config)
+    exact = translation.exact_matches(system.lines, references)
+    report = print_scores_json if as_json else print_scores
+    report(scores, name=system.name, lines=len(system.lines), exact=exact)
 
+
+def report_comparison(
+    first: System, second: System, references: Sequence[Sequence[str]], config: ScoringConfig, *, as_json: bool
+) -> None:
+    """Score the translations of two systems against references, and print how they differ."""
+    comparisons = translation.compare(first.lines, second.lines, references, config)
+    report = print_comparisons_json if as_json else print_comparisons
+    report(comparisons, (first.name, second.name), lines=len(first.lines))
+
+
+def print_scores(scores: Sequence[Score], *, name: str, lines: int, exact: int) -> None:
+    """Print a row for each metric, and what each figure depends on; `exact` lines are the same as a reference."""
     table(
         ("metric", "score", "95% interval"),
         [[score.metric, _number(score.value), _interval(score)] for score in scores],
@@ -26,10 +45,7 @@ def print_scores(scores: Sequence[Score], *, name: str, lines: int, exact: int) 
 
 
 def print_comparisons(comparisons: Sequence[Comparison], names: tuple[str, str], *, lines: int) -> None:
-    """A row a metric, what each figure depends on, and a sentence that says what it comes to."""
-    from cli.console.messages import paragraph
-    from cli.console.tables import table
-
+    """Print a row for each metric, what each figure depends on, and the verdict."""
     rows = [
         [one.first.metric, _number(one.first.value), _interval(one.first), _number(one.second.value),
          _interval(one.second), f"{one.difference:+.2f}", "–" if one.p_value is None else f"{one.p_value:.3f}"]
@@ -49,7 +65,7 @@ def _print_signatures(scores: Sequence[Score]) -> None:
 
 
 def verdict(bleu: Comparison, names: tuple[str, str]) -> str:
-    """What a difference in BLEU comes to, in a sentence."""
+    """The conclusion from a difference in BLEU, in a sentence."""
     if not bleu.difference:
         return "the two do not differ in BLEU"
     better, worse = names if bleu.difference > 0 else names[::-1]
@@ -62,12 +78,12 @@ def verdict(bleu: Comparison, names: tuple[str, str]) -> str:
 
 
 def print_scores_json(scores: Sequence[Score], *, name: str, lines: int, exact: int) -> None:
-    """One object: `scores` by metric, and what was scored."""
+    """Print one object: `scores` by metric, and what was scored."""
     _print_json({"system": name, "lines": lines, "exact": exact, "scores": _by_metric(scores)})
 
 
 def print_comparisons_json(comparisons: Sequence[Comparison], names: tuple[str, str], *, lines: int) -> None:
-    """One object: `first` and `second`, each with its scores, and `difference` and `p_value` by metric."""
+    """Print one object: `first` and `second`, each with its scores, and `difference` and `p_value` by metric."""
     _print_json({
         "lines": lines,
         "first": {"system": names[0], "scores": _by_metric([one.first for one in comparisons])},
@@ -78,8 +94,6 @@ def print_comparisons_json(comparisons: Sequence[Comparison], names: tuple[str, 
 
 
 def _print_json(report: dict[str, Any]) -> None:
-    from cli.console.escapes import json_line
-
     print(json_line(report))
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cli.console.escapes import for_stream, json_line
 from cli.flags import completion
 from cli.flags.loading import RunPath
 from cli.flags.options import Given, takes
@@ -24,18 +19,9 @@ from lm.config.options import check_text, options
 from lm.errors import UsageError
 from lm.files import replaced
 
-if TYPE_CHECKING:
-    from cli.attention.files import Maps
-    from lm.decoding.sampling import Sampler
-    from lm.decoding.translation import Translated, Translator
-    from lm.tokenizer.tokenizer import Tokenizer
+_INTERRUPTED = 130
 
-INTERRUPTED = 130
-
-_SECONDS_BETWEEN_NOTES = 10
-_BLOCK_BYTES = 1 << 16
-_STDIN = Path("-")
-
+# penalties and biases count in a search too; everything else under Sampling is for drawing alone
 _IN_A_SEARCH = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
 
 _Files = Annotated[
@@ -51,20 +37,22 @@ _Ensemble = Annotated[
     typer.Option(
         "--ensemble",
         metavar="RUN",
-        help="A run or checkpoint that decides as well, by the mean of probabilities; can be repeated.",
+        help="A further run or checkpoint to average the probabilities with; can be repeated.",
         show_default=False,
         autocompletion=completion.runs,
     ),
 ]
 _To = Annotated[
     str | None,
-    typer.Option(metavar="LANGUAGE", help="The target language, of a run that has several.", show_default=False),
+    typer.Option(metavar="LANGUAGE", help="The target language, for a run that has several.", show_default=False),
 ]
 _Prefix = Annotated[str | None, typer.Option(metavar="TEXT", help="How each translation begins.", show_default=False)]
 _PrefixFile = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="How the translation of each line begins, line by line; blank: open.", show_default=False
+        metavar="FILE",
+        help="How the translation of each line begins, line by line; blank lines leave it open.",
+        show_default=False,
     ),
 ]
 _Sample = Annotated[bool, typer.Option("--sample", help="Draw translations, with the flags under Sampling.")]
@@ -81,7 +69,8 @@ _AsJson = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print a line of JSON a line: line, source, translations (text, tokens, logprobs, score, finish_reason).",
+        help="Print a line of JSON for each line: line, source, translations (text, tokens, logprobs, score, "
+        "finish_reason).",
     ),
 ]
 
@@ -111,8 +100,9 @@ def translate(
 ) -> None:
     """Translate text line by line: line n out is the translation of line n in.
 
-    A line is a sentence, as the run was trained; a blank one stays blank. With --n-best N each line has N lines of
-    output. Typed into, it answers line by line; else lines are read ahead and sorted, so that batches have one length.
+    A line holds a sentence, or whatever the lines of the training data held; a blank one stays blank. With --n-best N
+    each line has N lines of output. What is typed at a terminal is answered line by line; otherwise lines are read
+    ahead and sorted by length for batching.
 
     Penalties and biases under Sampling count in the search too: they change the model's logits, and so the score.
 
@@ -124,138 +114,53 @@ def translate(
       lm translate runs/en-de --n-best 3 --json < news.en | jq .translations
       lm translate runs/both --to de --sample --top-p 0.9 --seed 1 < news.en
     """
-    _check(given, sample=sample)
-    if prefix is not None and prefix_file is not None:
-        raise UsageError("give either --prefix or --prefix-file")
-    if prefix is not None:
-        check_text(prefix, name="prefix", flag="--prefix")
-    maps = _maps(attention, given, prefix=prefix, has_prefixes=prefix_file is not None)
-    typed = not files and sys.stdin.isatty()
-    translator = _translator(given, [run, *ensemble], to=to, sample=sample, typed=typed)
-    results = translator.translate(_lines(files or []), prefixes=_prefixes(prefix, prefix_file))
+    _refuse_contradictions(given, sample=sample)
+    _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
+    from cli.attention.files import Maps
+    from cli.console.messages import note
+    from cli.translation.lines import read_lines, read_prefixes, watched, write
+    from cli.translation.translator import load_translator
+
+    maps = None if attention is None else Maps(attention, AttentionConfig(**given["attention"]), prefix or "")
+    is_typed = not files and sys.stdin.isatty()
+    translator = load_translator([run, *ensemble], given, to=to, sample=sample, at_once=is_typed)
+    if is_typed:
+        note("type a line to have it translated; Ctrl-D ends")
+    results = translator.translate(read_lines(files or []), prefixes=read_prefixes(prefix, prefix_file))
     with replaced(out) if out is not None else nullcontext(sys.stdout) as stream:
         try:
-            for number, result in enumerate(_watched(results, shown=not typed), 1):
-                _write(stream, number, result, translator.config.n_best, as_json=as_json)
+            for number, result in enumerate(watched(results, shown=not is_typed), 1):
+                write(stream, number, result, n_best=translator.config.n_best, as_json=as_json)
                 if maps is not None:
                     maps.add(result)
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(_INTERRUPTED) from None
     if maps is not None:
         maps.write(translator.models[0], to=to)
 
 
-def _maps(path: Path | None, given: Given, *, prefix: str | None, has_prefixes: bool) -> Maps | None:
-    """Where to keep what attention maps are to be made of, if they are."""
-    if path is None:
-        return None
-    if has_prefixes:
-        raise UsageError("--attention goes with one --prefix for all lines, not with --prefix-file")
-    from cli.attention.files import Maps
-
-    return Maps(path, AttentionConfig(**given["attention"]), prefix or "")
-
-
-def _check(given: Given, *, sample: bool) -> None:
-    """Refuse flags that have no meaning together."""
+def _refuse_contradictions(given: Given, *, sample: bool) -> None:
+    """Raise UsageError for flags of sampling in a search, and for flags of the search where translations are drawn."""
     flags = {described.name: described.flag for described in options(SamplingConfig)}
     drawing = [flags[name] for name in given.typed["sampling"] if name not in _IN_A_SEARCH and name != "greedy"]
     if drawing and not sample:
         raise UsageError(f"a search draws nothing and has no use for {', '.join(drawing)}; --sample does")
-    if sample:
-        flags = {described.name: described.flag for described in options(TranslationConfig)}
-        searching = ("beam", "length_penalty", "coverage_penalty")
-        unfit = [flags[name] for name in searching if name in given.typed["translation"]]
-        if given.typed["sampling"].get("greedy"):
-            unfit.append("--greedy")
-        if unfit:
-            raise UsageError(f"--sample draws translations and has no use for {', '.join(unfit)}")
+    if not sample:
+        return
+    flags = {described.name: described.flag for described in options(TranslationConfig)}
+    searching = ("beam", "length_penalty", "coverage_penalty")
+    unfit = [flags[name] for name in searching if name in given.typed["translation"]]
+    if given.typed["sampling"].get("greedy"):
+        unfit.append("--greedy")
+    if unfit:
+        raise UsageError(f"--sample draws translations and has no use for {', '.join(unfit)}")
 
 
-def _translator(given: Given, runs: Sequence[Path], *, to: str | None, sample: bool, typed: bool) -> Translator:
-    from lm.checkpoint import load_model
-    from lm.decoding.translation import Translator
-    from lm.decoding.translation_input import TranslationModel
-    from lm.hardware import inference_hardware
-
-    config = TranslationConfig(**({"read_ahead": 1} if typed else {}) | given["translation"])
-    drawing = SamplingConfig(**given["sampling"])
-    if drawing.greedy and not sample:
-        config = dataclasses.replace(config, beam=1)
-    hardware = inference_hardware(HardwareConfig(**given["hardware"]))
-    models = [TranslationModel.of(load_model(run, hardware)) for run in runs]
-    sampler = _sampler(dataclasses.replace(drawing, greedy=not sample), models[0].tokenizer)
-    if typed:
-        from cli.console.messages import note
-
-        note("type a line to have it translated; Ctrl-D ends")
-    return Translator(models, config, sampler=sampler, to=to)
-
-
-def _sampler(config: SamplingConfig, tokenizer: Tokenizer) -> Sampler:
-    from lm.decoding.logit_bias import read_biases
-    from lm.decoding.sampling import Sampler
-
-    return Sampler.of(config, read_biases(config.logit_bias, tokenizer))
-
-
-def _lines(files: Sequence[Path]) -> Iterator[str]:
-    """The lines of some files after one another, or of stdin, each as soon as it is there."""
-    from lm.text.lines import file_lines, lines
-
-    stdin: Any = sys.stdin.buffer
-    for file in files or [_STDIN]:
-        if file == _STDIN:
-            yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
-        else:
-            yield from file_lines(file)
-
-
-def _prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
-    if file is not None:
-        from lm.text.lines import file_lines
-
-        return file_lines(file)
-    return None if prefix is None else itertools.repeat(prefix)
-
-
-def _write(stream: IO[str], number: int, result: Translated, n: int, *, as_json: bool) -> None:
-    if result.left_out:
-        from cli.console.messages import note
-
-        note(f"line {number}: its last {result.left_out} tokens were not read: the model's positions end")
-    if as_json:
-        translations = [dataclasses.asdict(one) for one in result.translations]
-        print(json_line({"line": number, "source": result.source, "translations": translations}), file=stream)
-    else:
-        texts = [one.text for one in result.translations]
-        stream.writelines(for_stream(text, stream) + "\n" for text in [*texts, *[""] * (n - len(texts))])
-    if stream is sys.stdout:
-        stream.flush()
-
-
-def _watched(results: Iterable[Translated], *, shown: bool) -> Iterator[Translated]:
-    """The same results, while their number and speed are on stderr: as a bar there, or as a line now and then."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    from cli.console.messages import note
-    from cli.console.numbers import duration
-    from cli.console.progress import progress_console
-
-    console = progress_console()
-    drawn = shown and console.is_terminal and not sys.stdout.isatty()
-    began = noted = time.perf_counter()
-    number = 0
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[speed]}"))
-    with Progress(*columns, console=console, transient=True, disable=not drawn) as bar:
-        task = bar.add_task("", total=None, speed="")
-        for number, result in enumerate(results, 1):
-            yield result
-            now = time.perf_counter()
-            speed = f"{number / (now - began):.1f} lines/s"
-            bar.update(task, completed=number, speed=speed)
-            if shown and not drawn and now - noted > _SECONDS_BETWEEN_NOTES:
-                noted = now
-                note(f"{number:,} lines, {speed}")
-    if shown and number and (drawn or noted > began):
-        note(f"{number:,} lines in {duration(time.perf_counter() - began)}, {speed}")
+def _check_prefixes(prefix: str | None, file: Path | None, *, has_maps: bool) -> None:
+    """Raise UsageError unless prefixes are given in one way, which attention maps can follow."""
+    if prefix is not None and file is not None:
+        raise UsageError("give either --prefix or --prefix-file")
+    if prefix is not None:
+        check_text(prefix, name="prefix", flag="--prefix")
+    if file is not None and has_maps:
+        raise UsageError("--attention goes with one --prefix for all lines, not with --prefix-file")

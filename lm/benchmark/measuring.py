@@ -12,7 +12,7 @@ from lm.benchmark.flops import decoding_flops, prefill_flops
 from lm.benchmark.limits import Limits
 from lm.benchmark.timing import Timed, alternate
 from lm.config.run import RunConfig
-from lm.data.training_data import batch_rows
+from lm.data.batch import batch_rows
 from lm.hardware import Hardware, inference_hardware
 from lm.model.cost import training_flops
 

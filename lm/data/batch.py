@@ -1,17 +1,22 @@
-"""What a training step reads, and what gives it: the next batch is a function of how far training has come."""
+"""What a training step reads: rows of tokens, and which of them are to be predicted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.data import IGNORED
+from lm.config.run import RunConfig
+from lm.data.ragged import Ragged
 
 Ids = NDArray[np.int64]
+
+_PADDING = 0
+"""What rows are padded with: any token would do, since nothing attends to it and nothing follows it."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,40 @@ class Batch:
     targets: Ids
     source: Ids | None = None
     source_lengths: Ids | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[NDArray[Any]], predicted: Sequence[int]) -> Batch:
+        """Rows of ids of which the last ones are predicted, each from all that are before it.
+
+        Args:
+            rows: (tokens,) ids of each row, at least one; the model reads all but the last.
+            predicted: how many tokens of each row count, at most all but the first.
+        """
+        ids = Ragged.of(rows)
+        lengths, longest = ids.lengths()[:, None], max(map(len, rows))
+        places = np.arange(1, longest)  # of what is predicted
+        counts = (places >= lengths - np.array(predicted)[:, None]) & (places < lengths)
+        padded = ids.padded(_PADDING)
+        inputs = np.where(places < lengths, padded[:, :-1], _PADDING)
+        return cls(inputs, np.where(counts, padded[:, 1:], IGNORED))
+
+    @classmethod
+    def of_pairs(cls, sources: Ragged, targets: Ragged, *, start: int) -> Batch:
+        """Sources with their targets, of which every token is predicted: teacher forcing.
+
+        Args:
+            sources: (rows,) ids that the encoder reads.
+            targets: (rows,) ids that the decoder predicts, the end of the text included.
+            start: the id that the decoder reads before them.
+        """
+        predicted = targets.padded(IGNORED)
+        inputs = np.concatenate([np.full((len(targets), 1), start), predicted[:, :-1]], axis=1)
+        return cls(
+            inputs=np.where(inputs == IGNORED, _PADDING, inputs),
+            targets=predicted,
+            source=sources.padded(_PADDING),
+            source_lengths=sources.lengths(),
+        )
 
     @property
     def rows(self) -> int:
@@ -63,40 +102,9 @@ class Batch:
             )
 
 
-class TrainingData(Protocol):
-    """What a model is trained on; its order is a pure function of (data, seed, samples consumed).
-
-    Attributes:
-        samples: in one epoch: windows, examples or pairs.
-        tokens: predicted in one epoch.
-        steps_per_epoch: batches in one epoch, on average.
-        validation_bytes: UTF-8 bytes of text that the targets of the validation split stand for.
-    """
-
-    samples: int
-    tokens: int
-    steps_per_epoch: float
-    validation_bytes: int
-
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        """The batch that follows `consumed` samples, or such a share of its rows, rounded up."""
-        ...
-
-    def validation(self) -> Iterator[Batch]:
-        """The whole validation split, each target once; nothing where there is none."""
-        ...
-
-    def plan(self, steps: int) -> None:
-        """Be told how many steps the run takes in all: what lasts for a share of them ends there, as BPE dropout does.
-
-        It may be told again when the end of a run is moved; until then, such things last for the whole run.
-        """
-        ...
-
-
-def padded(rows: list[Ids], *, value: int) -> Ids:
-    """Rows of different lengths as (rows, longest), filled up with `value`."""
-    filled = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
-    for place, row in enumerate(rows):
-        filled[place, : len(row)] = row
-    return filled
+def batch_rows(config: RunConfig) -> int:
+    """Sequences in an optimizer step, of text or of examples: as many as asked for, or as its tokens fill."""
+    training = config.training
+    if training.batch_tokens is None:
+        return training.batch_size
+    return max(1, training.batch_tokens // config.model.context_length)

@@ -25,10 +25,10 @@ class Ragged:
     ends: NDArray[Any]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
-        """From lists."""
-        values = [value for row in rows for value in row]
-        return cls(np.array(values, dtype=np.int64), np.cumsum([len(row) for row in rows], dtype=np.int64))
+    def of(cls, rows: Sequence[Sequence[int] | NDArray[Any]]) -> Ragged:
+        """From lists or arrays."""
+        values = np.concatenate([np.empty(0, dtype=np.int64), *(np.asarray(row, dtype=np.int64) for row in rows)])
+        return cls(values, np.cumsum([len(row) for row in rows], dtype=np.int64))
 
     @classmethod
     def join(cls, parts: Sequence[Ragged]) -> Ragged:

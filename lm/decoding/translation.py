@@ -20,6 +20,7 @@ from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Line, TranslationModel, line_of, padded
 from lm.decoding.translation_steps import EncoderDecoderSteps
 from lm.errors import UsageError
+from lm.tokenizer.framing import pair_frames
 from lm.tokenizer.languages import tag_to
 
 _READ_AHEAD = 4096
@@ -87,10 +88,10 @@ class Translator:
         self.tokenizer = self.models[0].tokenizer
         if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
-        if self.tokenizer.start_of_text is None or self.tokenizer.end_of_text is None:
-            raise UsageError("translation needs a tokenizer with a token that ends a text")
-        tags = (tag_to(model.source_tokenizer, to) for model in self.models)
-        self._tags = [[] if tag is None else [tag.id] for tag in tags]
+        self._frames = [
+            pair_frames(model.tokenizer, model.source_tokenizer, tag=tag_to(model.source_tokenizer, to))
+            for model in self.models
+        ]
         self._sampler = Sampler(tuple(map(_after_start, sampler.filters)), sampler.greedy, sampler.seed)
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
@@ -139,10 +140,10 @@ class Translator:
         numbers, texts, prefixes = zip(*chunk, strict=True)
         encoded = [
             [
-                (model, tag, ids.tolist())
+                (model, frames.source, ids)
                 for ids in model.source_tokenizer.encode_batch([text.strip() for text in texts])
             ]
-            for model, tag in zip(self.models, self._tags, strict=True)
+            for model, frames in zip(self.models, self._frames, strict=True)
         ]
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
         return [
@@ -173,7 +174,7 @@ class Translator:
             for i, member in enumerate(self.models)
         ]
         steps: Steps = members[0] if len(members) == 1 else Ensemble(members)
-        prompts = torch.tensor([[self.tokenizer.start_of_text, *line.prefix] for line in batch])
+        prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
         found = (self._searched if self._sampler.greedy else self._drawn)(steps, members, prompts, batch)
         return [
             Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.decoding.generate import end_ids
+from lm.data.ragged import Ragged
 from lm.errors import UsageError
 from lm.model.transformer import EncoderDecoder
+from lm.tokenizer.framing import Frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -72,22 +73,25 @@ class Line:
 
 
 def line_of(
-    number: int, text: str, sources: Sequence[tuple[TranslationModel, list[int], list[int]]], prefix: list[int]
+    number: int, text: str, sources: Sequence[tuple[TranslationModel, Frame, Sequence[int]]], prefix: list[int]
 ) -> Line:
-    """Tag, text and end for each model, as much of the text as it has positions for."""
-    whole, left_out = [], 0
-    for model, tag, ids in sources:
-        end = list(end_ids(model.source_tokenizer))
-        room = len(ids) if model.limit is None else max(0, model.limit - len(tag) - len(end))
+    """A line as each model reads it: within its frame, and as much of it as the model has positions for.
+
+    Args:
+        number: of the line, from 0.
+        text: of the line.
+        sources: for each model the frame, and the ids of the line.
+        prefix: ids with which the translation begins.
+    """
+    framed, left_out = [], 0
+    for model, frame, ids in sources:
+        room = len(ids) if model.limit is None else max(0, model.limit - len(frame))
         left_out = max(left_out, len(ids) - room)
-        whole.append([*tag, *ids[:room], *end])
-    return Line(number, text, tuple(whole), prefix, left_out)
+        framed.append(frame.around(ids[:room]).tolist())
+    return Line(number, text, tuple(framed), prefix, left_out)
 
 
 def padded(sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """(sources, length) ids, and (sources,) how many of each are real."""
-    lengths = torch.tensor([len(source) for source in sources])
-    padded = torch.zeros(len(sources), int(lengths.max()), dtype=torch.long)
-    for row, source in zip(padded, sources, strict=True):
-        row[: len(source)] = torch.tensor(source)
-    return padded, lengths
+    rows = Ragged.of(sources)
+    return torch.from_numpy(rows.padded(0)), torch.from_numpy(rows.lengths())

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lm.errors import InputError, UsageError
+from lm.data.batch import Batch
+from lm.data.examples.batches import shortened, too_long
+from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
-from lm.evaluation.scoring import score_windows
-from lm.evaluation.windows import Window
+from lm.evaluation.scoring import Nats, score_batch
 from lm.model.transformer import DecoderOnly
 from lm.text.examples import Example
+from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
-_EXAMPLES_AT_ONCE = 4096  # are put in order of length together
+_EXAMPLES_AT_ONCE = 4096
+"""Examples that are put in order of length together: enough that batches have hardly any padding."""
 
 
 @dataclass(frozen=True)
@@ -59,52 +64,59 @@ def measure_completions(
             a number.
         UsageError: the tokenizer has no tokens that start and end a text.
     """
-    tally, shortened, rows = Tally(), 0, iter(examples)
+    tally, count, rows = Tally(), 0, iter(examples)
     while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
-        windows = _windows(chunk, tokenizer, context, name)
-        shortened += sum(window.is_shortened for window in windows)
-        order = sorted(range(len(chunk)), key=lambda row: len(windows[row].window.tokens))
-        for first in range(0, len(order), batch_size):
-            batch = order[first : first + batch_size]
-            scored = score_windows(model, [windows[row].window for row in batch])
-            for row, nats in zip(batch, scored, strict=True):
-                if not np.isfinite(nats).all():
-                    where = f"{name}: line {chunk[row].line}"
-                    raise InputError(f"{where}: the model's output is not a number; the model is damaged")
-                tally.add(nats)
-                tally.documents += 1
-                tally.words += len(chunk[row].completion.split())
-                tally.bytes += len(chunk[row].completion.encode())
-        yield CompletionsScored(tally, shortened)
-    yield CompletionsScored(tally, shortened)
+        framed = _framed(chunk, tokenizer, context, name)
+        count += sum(example.is_shortened for example in framed)
+        framed.sort(key=lambda example: len(example.ids))
+        for first in range(0, len(framed), batch_size):
+            batch = framed[first : first + batch_size]
+            scored = score_batch(model, Batch.of_rows([each.ids for each in batch], [each.learned for each in batch]))
+            for each, nats in zip(batch, scored, strict=True):
+                _add(tally, each.example, nats, name)
+        yield CompletionsScored(tally, count)
+    yield CompletionsScored(tally, count)
+
+
+def _add(tally: Tally, example: Example, nats: Nats, name: str) -> None:
+    """Count a completion; InputError if its surprisals are no numbers."""
+    if not np.isfinite(nats).all():
+        raise InputError(f"{name}: line {example.line}: the model's output is not a number; the model is damaged")
+    tally.add(nats)
+    tally.documents += 1
+    tally.words += len(example.completion.split())
+    tally.bytes += len(example.completion.encode())
 
 
 @dataclass(frozen=True)
-class _Cut:
-    window: Window
+class _Framed:
+    """An example as the model reads it.
+
+    Attributes:
+        example: as text.
+        ids: (tokens,) start, prompt, completion, end.
+        learned: how many of them, the last ones, are scored.
+        is_shortened: whether the prompt has lost its beginning.
+    """
+
+    example: Example
+    ids: NDArray[Any]
+    learned: int
     is_shortened: bool
 
 
-def _windows(examples: Sequence[Example], tokenizer: Tokenizer, context: int, name: str) -> list[_Cut]:
-    """Each example as the model reads it; where it is too long, its prompt loses its beginning."""
-    start, end = tokenizer.start_of_text, tokenizer.end_of_text
-    if start is None or end is None:
-        raise UsageError("the tokenizer has no tokens that start and end a text, which examples need")
-    cut = []
+def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, name: str) -> list[_Framed]:
+    frame, framed = example_frame(tokenizer), []
     for example in examples:
         where = f"{name}: line {example.line}"
         try:
             prompt, completion = tokenizer.encode_batch([example.prompt, example.completion])
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        ids, learned = np.concatenate([[start], prompt, completion, [end]]).astype(np.int64), len(completion) + 1
-        if learned > context:
-            raise InputError(
-                f"{where}: the completion is {learned - 1} tokens, and with its end does not fit into the context of "
-                f"{context}; leave it out"
-            )
-        is_shortened = len(ids) > context + 1
-        if is_shortened:
-            ids = np.concatenate([ids[:1], ids[-context:]])
-        cut.append(_Cut(Window(ids, scored=learned, unscored=0), is_shortened))
-    return cut
+        learned = len(completion) + len(frame.after)
+        if problem := too_long(learned, context=context):
+            raise InputError(f"{where}: {problem}; leave it out")
+        whole = frame.around(prompt, completion)
+        ids = shortened(whole, context=context)
+        framed.append(_Framed(example, ids, learned, len(ids) < len(whole)))
+    return framed

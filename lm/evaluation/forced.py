@@ -2,119 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from lm.errors import InputError, UsageError
+from lm.data.batch import Batch
+from lm.data.ragged import Ragged
+from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
-from lm.evaluation.scoring import Nats, surprisals
+from lm.evaluation.scoring import Nats, score_batch
 from lm.model.transformer import EncoderDecoder
 from lm.text.parallel import Pair
+from lm.tokenizer.framing import pair_frames
+from lm.tokenizer.languages import LanguageTag
 from lm.tokenizer.tokenizer import Tokenizer
 
-_PAIRS_AT_ONCE = 4096  # are put in order of length together
-_BATCH_TOKENS = 4096  # of padded sources or targets, whichever is more
+_PAIRS_AT_ONCE = 4096
+"""Pairs that are put in order of length together: enough that batches have hardly any padding."""
 
-
-@dataclass(frozen=True)
-class TokenPair:
-    """A pair as a model reads it.
-
-    Attributes:
-        source: ids, the tag of a direction and the end token included.
-        target: ids, the end token included.
-    """
-
-    source: Sequence[int]
-    target: Sequence[int]
+_BATCH_TOKENS = 4096
+"""Padded tokens of a batch, on the longer side: more make scoring no faster, and change no score."""
 
 
 class PairEncoder:
-    """Turns pairs of text into ids, as in training: source and target each end with the end token."""
+    """Turns pairs of text into ids, framed as in training."""
 
-    def __init__(self, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None, *, tag: int | None) -> None:
-        """The tokenizers of a run (one where they are joint), and the token that asks for a direction, if one does.
+    def __init__(
+        self, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None, *, tag: LanguageTag | None = None
+    ) -> None:
+        """With the tokenizers of a run (one where they are joint), and the tag that asks for a direction, if one does.
 
         Raises:
             UsageError: a tokenizer has no token that ends a text.
         """
         self._target, self._source = tokenizer, source_tokenizer or tokenizer
-        end, source_end, start = self._target.end_of_text, self._source.end_of_text, self._target.start_of_text
-        if end is None or source_end is None or start is None:
-            raise UsageError("the tokenizer has no token that ends a text, which an encoder-decoder needs")
-        self._end, self._source_end, self.start = end, source_end, start
-        self._before = [] if tag is None else [tag]
+        self._frames = pair_frames(tokenizer, source_tokenizer, tag=tag)
 
-    def encode(self, pairs: Sequence[Pair]) -> list[TokenPair]:
+    def encode(self, pairs: Sequence[Pair]) -> TokenPairs:
         """The ids of some pairs."""
-        sources = self._source.encode_batch([pair.source for pair in pairs])
-        targets = self._target.encode_batch([pair.target for pair in pairs])
-        return [
-            TokenPair([*self._before, *source.tolist(), self._source_end], [*target.tolist(), self._end])
-            for source, target in zip(sources, targets, strict=True)
-        ]
+        sources, targets = (
+            Ragged.of(tokenizer.encode_batch(texts)).framed(frame.before, frame.after)
+            for tokenizer, frame, texts in (
+                (self._source, self._frames.source, [pair.source for pair in pairs]),
+                (self._target, self._frames.target, [pair.target for pair in pairs]),
+            )
+        )
+        return TokenPairs(sources, targets, self._frames.start)
 
 
-def score_pairs(
-    model: EncoderDecoder, pairs: Sequence[TokenPair], *, start: int, batch_tokens: int = _BATCH_TOKENS
-) -> list[Nats]:
+@dataclass(frozen=True)
+class TokenPairs:
+    """Pairs as a model reads them.
+
+    Attributes:
+        sources: (pairs,) ids, the tag of a direction and the end token included.
+        targets: (pairs,) ids, the end token included.
+        start: the id that the decoder reads first.
+    """
+
+    sources: Ragged
+    targets: Ragged
+    start: int
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.targets)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """(pairs,) tokens of the longer side."""
+        return np.maximum(self.sources.lengths(), self.targets.lengths())
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        """Some of them."""
+        rows = np.array(numbers)
+        return Batch.of_pairs(self.sources.take(rows), self.targets.take(rows), start=self.start)
+
+
+def score_pairs(model: EncoderDecoder, pairs: TokenPairs, *, batch_tokens: int = _BATCH_TOKENS) -> list[Nats]:
     """Surprisal of each target token of each pair.
 
     Args:
         model: in eval mode.
         pairs: scored in batches of like lengths; the result does not depend on which.
-        start: the token that the decoder begins with.
         batch_tokens: padded tokens of a batch, on the longer side.
 
     Returns:
         (target tokens,) nats in float64 for each pair.
     """
-    order = sorted(range(len(pairs)), key=lambda row: (len(pairs[row].target), len(pairs[row].source)))
-    scored: list[Nats] = [np.zeros(0)] * len(pairs)
-    for rows in _batches(order, lambda row: max(len(pairs[row].source), len(pairs[row].target)), batch_tokens):
-        for row, nats in zip(rows, _score([pairs[row] for row in rows], model, start), strict=True):
-            scored[row] = nats
+    order = np.lexsort((pairs.sources.lengths(), pairs.targets.lengths())).tolist()
+    lengths, scored = pairs.lengths().tolist(), [np.zeros(0)] * len(pairs)
+    for numbers in _batches(order, lengths, batch_tokens):
+        for number, nats in zip(numbers, score_batch(model, pairs.batch(numbers)), strict=True):
+            scored[number] = nats
     return scored
 
 
-def _batches(rows: Iterable[int], length: Callable[[int], int], limit: int) -> Iterator[list[int]]:
+def _batches(numbers: Iterable[int], lengths: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """Neighbours together, so many that they have at most `limit` positions, padding included, or one alone."""
     batch: list[int] = []
     longest = 0
-    for row in rows:
-        longest = max(longest, length(row))
+    for number in numbers:
+        longest = max(longest, lengths[number])
         if batch and longest * (len(batch) + 1) > limit:
             yield batch
-            batch, longest = [], length(row)
-        batch.append(row)
+            batch, longest = [], lengths[number]
+        batch.append(number)
     if batch:
         yield batch
-
-
-@torch.inference_mode()
-def _score(batch: Sequence[TokenPair], model: EncoderDecoder, start: int) -> list[Nats]:
-    device = next(model.parameters()).device
-    source, lengths = _padded([pair.source for pair in batch], device)
-    inputs, _ = _padded([[start, *pair.target[:-1]] for pair in batch], device)
-    targets, target_lengths = _padded([pair.target for pair in batch], device)
-    is_real = torch.arange(targets.shape[1], device=device) < target_lengths[:, None]
-    memory = model.encode(source, lengths=lengths)
-    hidden = model.hidden(inputs, memory=memory, lengths=lengths)[is_real]
-    nats = surprisals(model, hidden, targets[is_real])
-    return np.split(nats, np.cumsum([len(pair.target) for pair in batch])[:-1])
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """(rows, longest) ids, zeros after their ends, and (rows,) lengths."""
-    lengths = [len(row) for row in rows]
-    padded = np.zeros((len(rows), max(lengths)), dtype=np.int64)
-    for place, row in enumerate(rows):
-        padded[place, : len(row)] = row
-    return torch.from_numpy(padded).to(device), torch.tensor(lengths, device=device)
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ def measure_pairs(
         blank += len(chunk) - len(whole)
         tokens = encoder.encode(whole)
         _check_lengths(model, whole, tokens, name)
-        for pair, nats in zip(whole, score_pairs(model, tokens, start=encoder.start), strict=True):
+        for pair, nats in zip(whole, score_pairs(model, tokens), strict=True):
             if not np.isfinite(nats).all():
                 raise InputError(f"{name}: line {pair.line}: the model's output is not a number; the model is damaged")
             tally.add(nats)
@@ -164,14 +161,14 @@ def measure_pairs(
     yield PairsScored(tally, blank)
 
 
-def _check_lengths(model: EncoderDecoder, pairs: Sequence[Pair], tokens: Sequence[TokenPair], name: str) -> None:
+def _check_lengths(model: EncoderDecoder, pairs: Sequence[Pair], tokens: TokenPairs, name: str) -> None:
+    """InputError that names the first pair that is longer than the positions of a model that learned them."""
     limit = model.config.context_length
     if model.config.positions != "learned":
         return
-    for pair, ids in zip(pairs, tokens, strict=True):
-        longest = max(len(ids.source), len(ids.target))
-        if longest > limit:
+    for pair, length in zip(pairs, tokens.lengths().tolist(), strict=True):
+        if length > limit:
             raise InputError(
-                f"{name}: line {pair.line} has {longest:,} tokens, but the model's positions end at {limit:,}; "
+                f"{name}: line {pair.line} has {length:,} tokens, but the model's positions end at {limit:,}; "
                 "leave it out"
             )

@@ -13,9 +13,11 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from lm.config.data import IGNORED
+from lm.data.batch import Batch
 from lm.errors import InputError
 from lm.evaluation.windows import Cutter, Ids, Window
-from lm.model.transformer import DecoderOnly, Transformer
+from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
 from lm.text.documents import fragments
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import Ends, TokenOffsets
@@ -217,26 +219,41 @@ def _batches(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
         yield batch
 
 
-@torch.inference_mode()
-def score_windows(model: DecoderOnly, batch: Sequence[Window]) -> list[Nats]:
-    """NaN for the unscored and the surprisal of the scored tokens of each window.
+def score_windows(model: DecoderOnly, windows: Sequence[Window]) -> list[Nats]:
+    """NaN for the unscored and the surprisal of the scored tokens of each window."""
+    batch = Batch.of_rows([window.tokens for window in windows], [window.scored for window in windows])
+    scored = score_batch(model, batch)
+    return [
+        np.concatenate((np.full(window.unscored, np.nan), nats)) for window, nats in zip(windows, scored, strict=True)
+    ]
 
-    Logits are computed for the scored ones only, a bounded number at a time.
+
+@torch.inference_mode()
+def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]:
+    """The surprisal of the targets of a batch, which is one that the model could learn from.
+
+    Logits are computed for what is predicted only, a bounded number at a time.
+
+    Args:
+        model: in eval mode; an `EncoderDecoder` for a batch with a source.
+        batch: what to read and predict.
+
+    Returns:
+        (targets,) nats of each row.
     """
-    padded = np.zeros((len(batch), max(len(window.tokens) for window in batch)), dtype=np.int64)
-    scored = np.zeros(padded.shape, dtype=bool)
-    for row, window in enumerate(batch):
-        end = len(window.tokens)
-        padded[row, :end] = window.tokens
-        scored[row, end - window.scored : end] = True
-    nats = np.full(scored.sum(), np.nan)
-    if len(nats):
-        device = next(model.parameters()).device
-        tokens, mask = torch.from_numpy(padded).to(device), torch.from_numpy(scored).to(device)
-        hidden = model.hidden(tokens[:, :-1])[mask[:, 1:]]  # padding comes last, so nothing that counts sees it
-        nats = surprisals(model, hidden, tokens[mask])
-    parts = np.split(nats, np.cumsum([window.scored for window in batch])[:-1])
-    return [np.concatenate((np.full(window.unscored, np.nan), part)) for window, part in zip(batch, parts, strict=True)]
+    predicted, device = batch.targets != IGNORED, next(model.parameters()).device
+    if not predicted.any():
+        return [np.zeros(0)] * batch.rows
+    inputs, targets, places = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, predicted))
+    if isinstance(model, EncoderDecoder):
+        assert batch.source is not None
+        assert batch.source_lengths is not None
+        source, lengths = (torch.from_numpy(ids).to(device) for ids in (batch.source, batch.source_lengths))
+        hidden = model.read(source, inputs, lengths=lengths)
+    else:
+        hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
+    nats = surprisals(model, hidden[places], targets[places])
+    return np.split(nats, np.cumsum(predicted.sum(axis=1))[:-1])
 
 
 def surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:

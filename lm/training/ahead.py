@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lm.data.batch import Batch, TrainingData
+from lm.data.batch import Batch
+from lm.data.kind import TrainingData
 
 Place = tuple[int, float]
 """Samples consumed before a batch, and the share of its rows."""

@@ -13,7 +13,6 @@ from functools import partial
 import torch
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.data.pairs.batches import PairData
 from lm.decoding.generate import Token, generate, prompt_ids
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
@@ -22,7 +21,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.translation import bleu
 from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.tokenizer.languages import language_tags
+from lm.tokenizer.languages import LanguageTag
 from lm.training.events import Evaluation, Sample
 from lm.training.objective import summed_loss
 from lm.training.run import Run, diverged
@@ -121,32 +120,31 @@ def _seconds_for_loss(run: Run, limit: float) -> float:
 
 def _seconds_for_sentence(run: Run) -> float:
     """A model that has not learned yet does not know when to end: its translations are as long as they may be."""
-    texts = run.data.validation_texts(_TIMED_SENTENCES) if isinstance(run.data, PairData) else []
-    if not texts:
+    references = run.data.references(_TIMED_SENTENCES)
+    if not references:
         return 0.0
-    sources = [(text.source, text.tag) for text in texts]
-    return _SHARE_OF_LONGEST * timed(lambda: _translate(run, sources), run.hardware) / len(texts)
+    sources = [(each.source, each.tag) for each in references]
+    return _SHARE_OF_LONGEST * timed(lambda: _translate(run, sources), run.hardware) / len(references)
 
 
 def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
     """BLEU of greedy translations of the validation split, and these after their sources; nothing of a GPT."""
-    texts = run.data.validation_texts(run.config.training.bleu_sentences) if isinstance(run.data, PairData) else []
-    if not texts:
+    references = run.data.references(run.config.training.bleu_sentences)
+    if not references:
         return None, []
-    translated = _translate(run, [(text.source, text.tag) for text in texts])
-    shown = [(text.source, translation) for text, translation in zip(texts, translated, strict=True)]
-    return bleu(translated, [text.target for text in texts]), shown
+    translated = _translate(run, [(each.source, each.tag) for each in references])
+    shown = [(each.source, translation) for each, translation in zip(references, translated, strict=True)]
+    return bleu(translated, [each.target for each in references]), shown
 
 
-def _translate(run: Run, sources: Sequence[tuple[str, int | None]]) -> list[str]:
-    """Greedy translations of sentences, in order; each comes with the token that asks for its language, if any."""
+def _translate(run: Run, sources: Sequence[tuple[str, LanguageTag | None]]) -> list[str]:
+    """Greedy translations of sentences, in order; each comes with the tag of its language, where there are tags."""
     assert isinstance(run.model, EncoderDecoder)
     model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
-    languages = {tag.id: tag.language for tag in language_tags(run.tokenizer).values()}
-    found: dict[tuple[str, int | None], str] = {}
-    for tag in {tag for _, tag in sources}:
+    found: dict[tuple[str, LanguageTag | None], str] = {}
+    for tag in dict.fromkeys(tag for _, tag in sources):
         mine = [source for source in sources if source[1] == tag]
-        translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else languages[tag])
+        translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else tag.language)
         lines = translator.translate(text for text, _ in mine)
         found |= {source: line.translations[0].text for source, line in zip(mine, lines, strict=True)}
     return [found[source] for source in sources]
@@ -168,8 +166,8 @@ def _samples(run: Run) -> Iterator[Sample]:
     prompts, step = run.config.training.sample, run.state.step
     if isinstance(run.model, DecoderOnly):
         yield from (Sample(step, prompt, _continue(run, prompt)) for prompt in prompts)
-    elif isinstance(run.data, PairData):
-        translated = _translate(run, [(prompt, run.data.forward_tag) for prompt in prompts])
+    else:
+        translated = _translate(run, [(prompt, run.data.tag) for prompt in prompts])
         yield from (Sample(step, *pair, is_translation=True) for pair in zip(prompts, translated, strict=True))
 
 

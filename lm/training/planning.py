@@ -8,7 +8,7 @@ from pathlib import Path
 from lm.config import durations
 from lm.config.run import Plan, RunConfig
 from lm.config.training import LENGTHS, TrainingConfig
-from lm.data.batch import TrainingData
+from lm.data.kind import TrainingData
 from lm.data.training_data import data_key
 from lm.errors import UsageError
 from lm.hardware import Hardware

@@ -10,7 +10,7 @@ import torch
 from lm import checkpoint, run_folder
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
-from lm.data.batch import TrainingData
+from lm.data.kind import TrainingData
 from lm.data.training_data import data_files, data_key, open_data
 from lm.errors import InputError, UsageError
 from lm.locks import LockFile

@@ -9,7 +9,7 @@ import torch
 
 from lm import files, run_folder
 from lm.config.run import Plan, RunConfig
-from lm.data.batch import TrainingData
+from lm.data.kind import TrainingData
 from lm.errors import TrainingError
 from lm.hardware import Hardware
 from lm.locks import LockFile

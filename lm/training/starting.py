@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lm import checkpoint, run_folder
 from lm.config.run import RunConfig
-from lm.data.batch import TrainingData
+from lm.data.kind import TrainingData
 from lm.data.training_data import open_data
 from lm.hardware import Hardware
 from lm.run_folder import TrainingState

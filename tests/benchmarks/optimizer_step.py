@@ -17,7 +17,7 @@ from lm.benchmark.timing import alternate
 from lm.benchmark.training import random_run, training_step
 from lm.config.presets import PRESETS, resolve
 from lm.config.run import RunConfig
-from lm.data.training_data import batch_rows
+from lm.data.batch import batch_rows
 
 BATCH_TOKENS = 4096
 

@@ -1,12 +1,14 @@
-"""Runs that several modules use."""
+"""Runs and terminals that several modules use."""
 
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from cli.main import run
+from tests.cli.terminal import Terminal
 from tests.cli.toy_translation import make_translation_run
 
 
@@ -27,3 +29,20 @@ def report(capsys):
         return json.loads(output.out)
 
     return succeed
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Opens a terminal of a width, which stdout and stderr are written to."""
+
+    def open_terminal(width: int) -> Terminal:
+        for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLORTERM"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("TERM", "xterm-256color")
+        monkeypatch.setenv("COLUMNS", str(width))
+        made = Terminal()
+        monkeypatch.setattr(sys, "stdout", made)
+        monkeypatch.setattr(sys, "stderr", made)
+        return made
+
+    return open_terminal

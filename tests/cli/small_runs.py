@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lm.checkpoint import save_checkpoint
+from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
@@ -16,14 +17,14 @@ from lm.tokenizer.tokenizer import Tokenizer
 TEXT = "The owl saw the fox by the mill.\nÜber den Bäumen sang 狐 the owl — and the fox ran.\n" * 3
 
 
-def make_run(folder: Path, *, kind: str = "bpe", **fields) -> Path:
-    """A run of a small model that was never trained; `fields` are those of ModelConfig."""
+def make_run(folder: Path, *, kind: str = "bpe", supervised: bool = False, **fields) -> Path:
+    """A run of a small model that was never trained, on text or on examples; `fields` are those of ModelConfig."""
     tokenizer = make_tokenizer(kind)
     shape = {"context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
     model = ModelConfig(vocab_size=tokenizer.vocab_size, **shape)
     save_checkpoint(
         folder,
-        config=RunConfig(model=model),
+        config=RunConfig(model=model, data=DataConfig(supervised=supervised)),
         tokenizer=tokenizer,
         model=build_model(model, seed=3).state_dict(),
         optimizer={},

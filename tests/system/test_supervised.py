@@ -141,38 +141,6 @@ def test_perplexity_of_examples_is_what_training_logs(task, held_out, capsys):
         assert (total["documents"], report["unit"], report["shortened"]) == (31, "completion token", 1)
 
 
-def test_examples_are_told_from_text_in_the_report(task, held_out, capsys):
-    prompts = "".join(json.dumps({"text": "red blue", "label": "blue"}) + "\n" for _ in range(3))
-    (task / "labels.jsonl").write_text(prompts)
-    capsys.readouterr()
-    assert run(["perplexity", str(task / "measured"), str(task / "labels.jsonl")]) == 0
-    assert "of the completions" in " ".join(capsys.readouterr().out.split())
-    assert run(["perplexity", str(task / "measured"), str(task / "labels.jsonl"), "--field", "text", "--json"]) == 0
-    total = json.loads(capsys.readouterr().out)["total"]
-    assert (total["documents"], total["bytes"]) == (3, 24)
-
-
-@pytest.mark.parametrize("flags", [["--stride", "4"], ["--show"], ["--per-token"], ["--versus", "x"], ["--html", "y"]])
-def test_what_makes_sense_of_text_alone_is_refused_with_examples(task, held_out, capsys, flags):
-    capsys.readouterr()
-    assert run(["perplexity", str(task / "measured"), str(held_out), *flags]) == 2
-    captured = capsys.readouterr()
-    assert f"{flags[0]} is for text" in captured.err
-    assert captured.out == ""
-
-
-def test_examples_and_text_are_measured_apart(task, held_out, capsys):
-    (task / "plain.txt").write_text("red blue")
-    assert run(["perplexity", str(task / "measured"), str(held_out), str(task / "plain.txt")]) == 2
-    assert "measure them apart" in capsys.readouterr().err
-
-
-def test_a_bad_example_is_told_where_it_is_measured(task, held_out, capsys):
-    (task / "half.jsonl").write_text('{"prompt": "red"}\n')
-    assert run(["perplexity", str(task / "measured"), str(task / "half.jsonl")]) == 1
-    assert "half.jsonl: line 1: no field 'completion' beside 'prompt'" in capsys.readouterr().err
-
-
 def test_a_bad_line_ends_the_command_with_one_line(task):
     (task / "bad.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
     command = ["train", str(task / "bad.jsonl"), "--supervised", "-o", str(task / "bad")]

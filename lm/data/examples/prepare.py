@@ -11,9 +11,10 @@ from lm.data.corpus import FEWEST_DOCUMENTS, Corpus, scattered
 from lm.data.encoding import grouped
 from lm.data.examples.store import ExampleWriter
 from lm.data.shards import SPLITS, SplitName, SplitRecord
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.text.examples import Example
 from lm.text.files import TextFile
+from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 Progress = Callable[[int, int], None]
@@ -47,14 +48,9 @@ def write_examples(
         InputError: the tokenizer has no token for a character.
         UsageError: the tokenizer has no token that ends a text.
     """
-    start, end = tokenizer.start_of_text, tokenizer.end_of_text
-    if start is None or end is None:
-        raise UsageError(
-            "the tokenizer has no end-of-text token, so no completion could end; "
-            "use one that has (lm tokenizer train … --special '<|endoftext|>')"
-        )
+    frame = example_frame(tokenizer)
     with contextlib.ExitStack() as opened:
-        writers = {split: ExampleWriter(folder, split, dtype=dtype, start=start, end=end) for split in SPLITS}
+        writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
         for writer in writers.values():
             opened.callback(writer.discard)
         done = 0

@@ -20,6 +20,7 @@ from lm.data import shards
 from lm.data.shards import ShardWriter, SplitName, SplitRecord, Tokens
 from lm.errors import InputError
 from lm.text.examples import Example
+from lm.tokenizer.framing import Frame
 from lm.tokenizer.tokenizer import Ids
 
 EXAMPLE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
@@ -86,21 +87,21 @@ def _open_index(path: Path) -> npt.NDArray[Any] | None:
 class ExampleWriter:
     """Writes the examples of one split."""
 
-    def __init__(self, folder: Path, split: SplitName, *, dtype: str, start: int, end: int) -> None:
-        """Into `folder`, which exists; `start` and `end` are the tokens around each example."""
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str, frame: Frame) -> None:
+        """Into `folder`, which exists; `frame` is the tokens around each example."""
         self._path = folder / index_name(split)
         self._shards = ShardWriter(folder, split, dtype=dtype)
-        self._start, self._end = np.array([start], dtype=np.uint32), np.array([end], dtype=np.uint32)
+        self._frame = frame
         self._records = io.BytesIO()
         self._examples = self._tokens = self._bytes = 0
 
     def add(self, example: Example, prompt: Ids, completion: Ids, *, file: int) -> None:
         """Write an example, given the tokens of its prompt and its completion."""
-        ids = np.concatenate([self._start, prompt, completion, self._end])
+        ids = self._frame.around(prompt, completion)
         self._shards.append(ids)
         self._tokens += len(ids)
         size = len(example.completion.encode())
-        record = (self._tokens, len(completion) + 1, size, file, example.line)
+        record = (self._tokens, len(completion) + len(self._frame.after), size, file, example.line)
         self._records.write(np.array([record], dtype=EXAMPLE).tobytes())
         self._examples += 1
         self._bytes += len(example.prompt.encode()) + size

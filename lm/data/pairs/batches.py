@@ -2,99 +2,120 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import IGNORED, ParallelConfig
+from lm.config.data import ParallelConfig
+from lm.config.run import RunConfig
+from lm.data import fit
 from lm.data.batch import Batch
-from lm.data.pairs.bpe_dropout import Merges, segment
-from lm.data.pairs.store import Sentences, SideName, StoredPairs
+from lm.data.kind import Reference, TrainingData
+from lm.data.pairs.bucketing import PairBatches, bucketed
+from lm.data.pairs.framed import FramedPairs, directions
+from lm.data.pairs.store import PairManifest, StoredPairs, is_pairs, open_pairs, read_manifest
 from lm.data.permutation import Indices, mix, permute
 from lm.data.ragged import Ragged
-from lm.data.shards import SplitName
 from lm.errors import InputError, UsageError
-from lm.tokenizer.languages import spelled_tag
-from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
 
-_POOL = 1 << 14  # pairs that are sorted by length together
+_POOL = 1 << 14
+"""Pairs that are sorted by length together: so many that little of their batches is padding, and so few that the
+batches of an epoch are made while training goes on."""
+
 _EVALUATION_TOKENS = 8192
-_SOURCE, _TARGET, _BATCHES = (np.uint64(number) for number in range(3))  # what a key is for
+"""Of a batch of validation, on either side and padding included. The loss does not depend on it."""
+
+_BATCHES = np.uint64(2)  # keeps the keys that permute batches apart from others made from the key of an epoch
 
 
-class Text(NamedTuple):
-    """A sentence to be translated, what it should become, and the token that asks for its language, if one must."""
-
-    source: str
-    target: str
-    tag: int | None
-
-
-@dataclass(frozen=True)
-class _Direction:
-    """A side to translate from, and one to translate to."""
-
-    source: SideName
-    target: SideName
-    tag: int | None
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Some pairs cut into batches.
+class _Place(NamedTuple):
+    """Where a run is in its data.
 
     Attributes:
-        sources: (pairs,) ids the encoder reads, in the order in which they are trained on.
-        targets: (pairs,) ids to be predicted.
-        ends: (batches,) where each batch ends.
+        epoch: epochs that are over.
+        pool: the pool of this epoch.
+        offset: pairs of the pool that are over.
     """
 
-    sources: Ragged
-    targets: Ragged
-    ends: Integers
-
-    def batch(self, first: int, start: int, *, share: float = 1.0) -> Batch:
-        """The rest, from pair `first` on, of the batch that it is in, or of such a share of this batch if that is less.
-
-        Args:
-            first: number of the pair in the order in which they are trained on.
-            start: the id that decoding starts from.
-            share: of the pairs of the whole batch.
-        """
-        number = int(np.searchsorted(self.ends, first, side="right"))
-        begin, end = (int(self.ends[number - 1]) if number else 0), int(self.ends[number])
-        rows = np.arange(first, min(end, first + math.ceil(share * (end - begin))))
-        sources, targets = self.sources.take(rows), self.targets.take(rows)
-        predicted = targets.padded(IGNORED)
-        inputs = np.concatenate([np.full((len(rows), 1), start), predicted[:, :-1]], axis=1)
-        return Batch(
-            inputs=np.where(inputs == IGNORED, 0, inputs),
-            targets=predicted,
-            source=sources.padded(0),
-            source_lengths=sources.lengths(),
-        )
+    epoch: int
+    pool: int
+    offset: int
 
 
-class PairData:
+class PairOrder:
+    """The order in which training sees pairs: an epoch is a permutation of them, cut into pools of equal size.
+
+    Attributes:
+        samples: pairs in an epoch.
+        starts: (pools + 1,) where each pool starts in the order of an epoch, and where the last one ends.
+    """
+
+    def __init__(self, *, samples: int, seed: int) -> None:
+        """For so many pairs, at least one."""
+        self.samples = samples
+        pools = max(1, round(samples / _POOL))
+        self.starts = np.arange(pools + 1) * samples // pools
+        self._key = mix(np.array([seed], dtype=np.uint64))
+
+    def place(self, consumed: int) -> _Place:
+        """Where a run is that has seen so many pairs."""
+        epoch, place = divmod(consumed, self.samples)
+        pool = int(np.searchsorted(self.starts, place, side="right")) - 1
+        return _Place(epoch, pool, place - int(self.starts[pool]))
+
+    def key(self, epoch: int) -> Indices:
+        """(1,) what all that is random in an epoch follows from."""
+        return mix(self._key ^ np.uint64(epoch))
+
+    def pairs(self, epoch: int, pool: int) -> Integers:
+        """(pairs,) the numbers of the pairs of a pool, in the order of the epoch."""
+        places = np.arange(self.starts[pool], self.starts[pool + 1], dtype=np.uint64)
+        return permute(places, self.samples, np.repeat(self.key(epoch), len(places))).astype(np.int64)
+
+
+class PairData(TrainingData):
     """Training data of pairs, in both directions if asked.
 
-    An epoch is a permutation of the pairs, cut into pools. The pairs of a pool are sorted by length and cut into
-    batches, and the batches permuted. With BPE dropout all words are segmented anew in each epoch, and the lengths that
-    count are those that this gives.
+    The pairs of a pool are sorted by length and cut into batches, and the batches permuted. With BPE dropout all words
+    are segmented anew in each epoch, and the lengths that count are those that this gives.
 
     Attributes:
         samples: pairs in an epoch; with both directions each pair counts twice.
         tokens: targets in an epoch, without BPE dropout.
         steps_per_epoch: batches in an epoch: as the first pool of the first epoch has it.
         validation_bytes: UTF-8 bytes of the targets of the validation split.
+        tag: of the first direction.
     """
+
+    needs_encoder = True
+
+    @classmethod
+    def is_in(cls, folder: Path) -> bool:
+        """Whether a folder holds pairs."""
+        return is_pairs(folder)
+
+    @classmethod
+    def manifest(cls, folder: Path) -> PairManifest:
+        """What the folder says of its pairs."""
+        return read_manifest(folder)
+
+    @classmethod
+    def open(cls, folder: Path, config: RunConfig) -> Self:
+        """The pairs in a folder, in the directions and the batches of a run."""
+        training = config.training
+        return cls(
+            open_pairs(folder),
+            config.parallel,
+            batch_tokens=training.batch_tokens,
+            rows=training.batch_size if training.batch_tokens is None else None,
+            seed=training.seed,
+            context=config.model.context_length if config.model.positions == "learned" else None,
+        )
 
     def __init__(
         self,
@@ -122,44 +143,43 @@ class PairData:
         """
         if batch_tokens is None and rows is None:
             raise UsageError("batches of pairs need a size (--batch-tokens, --batch-size)")
-        self._stored, self._limits, self._context = stored, (batch_tokens, rows), context
-        self._dropout, self._dropout_until = config.bpe_dropout, config.bpe_dropout_until
-        self._directions = _directions(stored, bidirectional=config.bidirectional)
-        self.forward_tag = self._directions[0].tag
-        self._key = mix(np.array([seed], dtype=np.uint64))
-        splits = stored.manifest.splits
-        longest = max(split.longest for split in splits.values()) + 1 + config.bidirectional
+        self._stored, self._batch_tokens, self._batch_rows = stored, batch_tokens, rows
+        self._directions = directions(stored, bidirectional=config.bidirectional)
+        self.tag = self._directions[0].tag
+        self._check_lengths(context)
+        self._framed = FramedPairs(stored, dropout=config.bpe_dropout, context=context)
+        self._start = self._framed.frames(self._directions[0]).start  # of the one vocabulary of targets
+        self._count()
+        self._order = PairOrder(samples=self.samples, seed=seed)
+        self._has_dropout, self._dropout_until = config.bpe_dropout > 0, config.bpe_dropout_until
+        self._dropout_samples: int | None = None  # consumed when BPE dropout ends; None: it lasts for the whole run
+        self._pool: tuple[tuple[int, int, bool], PairBatches] | None = None  # made last, and which it is
+        first = self._batches(0, 0, dropout=self._has_dropout)
+        self.steps_per_epoch = len(first) * self.samples / int(self._order.starts[1])
+
+    def _check_lengths(self, context: int | None) -> None:
+        """InputError if a pair of either split does not fit into the context."""
+        longest = max(split.longest for split in self._stored.manifest.splits.values()) + 1 + (self.tag is not None)
         if context is not None and longest > context:
             raise InputError(
                 f"the longest sentence takes {longest} tokens, more than the context of {context} "
                 "(--max-length, --context)"
             )
-        self._pairs = splits["train"].pairs
-        self.samples = self._pairs * len(self._directions)
-        self.tokens = self.validation_bytes = 0
-        for direction in self._directions:
-            self.tokens += getattr(splits["train"], f"{direction.target}_tokens") + self._pairs
-            self.validation_bytes += getattr(splits["validation"], f"{direction.target}_bytes")
-        self._merges: dict[SideName, Merges] = {}
-        if self._dropout:
-            self._merges = {side: _merges(self._tokenizer(side)) for side in ("source", "target")}
-        pools = max(1, round(self.samples / _POOL))
-        self._pools = np.arange(pools + 1) * self.samples // pools  # where each starts
-        self._sentences = cache(stored.sentences)
-        self._planned: tuple[tuple[int, int, bool], _Plan] | None = None
-        batches = len(self._plan(0, 0, dropout=self._dropout > 0).ends)
-        self.steps_per_epoch = batches * self.samples / int(self._pools[1])
-        self._dropout_samples: int | None = None  # consumed when BPE dropout ends; None: it lasts for the whole run
+
+    def _count(self) -> None:
+        """How much there is in an epoch, and in the validation split."""
+        train, validation = (self._stored.manifest.splits[split] for split in ("train", "validation"))
+        targets = [direction.target for direction in self._directions]
+        self.samples = train.pairs * len(targets)
+        self.tokens = sum(getattr(train, f"{side}_tokens") + train.pairs for side in targets)
+        self.validation_bytes = sum(getattr(validation, f"{side}_bytes") for side in targets)
 
     def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
         """The pairs that follow `consumed` ones, `share` of a batch; what is left of one if these end within it."""
-        epoch, place = divmod(consumed, self.samples)
-        pool = int(np.searchsorted(self._pools, place, side="right")) - 1
-        first = int(self._pools[pool])
+        epoch, pool, offset = self._order.place(consumed)
         until = self._dropout_samples
-        dropout = self._dropout > 0 and (until is None or epoch * self.samples + first < until)
-        plan = self._plan(epoch, pool, dropout=dropout)
-        return plan.batch(place - first, self._start, share=share)
+        dropout = self._has_dropout and (until is None or consumed - offset < until)
+        return self._batches(epoch, pool, dropout=dropout).batch(offset, self._start, share=share)
 
     def plan(self, steps: int) -> None:
         """End BPE dropout with the pool in which the share of the steps is over that the settings give it."""
@@ -168,135 +188,63 @@ class PairData:
 
     def validation(self) -> Iterator[Batch]:
         """The validation split, pairs of similar length together; with both directions, one after the other."""
+        numbers = np.arange(self._stored.manifest.splits["validation"].pairs)
         for direction in self._directions:
-            numbers = np.arange(self._stored.manifest.splits["validation"].pairs)
-            sources, targets = self._rows("validation", direction, numbers)
-            plan = _cut(sources, targets, _EVALUATION_TOKENS, None)
-            for first in [0, *plan.ends[:-1].tolist()] if len(plan.ends) else []:
-                yield plan.batch(first, self._start)
+            sources, targets = self._framed.rows("validation", direction, numbers)
+            batches = bucketed(sources, targets, tokens=_EVALUATION_TOKENS, rows=None)
+            yield from (batches.batch(first, self._start) for first in batches.firsts)
 
-    def validation_texts(self, limit: int | None = None) -> list[Text]:
+    def batch_size(self) -> str:
+        """How much a batch is: so many tokens, or pairs."""
+        if self._batch_tokens is None:
+            return f"{self.batch(0).rows} pairs"
+        return f"up to {self._batch_tokens:,} tokens a side"
+
+    def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
+        """How much there is to learn; sources are only read."""
+        return self.tokens, "tokens of targets in each"
+
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:  # noqa: ARG002
+        """Whether there are too few pairs for so large a model."""
+        return fit.too_large(self.tokens, parameters)
+
+    def references(self, limit: int | None = None) -> list[Reference]:
         """The validation split as text: all of it, or the first `limit` sentences; both directions in turn."""
-        texts: list[Text] = []
-        for pair in self._stored.validation_texts():
-            sides = dict(zip(("source", "target"), pair, strict=True))
-            texts += [Text(sides[each.source], sides[each.target], each.tag) for each in self._directions]
-            if limit is not None and len(texts) >= limit:
-                return texts[:limit]
-        return texts
+        found: list[Reference] = []
+        for source, target in self._stored.validation_texts():
+            texts = {"source": source, "target": target}
+            found += [Reference(texts[each.source], texts[each.target], each.tag) for each in self._directions]
+            if limit is not None and len(found) >= limit:
+                return found[:limit]
+        return found
 
-    def _tokenizer(self, side: SideName) -> Tokenizer:
-        return (self._stored.source_tokenizer if side == "source" else None) or self._stored.tokenizer
+    def _batches(self, epoch: int, pool: int, *, dropout: bool) -> PairBatches:
+        """The batches of a pool in an epoch; the last pool is kept, as batches are asked for one after another."""
+        wanted, made = (epoch, pool, dropout), self._pool
+        if made is None or made[0] != wanted:
+            made = self._pool = wanted, self._make(epoch, pool, dropout)
+        return made[1]
 
-    @property
-    def _start(self) -> int:
-        start = self._stored.tokenizer.start_of_text
-        assert start is not None
-        return start
+    def _make(self, epoch: int, pool: int, dropout: bool) -> PairBatches:
+        key, samples = self._order.key(epoch), self._order.pairs(epoch, pool)
+        sources, targets = self._rows(samples, key if dropout else None)
+        batches = bucketed(sources, targets, tokens=self._batch_tokens, rows=self._batch_rows)
+        return batches.permuted(mix(mix(key ^ np.uint64(pool)) ^ _BATCHES))
 
-    def _plan(self, epoch: int, pool: int, *, dropout: bool) -> _Plan:
-        wanted = (epoch, pool, dropout)
-        known = self._planned
-        if known is None or known[0] != wanted:
-            known = self._planned = wanted, self._made(epoch, pool, dropout)
-        return known[1]
+    def _rows(self, samples: Integers, key: Indices | None) -> tuple[Ragged, Ragged]:
+        """Source and target ids of samples; those of the first direction are numbered before those of the second.
 
-    def _made(self, epoch: int, pool: int, dropout: bool) -> _Plan:
-        """The batches of one pool in one epoch."""
-        key = mix(self._key ^ np.uint64(epoch))
-        places = np.arange(self._pools[pool], self._pools[pool + 1], dtype=np.uint64)
-        samples = permute(places, self.samples, np.repeat(key, len(places))).astype(np.int64)
-        order, parts = [], []
+        Args:
+            samples: (pairs,) their numbers.
+            key: of the epoch, for BPE dropout.
+        """
+        of_direction, pairs = np.divmod(samples, self.samples // len(self._directions))
+        places, parts = [], []
         for number, direction in enumerate(self._directions):
-            mine = np.flatnonzero(samples // self._pairs == number)
-            order.append(mine)
-            numbers = samples[mine]
-            keys = mix(key ^ numbers.astype(np.uint64)) if dropout else None
-            parts.append(self._rows("train", direction, numbers % self._pairs, keys))
-        back = np.argsort(np.concatenate(order), kind="stable")
+            mine = np.flatnonzero(of_direction == number)
+            keys = None if key is None else mix(key ^ samples[mine].astype(np.uint64))
+            places.append(mine)
+            parts.append(self._framed.rows("train", direction, pairs[mine], keys))
+        back = np.argsort(np.concatenate(places), kind="stable")
         sources, targets = (Ragged.join(side).take(back) for side in zip(*parts, strict=True))
-        plan = _cut(sources, targets, *self._limits)
-        return _permuted(plan, key=mix(mix(key ^ np.uint64(pool)) ^ _BATCHES))
-
-    def _rows(
-        self, split: SplitName, direction: _Direction, numbers: Integers, keys: Indices | None = None
-    ) -> tuple[Ragged, Ragged]:
-        """Source ids (tag, sentence, end) and target ids (sentence, end) of some pairs; `keys` for BPE dropout."""
-        sides = []
-        for side, purpose, tag_id in ((direction.source, _SOURCE, direction.tag), (direction.target, _TARGET, None)):
-            end = self._tokenizer(side).end_of_text
-            assert end is not None
-            before = [] if tag_id is None else [tag_id]
-            words = self._sentences(split, side)
-            ids = _tokens(words, numbers)
-            if keys is not None:
-                room = None if self._context is None else self._context - 1 - len(before)
-                ids = _where_it_fits(ids, self._dropped(words, numbers, side, mix(keys ^ purpose)), room)
-            sides.append(ids.framed(before, [end]))
-        return sides[0], sides[1]
-
-    def _dropped(self, sentences: Sentences, numbers: Integers, side: SideName, keys: Indices) -> Ragged:
-        """Sentences segmented with BPE dropout, each word with a key made from its sentence's and its place there."""
-        words, merges = sentences.words.take(numbers), self._merges[side]
-        lengths = words.lengths()
-        places = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
-        of_words = mix(np.repeat(keys, lengths) ^ places.astype(np.uint64))
-        letters = merges.letters(sentences.table.take(words.values))
-        return segment(letters, merges, dropout=self._dropout, keys=of_words).grouped(words.ends)
-
-
-def _directions(stored: StoredPairs, *, bidirectional: bool) -> list[_Direction]:
-    if not bidirectional:
-        return [_Direction("source", "target", None)]
-    source, target = stored.manifest.languages
-    names = [spelled_tag(target or ""), spelled_tag(source or "")]
-    missing = [name for name in names if name not in stored.tokenizer.special_tokens]
-    if missing:
-        raise UsageError(
-            f"the tokenizer has no special token {missing[0]}, which asks for a direction (--bidirectional)"
-        )
-    forth, back = (stored.tokenizer.special_tokens[name] for name in names)
-    return [_Direction("source", "target", forth), _Direction("target", "source", back)]
-
-
-def _merges(tokenizer: Tokenizer) -> Merges:
-    if (found := Merges.of(tokenizer)) is None:
-        raise UsageError(f"BPE dropout needs a BPE tokenizer, and this one is {tokenizer.kind} (--bpe-dropout)")
-    return found
-
-
-def _tokens(sentences: Sentences, numbers: Integers) -> Ragged:
-    """Sentences as the tokenizer encodes them."""
-    words = sentences.words.take(numbers)
-    return sentences.table.take(words.values).grouped(words.ends)
-
-
-def _where_it_fits(plain: Ragged, dropped: Ragged, room: int | None) -> Ragged:
-    """What BPE dropout made of sentences, save of those that it made too long."""
-    if room is None or not (too_long := dropped.lengths() > room).any():
-        return dropped
-    return Ragged.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
-
-
-def _cut(sources: Ragged, targets: Ragged, tokens: int | None, rows: int | None) -> _Plan:
-    """Pairs sorted by length and cut into batches, each as large as the limits allow."""
-    lengths = np.stack([sources.lengths(), targets.lengths()])
-    order = np.lexsort((np.where(lengths[1] % 2, lengths[0], -lengths[0]), lengths[1]))
-    ends: list[int] = []
-    start = longest = 0
-    for place, length in enumerate(lengths.max(axis=0)[order].tolist()):
-        longest = max(longest, length)
-        count = place - start + 1
-        if count > 1 and ((tokens and count * longest > tokens) or (rows and count > rows)):
-            ends.append(place)
-            start, longest = place, length
-    if len(order):
-        ends.append(len(order))
-    return _Plan(sources.take(order), targets.take(order), np.array(ends, dtype=np.int64))
-
-
-def _permuted(plan: _Plan, *, key: Indices) -> _Plan:
-    """The same batches in another order."""
-    batches = Ragged(np.arange(len(plan.sources)), plan.ends)
-    order = batches.take(np.argsort(mix(key ^ np.arange(len(batches), dtype=np.uint64)), kind="stable"))
-    return _Plan(plan.sources.take(order.values), plan.targets.take(order.values), order.ends)
+        return sources, targets

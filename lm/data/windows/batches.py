@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.data.batch import Batch
+from lm.config.run import RunConfig
+from lm.data import fit
+from lm.data.batch import Batch, batch_rows
+from lm.data.kind import TrainingData
 from lm.data.permutation import mix, permute
-from lm.data.shards import Tokens
+from lm.data.shards import Manifest, Tokens, open_split, read_manifest
 from lm.errors import InputError
 
 _EVALUATION_TOKENS = 16_384
+"""Of a batch of validation: enough to keep a processor busy, and no more activations than a training step has. The loss
+does not depend on it."""
 
 
 class TokenReader(Protocol):
@@ -76,8 +82,29 @@ def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Itera
         yield tokens.read(whole * context, len(tokens)).astype(np.int64)[None]
 
 
-class WindowData:
+class WindowData(TrainingData):
     """Training data of a language model: windows of the training split, and the whole validation split in order."""
+
+    @classmethod
+    def is_in(cls, folder: Path) -> bool:
+        """Whether a folder holds the tokens of running text."""
+        return not read_manifest(folder).supervised
+
+    @classmethod
+    def manifest(cls, folder: Path) -> Manifest:
+        """What the folder says of its tokens."""
+        return read_manifest(folder)
+
+    @classmethod
+    def open(cls, folder: Path, config: RunConfig) -> Self:
+        """The tokens in a folder, in windows as long as the context of a run."""
+        return cls(
+            open_split(folder, "train"),
+            open_split(folder, "validation"),
+            context=config.model.context_length,
+            rows=batch_rows(config),
+            seed=config.training.seed,
+        )
 
     def __init__(self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int) -> None:
         """Batches of `rows` windows of `context` tokens; InputError if there is not one, or nothing to evaluate on."""
@@ -107,8 +134,22 @@ class WindowData:
             rows = max(1, _EVALUATION_TOKENS // self._context)
             yield from map(_predicting, evaluation_batches(self._validation, context=self._context, rows=rows))
 
-    def plan(self, steps: int) -> None:
-        """Nothing of a text depends on how many steps there are."""
+    def batch_size(self) -> str:
+        """How much a batch is: windows of so many tokens."""
+        return f"{self._rows} x {self._context} tokens"
+
+    def epoch_size(self, parameters: int) -> tuple[float, str]:
+        """How much text there is for a model to hold."""
+        return self.tokens / parameters, "tokens of text a parameter"
+
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:
+        """Whether a text is too little or too much for a model, or comes so often that the model overfits."""
+        often = fit.too_often(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)
+        return [
+            *fit.too_large(self.tokens, parameters),
+            *fit.too_small(self.tokens, parameters, epochs=epochs),
+            *(often if patience is None else []),
+        ]
 
 
 def _predicting(windows: NDArray[np.int64]) -> Batch:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cli.console.colours import BANDS, BARS, BLACK, LINES, WHITE
+from cli.console.colours import BANDS, BARS, BLACK, LINES, WHITE, in_colour
 from cli.perplexity import surprisal_page
 from cli.perplexity.surprisal import LEVELS
 
@@ -80,3 +80,19 @@ def test_a_page_reads_by_day_and_by_night():
         ink, strong = (shade(re.search(rf"--{name}: (#\w+)", style)[1]) for name in ("ink", "strong"))
         for number, colour in enumerate(colours, 1):
             assert contrast(strong if number >= 6 else ink, shade(colour)) >= OF_TEXT, (number, colour)
+
+
+def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
+    monkeypatch.setattr("sys.stdout", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not in_colour()
+    monkeypatch.delenv("NO_COLOR")
+    assert in_colour()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not in_colour()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert in_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not in_colour()

@@ -16,17 +16,13 @@ from cli.console.escapes import for_stream, harmless, json_line, label, visible
 from cli.main import run
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import TEXT, make_run
+from tests.cli.terminal import Terminal
 
 EVERYTHING = "".join(map(chr, [*range(0xD800), *range(0xDC80, 0xDD00)]))  # the last as in names that are no UTF-8
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 STYLES = re.compile(r"\x1b\[(1|2|0)?m")
 ESCAPE = 27
 IN_A_NAME = "\x1b]0;name\x07\x9b31m"
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_what_is_drawn_has_no_control_characters():

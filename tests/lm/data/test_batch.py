@@ -6,12 +6,40 @@ import numpy as np
 import pytest
 
 from lm.config.data import IGNORED
-from lm.data.batch import Batch, padded
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
+from lm.data.batch import Batch, batch_rows
+from lm.data.ragged import Ragged
+
+N = IGNORED
 
 
-def test_padding_fills_up_on_the_right():
-    rows = padded([np.array([1, 2, 3]), np.array([4])], value=9)
-    assert rows.tolist() == [[1, 2, 3], [4, 9, 9]]
+def test_of_rows_the_last_tokens_are_predicted_from_those_before():
+    batch = Batch.of_rows([np.array([1, 2, 3, 4]), np.array([5, 6]), [7]], [2, 1, 0])
+    assert batch.inputs.tolist() == [[1, 2, 3], [5, 0, 0], [0, 0, 0]]
+    assert batch.targets.tolist() == [[N, 3, 4], [6, N, N], [N, N, N]]
+    assert (batch.source, batch.source_lengths, batch.predicted) == (None, None, 3)
+
+
+def test_of_rows_of_a_single_token_nothing_is_predicted():
+    batch = Batch.of_rows([[7], [8]], [0, 0])
+    assert batch.inputs.shape == batch.targets.shape == (2, 0)
+
+
+def test_of_pairs_every_token_of_a_target_is_predicted_from_its_source_and_those_before():
+    batch = Batch.of_pairs(Ragged.of([[1, 2, 9], [9]]), Ragged.of([[3, 9], [4, 5, 9]]), start=8)
+    assert batch.inputs.tolist()[1] == [8, 4, 5]
+    assert batch.inputs.tolist()[0][:2] == [8, 3]
+    assert batch.targets.tolist() == [[3, 9, N], [4, 5, 9]]
+    assert batch.source.tolist() == [[1, 2, 9], [9, 0, 0]]
+    assert batch.source_lengths.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(None, 7), (64, 4), (79, 4), (80, 5), (3, 1)])
+def test_a_step_has_the_sequences_asked_for_or_as_many_as_its_tokens_fill(tokens, rows):
+    training = TrainingConfig(batch_size=7, batch_tokens=tokens)
+    assert batch_rows(RunConfig(ModelConfig(context_length=16), training=training)) == rows
 
 
 @pytest.mark.parametrize("rows", [None, 1, 2, 3, 7])

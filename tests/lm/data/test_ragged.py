@@ -34,5 +34,13 @@ def test_nothing_is_rows_too() -> None:
     assert ranges(np.array([3, 9]), np.array([2, 0])).tolist() == [3, 4]
 
 
+def test_lists_and_arrays_make_the_same_rows() -> None:
+    given = [[5, 6], [], [7]]
+    made = Ragged.of([np.array(row, dtype=np.uint16) for row in given])
+    assert made.values.dtype == np.int64
+    assert (made.values.tolist(), made.ends.tolist()) == ([5, 6, 7], [2, 2, 3])
+    assert Ragged.of(given).values.tolist() == made.values.tolist()
+
+
 def test_rows_of_nothing_are_padded_to_nothing() -> None:
     assert Ragged.of([[], []]).padded(0).shape == (2, 0)

@@ -11,6 +11,7 @@ from lm.errors import InputError
 from lm.evaluation.forced import PairEncoder, _batches, measure_pairs, score_pairs
 from lm.model.transformer import build_model
 from lm.text.parallel import Pair
+from lm.tokenizer.languages import LanguageTag
 from tests.cli.small_runs import make_tokenizer
 
 PAIRS = [
@@ -46,15 +47,15 @@ def alone(model, tokenizer, pair):
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
 def test_each_pair_scores_as_it_does_alone(tokenizer, batch_tokens, positions):
     model = make_model(tokenizer, positions=positions)
-    encoder = PairEncoder(tokenizer, None, tag=None)
-    scored = score_pairs(model, encoder.encode(PAIRS), start=encoder.start, batch_tokens=batch_tokens)
+    encoder = PairEncoder(tokenizer)
+    scored = score_pairs(model, encoder.encode(PAIRS), batch_tokens=batch_tokens)
     for pair, nats in zip(PAIRS, scored, strict=True):
         np.testing.assert_allclose(nats, alone(model, tokenizer, pair), atol=1e-4)
 
 
 def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
     model = make_model(tokenizer)
-    *_, last = measure_pairs(model, PairEncoder(tokenizer, None, tag=None), iter(PAIRS), name="test")
+    *_, last = measure_pairs(model, PairEncoder(tokenizer), iter(PAIRS), name="test")
     whole = [PAIRS[place] for place in (0, 1, 3, 5)]
     expected = [nats for pair in whole for nats in alone(model, tokenizer, pair)]
     assert last.blank == 2
@@ -66,28 +67,26 @@ def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
 
 
 def test_no_pairs_are_no_tokens(tokenizer):
-    *_, last = measure_pairs(make_model(tokenizer), PairEncoder(tokenizer, None, tag=None), iter([]), name="test")
+    *_, last = measure_pairs(make_model(tokenizer), PairEncoder(tokenizer), iter([]), name="test")
     assert (last.tally.tokens, last.blank) == (0, 0)
 
 
 def test_source_and_target_may_have_vocabularies_of_their_own(tokenizer):
     of_source = make_tokenizer("byte")
     model = make_model(tokenizer, source_vocab_size=of_source.vocab_size)
-    encoder = PairEncoder(tokenizer, of_source, tag=None)
-    (found,) = encoder.encode(PAIRS[:1])
-    assert found.source == [*of_source.encode(PAIRS[0].source), of_source.end_of_text]
-    assert found.target == [*tokenizer.encode(PAIRS[0].target), tokenizer.end_of_text]
-    assert np.isfinite(score_pairs(model, [found], start=encoder.start)[0]).all()
+    found = PairEncoder(tokenizer, of_source).encode(PAIRS[:1])
+    assert found.sources.row(0).tolist() == [*of_source.encode(PAIRS[0].source), of_source.end_of_text]
+    assert found.targets.row(0).tolist() == [*tokenizer.encode(PAIRS[0].target), tokenizer.end_of_text]
+    assert np.isfinite(score_pairs(model, found)[0]).all()
 
 
 def test_a_tag_comes_first(tokenizer):
-    (found,) = PairEncoder(tokenizer, None, tag=7).encode(PAIRS[:1])
-    assert found.source[0] == 7
-    assert found.source[1:-1] == tokenizer.encode(PAIRS[0].source)
+    found = PairEncoder(tokenizer, tag=LanguageTag("de", "<2de>", 7)).encode(PAIRS[:1])
+    assert found.sources.row(0).tolist()[:-1] == [7, *tokenizer.encode(PAIRS[0].source)]
 
 
 def test_learned_positions_end_and_numbers_are_numbers(tokenizer):
-    encoder = PairEncoder(tokenizer, None, tag=None)
+    encoder = PairEncoder(tokenizer)
     with pytest.raises(InputError, match=r"test: line 1 has \d+ tokens, but the model's positions end at 8"):
         list(measure_pairs(make_model(tokenizer, positions="learned", context_length=8), encoder, PAIRS, name="test"))
     broken = make_model(tokenizer)
@@ -108,5 +107,5 @@ def test_learned_positions_end_and_numbers_are_numbers(tokenizer):
 )
 def test_batches_hold_as_many_positions_as_they_may(lengths, batches):
     """Six, padding included; a longer pair is one of its own."""
-    found = _batches(range(len(lengths)), lambda row: lengths[row], 6)
+    found = _batches(range(len(lengths)), lengths, 6)
     assert [[lengths[row] for row in batch] for batch in found] == batches

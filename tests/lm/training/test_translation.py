@@ -19,6 +19,7 @@ from lm.data.pairs import prepare
 from lm.errors import UsageError
 from lm.model.cost import training_flops
 from lm.text.parallel import parallel_texts
+from lm.tokenizer.languages import language_tags
 from lm.training import budget, evaluation
 from lm.training.events import Evaluation, Sample, Step, Stopped
 from lm.training.resuming import resume
@@ -132,9 +133,7 @@ def test_separate_vocabularies_and_both_directions(make_run):
     assert resume_config(apart).model.source_vocab_size == apart.source_tokenizer.vocab_size
     both = make_run(lambda words: words[::-1], name="both", steps=2, pairs={"bidirectional": True})
     assert both.data.samples == 2 * apart.data.samples
-    assert {text.tag for text in both.data.validation_texts(2)} == {
-        both.tokenizer.special_tokens[name] for name in ("<2en>", "<2de>")
-    }
+    assert {each.tag for each in both.data.references(2)} == set(language_tags(both.tokenizer).values())
     list(train(both))
 
 

@@ -270,14 +270,14 @@ def test_dropout_differs_within_a_sentence(tmp_path: Path, monkeypatch: pytest.M
 def test_validation_has_each_target_once(stored: StoredPairs, config: ParallelConfig) -> None:
     given = data(stored, config)
     found = texts(stored, given.validation())
-    expected = given.validation_texts()
+    expected = given.references()
     assert Counter(found) == Counter((text.source, text.target) for text in expected)
     assert given.validation_bytes == sum(len(text.target.encode()) for text in expected)
     assert len(expected) == (120 if config.bidirectional else 60)
-    assert given.validation_texts(7) == expected[:7]
+    assert given.references(7) == expected[:7]
     encode, end = stored.tokenizer.encode, stored.tokenizer.end_of_text
     ids = {tuple(source) for batch in given.validation() for source, _ in rows(batch)}
-    assert ids == {(*([] if text.tag is None else [text.tag]), *encode(text.source), end) for text in expected}
+    assert ids == {(*([] if text.tag is None else [text.tag.id]), *encode(text.source), end) for text in expected}
 
 
 def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,142 @@
+"""What `lm bench` reports: the machine, its limits, and how fast it trains and generates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+from cli.console.escapes import json_line
+from cli.console.messages import note
+from cli.console.numbers import quantity, size, threads
+from cli.console.progress import progress
+from cli.console.tables import table
+from lm.benchmark.limits import Limits
+from lm.benchmark.measuring import Measurement
+from lm.config.hardware import HardwareConfig
+from lm.config.run import RunConfig
+from lm.hardware import inference_hardware
+
+
+@contextmanager
+def watching(total: int) -> Iterator[Callable[[str], None]]:
+    """Show on stderr what is being measured: as a bar on a terminal, as a line each elsewhere.
+
+    The function it yields takes what is measured next; `total` is how often it will be called.
+    """
+    columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with progress(*columns) as bar:
+        task, begun = bar.add_task("", total=total), 0
+
+        def show(what: str) -> None:
+            nonlocal begun
+            bar.update(task, completed=begun, description=what)
+            begun += 1
+            if bar.disable:
+                note(f"measuring {what}")
+
+        yield show
+
+
+def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
+    """Print one object: the machine, its `limits`, and its `measurements`."""
+    figures = [_figures(measurement) for measurement in found]
+    print(json_line({**_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": figures}))
+
+
+def print_tables(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
+    """Print the machine, a table of its limits, and a table with a row for each figure."""
+    machine = _machine(hardware, comparing=comparing)
+    packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
+    print(", ".join([machine["device_name"] or machine["device"], threads(machine["threads"]), *packages]))
+    print()
+    products = [
+        (f"products of {limits.matrix_size:,}³, {dtype}", quantity(rate, "FLOP/s"))
+        for dtype, rate in limits.flops.items()
+    ]
+    table(("limit", "measured"), [*products, ("reading memory", quantity(limits.memory_bandwidth, "B/s"))])
+    print()
+    columns = ("preset", "task", "tokens", "arithmetic", "tokens/s", "MFU", "Hugging Face", "ratio")
+    table(columns if comparing else columns[:-2], [_row(measurement) for measurement in found])
+
+
+def _row(measurement: Measurement) -> tuple[str, ...]:
+    ours = (
+        measurement.preset,
+        measurement.task,
+        f"{measurement.rows} x {measurement.length}",
+        measurement.hardware.dtype,
+        f"{measurement.tokens_per_second:,.0f}",
+        f"{measurement.utilisation:.1%}",
+    )
+    theirs, ratio = measurement.their_tokens_per_second, measurement.timings.ratio
+    return ours if theirs is None else (*ours, f"{theirs:,.0f}", f"{ratio:.2f}")
+
+
+def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, comparing: bool, wanted: bool) -> None:
+    """Explain the tables on stderr.
+
+    Args:
+        configs: of the presets.
+        found: the figures of each.
+        comparing: whether Hugging Face's were measured too.
+        wanted: whether they may be, if its package is installed.
+    """
+    note("MFU is against the product of the same arithmetic above, measured in this process.")
+    if comparing:
+        note("Hugging Face is GPT-2's block in the same shape, in turns with ours; a ratio above 1 is in our favour.")
+    elif wanted:
+        note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
+    steps = [measurement for measurement in found if measurement.task == "training"]
+    for config, step in zip(configs, steps, strict=True):
+        chosen = f"{step.preset}: lm train takes {step.hardware.dtype} and {threads(step.hardware.threads)} here"
+        muon = f", {step.hardware.optimizer_dtype} in Muon" if config.training.optimizer == "muon" else ""
+        note(f"{chosen}{muon}: what was fastest just before.")
+        if step.timed_rows is not None and step.timed_rows < step.rows:
+            worked_out = f"a training step of {step.rows} sequences is worked out from steps of {step.timed_rows}"
+            note(f"{step.preset}: {worked_out}, the optimizer's part of them counted once.")
+        if step.peak_bytes is not None:
+            note(f"{step.preset}: a training step takes {size(step.peak_bytes)} of the GPU's memory at most.")
+
+
+def _machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:
+    """The machine that was measured, and the versions of what it was measured with."""
+    found = inference_hardware(config)
+    return {
+        "device": found.device,
+        "device_name": torch.cuda.get_device_name() if found.device == "cuda" else None,
+        "threads": found.threads,
+        "torch": torch.__version__,
+        "transformers": version("transformers") if comparing else None,
+    }
+
+
+def _figures(measurement: Measurement) -> dict[str, Any]:
+    timings = measurement.timings
+    theirs = {
+        "seconds": timings.their_seconds,
+        "tokens_per_second": measurement.their_tokens_per_second,
+        "ratio": timings.ratio,
+    }
+    return {
+        "preset": measurement.preset,
+        "task": measurement.task,
+        "rows": measurement.rows,
+        "length": measurement.length,
+        "timed_rows": measurement.timed_rows,
+        "dtype": measurement.hardware.dtype,
+        "threads": measurement.hardware.threads,
+        "optimizer_dtype": measurement.hardware.optimizer_dtype if measurement.task == "training" else None,
+        "rounds": timings.rounds,
+        "tokens": measurement.tokens,
+        "seconds": timings.seconds,
+        "tokens_per_second": measurement.tokens_per_second,
+        "flops": measurement.flops,
+        "utilisation": measurement.utilisation,
+        "peak_bytes": measurement.peak_bytes,
+        "hugging_face": None if timings.their_seconds is None else theirs,
+    }

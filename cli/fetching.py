@@ -1,0 +1,58 @@
+"""Public corpora fetched with a bar on stderr for each file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from cli.console.messages import note
+from cli.console.numbers import size
+from cli.console.progress import progress
+from lm.text.public import unpacking
+from lm.text.public.catalogue import PublicCorpus
+from lm.text.public.fetching import Fetched, fetch
+
+_CHECKS = {
+    "published": "sha256 as published",
+    "recorded": "sha256 as at the first download",
+    "first": "sha256 not published: recorded now, checked from now on",
+}
+
+
+def fetch_files(corpus: PublicCorpus, folder: Path) -> list[Fetched]:
+    """Fetch the files of a corpus into a folder, and note how each was checked.
+
+    Raises:
+        InputError: a download failed or is not what was expected, or a package that unpacks it is not installed.
+    """
+    for file in corpus.files:
+        if file.text and not (folder / file.text).exists():
+            unpacking.check(file.name)
+    with _bars() as bar:
+        fetched = [fetch(file, folder, progress=bar(file.name)) for file in corpus.files]
+    for one in fetched:
+        note(f"{one.path}: {size(one.size)}, {'there already, ' if one.reused else ''}{_CHECKS[one.check]}")
+    return fetched
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str], Callable[[int, int | None], None] | None]]:
+    """Bars for downloads: what it yields makes one for a name, which takes the bytes that are done and all there are.
+
+    There are none where stderr is no terminal.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with progress(*columns, TimeRemainingColumn(compact=True)) as bars:
+
+        def bar(name: str) -> Callable[[int, int | None], None]:
+            task = bars.add_task(name, total=None, visible=False)
+            return lambda done, total: bars.update(task, completed=done, total=total, visible=True)
+
+        yield bar

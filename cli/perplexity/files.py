@@ -1,0 +1,32 @@
+"""`lm perplexity` of files: text by one model or by two, or the examples that a supervised run is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cli.flags.options import Given
+from cli.perplexity import examples, text
+from cli.perplexity.request import Output
+from cli.perplexity.scorer import Scorer
+from lm.text.files import STDIN, text_files
+
+
+def measure_files(run: Path, files: Sequence[str], output: Output, given: Given) -> None:
+    """Score files by a run, and print or write what was asked for.
+
+    Args:
+        run: a run with a decoder-only model, or one of its checkpoints.
+        files: names, globs, folders; without any, stdin.
+        output: the form of the report.
+        given: the settings.
+    """
+    scorer = Scorer.load(run, given)
+    texts = text_files(files or [STDIN], field=scorer.data.field)
+    if examples.are_examples(scorer, texts):
+        examples.measure(scorer, texts, output)
+    elif output.versus is not None:
+        other = Scorer.load(output.versus, given, data=scorer.data)
+        text.compare(scorer, other, texts, as_json=output.as_json)
+    else:
+        text.measure(scorer, texts, output)

@@ -1,0 +1,87 @@
+"""Lines in, translations out: line n of the output is the translation of line n of the input."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from rich.progress import SpinnerColumn, TextColumn
+
+from cli.console.escapes import for_stream, json_line
+from cli.console.messages import note
+from cli.console.numbers import duration
+from cli.console.progress import progress
+from lm.decoding.translation import Translated
+from lm.text.lines import file_lines, lines
+
+_SECONDS_BETWEEN_NOTES = 10
+_BLOCK_BYTES = 1 << 16
+_STDIN = Path("-")
+
+
+def read_lines(files: Sequence[Path]) -> Iterator[str]:
+    """The lines of some files one after another, or of stdin, each as soon as it is there."""
+    stdin: Any = sys.stdin.buffer
+    for file in files or [_STDIN]:
+        if file == _STDIN:
+            yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
+        else:
+            yield from file_lines(file)
+
+
+def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
+    """How each translation begins: all of them the same, or each as its line of a file says."""
+    if file is not None:
+        return file_lines(file)
+    return None if prefix is None else itertools.repeat(prefix)
+
+
+def write(stream: IO[str], number: int, result: Translated, *, n_best: int, as_json: bool) -> None:
+    """Write the translations of a line, at once where they go to stdout.
+
+    Args:
+        stream: where to.
+        number: of the line, from 1.
+        result: its translations.
+        n_best: how many lines of output it has; where there are fewer translations, the rest are blank.
+        as_json: write one line of JSON instead.
+    """
+    if result.left_out:
+        note(f"line {number}: its last {result.left_out} tokens were not read: the model's positions end")
+    if as_json:
+        translations = [dataclasses.asdict(one) for one in result.translations]
+        print(json_line({"line": number, "source": result.source, "translations": translations}), file=stream)
+    else:
+        texts = [one.text for one in result.translations]
+        blank = [""] * (n_best - len(texts))
+        stream.writelines(for_stream(text, stream) + "\n" for text in [*texts, *blank])
+    if stream is sys.stdout:
+        stream.flush()
+
+
+def watched(results: Iterable[Translated], *, shown: bool) -> Iterator[Translated]:
+    """The same results, with their number and speed on stderr.
+
+    A terminal that shows nothing else gets a bar; elsewhere there is a line now and then.
+    """
+    drawn = shown and sys.stderr.isatty() and not sys.stdout.isatty()
+    began = noted = time.perf_counter()
+    number = 0
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[speed]}"))
+    with progress(*columns, hidden=not drawn) as bar:
+        task = bar.add_task("", total=None, speed="")
+        for number, result in enumerate(results, 1):
+            yield result
+            now = time.perf_counter()
+            speed = f"{number / (now - began):.1f} lines/s"
+            bar.update(task, completed=number, speed=speed)
+            if shown and not drawn and now - noted > _SECONDS_BETWEEN_NOTES:
+                noted = now
+                note(f"{number:,} lines, {speed}")
+    if shown and number and (drawn or noted > began):
+        note(f"{number:,} lines in {duration(time.perf_counter() - began)}, {speed}")

@@ -1,0 +1,99 @@
+"""The tokens around a text as a model reads it: those that start and end it, and the one that asks for a language.
+
+Training, scoring and decoding take them from here, so that none of them frames a text otherwise than the others:
+
+    prompt     start, prompt
+    example    start, prompt, completion, end
+    source     language tag (of a model with several directions), source, end
+    target     target, end; the decoder reads it after a start token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.errors import UsageError
+from lm.tokenizer.languages import LanguageTag
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The tokens around a text.
+
+    Attributes:
+        before: ids that come before it.
+        after: ids that come after it.
+    """
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        """How many tokens the frame adds to a text."""
+        return len(self.before) + len(self.after)
+
+    def around(self, *texts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+        """(tokens,) ids: the frame around the ids of texts that follow each other."""
+        return np.concatenate([np.asarray(ids, dtype=np.int64) for ids in (self.before, *texts, self.after)])
+
+
+@dataclass(frozen=True, slots=True)
+class PairFrames:
+    """The tokens around a source and its target.
+
+    Attributes:
+        source: around what the encoder reads.
+        target: around what the decoder is to predict.
+        start: the id that the decoder reads first; what it predicts after it is the target's first token.
+    """
+
+    source: Frame
+    target: Frame
+    start: int
+
+
+def text_frame(tokenizer: Tokenizer) -> Frame:
+    """The start and end tokens of a text, so far as the tokenizer has them."""
+    start, end = tokenizer.start_of_text, tokenizer.end_of_text
+    return Frame(() if start is None else (start,), () if end is None else (end,))
+
+
+def example_frame(tokenizer: Tokenizer) -> Frame:
+    """The tokens before a prompt and after its completion.
+
+    Raises:
+        UsageError: the tokenizer has no token that ends a text.
+    """
+    frame = text_frame(tokenizer)
+    if not frame.before or not frame.after:
+        raise UsageError(
+            "the tokenizer has no end-of-text token, so no completion could end; "
+            "use one that has (lm tokenizer train … --special '<|endoftext|>')"
+        )
+    return frame
+
+
+def pair_frames(
+    tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None, *, tag: LanguageTag | None = None
+) -> PairFrames:
+    """The tokens around a source and around its target.
+
+    Args:
+        tokenizer: of the targets; of both sides, if there is no other.
+        source_tokenizer: of the sources, where they have their own.
+        tag: asks for the language of the target, in a model with several directions.
+
+    Raises:
+        UsageError: a tokenizer has no token that ends a text.
+    """
+    target, source = text_frame(tokenizer), text_frame(source_tokenizer or tokenizer)
+    if not target.before or not target.after or not source.after:
+        raise UsageError("the tokenizer has no token that ends a text, which an encoder-decoder needs")
+    before = () if tag is None else (tag.id,)
+    return PairFrames(Frame(before, source.after), Frame((), target.after), target.before[0])

@@ -1,0 +1,42 @@
+"""Lines about what is going on fit a terminal, command none, and are whole in a pipe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from rich.cells import cell_len
+
+from cli.console.messages import fact, note, paragraph
+
+LONG = "300 steps of 8 x 128 tokens: 5.2 epochs, 0.0627 tokens of text a parameter, 1.84 TFLOPs, and so on and on"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width, terminal):
+    screen = terminal(width)
+    fact("plan", LONG)
+    paragraph(LONG)
+    assert max(map(cell_len, screen.lines)) <= width
+    assert " ".join(screen.getvalue().split()) == f"plan {LONG} {LONG}"
+
+
+def test_a_pipe_gets_a_line_for_each(capsys):
+    fact("plan", LONG)
+    note("wrote a\x1bb.txt")
+    paragraph(LONG)
+    output = capsys.readouterr()
+    assert output.err == f"plan    {LONG}\nwrote a␛b.txt\n"
+    assert output.out == LONG + "\n"
+
+
+@pytest.mark.parametrize("module", ["messages", "numbers", "tables", "progress", "curves", "heat_map"])
+def test_what_prints_imports_nothing_of_models_and_training(module):
+    code = (
+        f"import sys; import cli.console.{module}\n"
+        "known = {name for name in sys.modules if name.startswith(('lm.', 'torch', 'cli.training'))}\n"
+        "sys.exit(f'{known}' if known else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr

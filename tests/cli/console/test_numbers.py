@@ -1,0 +1,43 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.console.numbers import count, duration, figure, perplexity, quantity, size, threads
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0"), (812, "812"), (4096, "4.1k"), (124_439_808, "124M"), (1.5e9, "1.5G"), (3.3e18, "3.3E")],
+)
+def test_count(number, shown):
+    assert count(number) == shown
+
+
+def test_units():
+    assert size(812) == "812 B"
+    assert size(73_728) == "73.7 kB"
+    assert quantity(798e6, "FLOPs") == "798 MFLOPs"
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(8.14, "8.1 s"), (59.4, "59.4 s"), (125, "2:05"), (3725.4, "1:02:05")])
+def test_duration(seconds, shown):
+    assert duration(seconds) == shown
+
+
+def test_perplexity_of_a_hopeless_model_is_no_endless_number():
+    assert perplexity(1.0) == "2.72"
+    assert perplexity(1000.0) == "over 1e8"
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "shown"),
+    [(None, 2, "–"), (0.12345, 4, "0.1235"), (12_345.6, 1, "12,345.6"), (999_999.0, 0, "999,999"), (1e6, 3, "1e+06")],
+)
+def test_a_figure_stays_short(value, decimals, shown):
+    assert figure(value, decimals) == shown
+
+
+def test_one_thread_and_several():
+    assert [threads(number) for number in (1, 2)] == ["1 thread", "2 threads"]

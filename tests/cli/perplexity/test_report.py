@@ -1,0 +1,109 @@
+"""The figures of files: as a table, JSON and CSV they are the same, and add up."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+
+import pytest
+
+from cli.main import run
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.cli.small_runs import TEXT
+
+FIGURES = ["tokens", "words", "bytes", "nats", "perplexity", "word_perplexity", "bits_per_byte", "standard_error"]
+
+
+def test_files_and_their_total_are_reported(report, runs, texts):
+    reported = report(runs["bpe"], texts)
+    a, b = reported["files"]
+    total = reported["total"]
+    assert [file["file"] for file in reported["files"]] == [str(texts / "a.txt"), str(texts / "b.txt")]
+    for figures in (a, b, total):
+        assert set(figures) - {"file"} == {*FIGURES, "unscored", "documents"}
+        assert figures["perplexity"] == pytest.approx(math.exp(figures["nats"] / figures["tokens"]))
+        assert figures["word_perplexity"] == pytest.approx(math.exp(figures["nats"] / figures["words"]))
+        assert figures["bits_per_byte"] == pytest.approx(figures["nats"] / math.log(2) / figures["bytes"])
+    for name in ("tokens", "words", "bytes", "nats", "unscored", "documents"):
+        assert total[name] == pytest.approx(a[name] + b[name])
+    tokenizer = Tokenizer.load(runs["bpe"] / "checkpoints/step-0/tokenizer.json")
+    assert (a["tokens"], a["words"], a["bytes"]) == (
+        len(tokenizer.encode(TEXT)), len(TEXT.split()), len(TEXT.encode()),
+    )  # fmt: skip
+    assert (b["documents"], b["words"], b["unscored"]) == (2, 4, 0)
+    assert (reported["unit"], reported["context"], reported["stride"]) == ("token", 32, 16)
+    assert reported["tokenizer"] == {"vocab_size": tokenizer.vocab_size, "sha256": tokenizer.sha256}
+    assert reported["model"]["context_length"] == 32
+
+
+def test_the_table_states_unit_context_and_stride(capsys, runs, texts):
+    assert run(["perplexity", str(runs["bpe"]), str(texts), "--context", "24", "--stride", "6"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "\x1b" not in output.out
+    assert "per token" in output.out
+    assert "context 24, stride 6" in output.out
+    header, a, b, total, mean, _ = output.out.splitlines()
+    assert header.startswith("file")
+    assert a.startswith(str(texts / "a.txt"))
+    assert b.startswith(str(texts / "b.txt"))
+    assert total.startswith("total")
+    assert mean.startswith("mean")
+
+
+def test_huge_figures_stay_short(capsys, runs, tmp_path):
+    (tmp_path / "word.txt").write_text("Thefoxbythemill" * 5)
+    assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "word.txt")]) == 0
+    figures = capsys.readouterr().out.splitlines()[1]
+    assert "e+" in figures
+    assert len(figures) < len(str(tmp_path)) + 120
+
+
+def test_one_file_has_no_total_row(capsys, runs, texts):
+    assert run(["perplexity", str(runs["bpe"]), str(texts / "a.txt")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_an_empty_file_among_others_has_no_figures(report, runs, texts):
+    (texts / "empty.txt").touch()
+    figures = report(runs["bpe"], texts / "empty.txt", texts / "b.txt")["files"][0]
+    assert (figures["tokens"], figures["words"], figures["bytes"], figures["nats"]) == (0, 0, 0, 0)
+    assert figures["perplexity"] is figures["word_perplexity"] is figures["bits_per_byte"] is None
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"], ["--per-token"]])
+def test_nothing_to_score_is_an_error(capsys, runs, tmp_path, flags):
+    (tmp_path / "empty.txt").touch()
+    assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "empty.txt"), *flags]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"lm: {tmp_path / 'empty.txt'}: nothing to score: there is no text\n"
+
+
+def test_one_token_without_a_start_token_is_nothing_to_score(capsys, report, runs, tmp_path):
+    (tmp_path / "one.txt").write_text("T")
+    assert run(["perplexity", str(runs["char"]), str(tmp_path / "one.txt")]) == 1
+    assert "only first tokens" in capsys.readouterr().err
+    assert report(runs["bpe"], tmp_path / "one.txt")["total"]["tokens"] == 1
+
+
+def test_the_macro_average_is_beside_the_micro_average(report, runs, texts):
+    reported = report(runs["bpe"], texts)
+    macro = reported["macro"]
+    assert macro["files"] == 2
+    for name in ("perplexity", "word_perplexity", "bits_per_byte"):
+        assert macro[name] == pytest.approx(statistics.mean(file[name] for file in reported["files"]))
+    means = [file["nats"] / file["tokens"] for file in reported["files"]]
+    assert macro["standard_error"] == pytest.approx(statistics.stdev(means) / math.sqrt(2))
+
+
+def test_csv_has_the_figures_of_json_unrounded(succeed, report, runs, texts):
+    (texts / "empty.txt").touch()
+    reported = report(runs["bpe"], texts)
+    rows = list(csv.DictReader(io.StringIO(succeed(runs["bpe"], texts, "--csv"))))
+    assert [row["file"] for row in rows] == [*(file["file"] for file in reported["files"]), "total"]
+    for row, figures in zip(rows, [*reported["files"], reported["total"]], strict=True):
+        for name in FIGURES:
+            assert row[name] == ("" if figures[name] is None else str(figures[name]))
