@@ -128,11 +128,11 @@ def paced(
     if is_pairs(data):
         epochs = steps / opened.steps_per_epoch
         if settings.is_sized:
-            config = _held_back_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)
+            config = _regularised_for_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)
             opened = open_data(data, config)  # anew, since BPE dropout makes other batches
         _warn_of_few(epochs * opened.tokens, seconds=steps * found.step)
     elif settings.is_sized and not config.data.supervised:
-        config, passes = _held_back(config, settings, tokenizer, data, steps=steps)
+        config, passes = _regularised(config, settings, tokenizer, data, steps=steps)
         steps, found = steps / passes, dataclasses.replace(found, step=found.step * passes)
     if settings.is_sized and steps < 10 * config.training.warmup_steps:
         config = _where_nothing_is_said(config, settings, {"training": {"warmup_steps": round(steps / 10)}})
@@ -181,14 +181,14 @@ def warn_of_few_steps(steps: float, enough_for: str) -> None:
         fact("warning", f"{enough_for} {only}: {advice}")
 
 
-def _held_back_pairs(
+def _regularised_for_pairs(
     config: RunConfig, settings: Settings, tokenizer: Tokenizer, *, epochs: float, steps: float
 ) -> RunConfig:
     """With what suits pairs that are seen as often, and steps that are as many, as there is time for."""
     from cli.console.messages import fact
-    from lm.training.sizing import holding_back_pairs
+    from lm.training.regularisation import regularisation_of_pairs
 
-    found = holding_back_pairs(epochs, steps=steps, may_drop_merges=tokenizer.merge_rules is not None)
+    found = regularisation_of_pairs(epochs, steps=steps, may_drop_merges=tokenizer.merge_rules is not None)
     config = _where_nothing_is_said(config, settings, found)
     dropped = f"dropout {config.model.dropout}, BPE dropout {config.parallel.bpe_dropout}"
     fact("", f"{epochs:.1f} epochs in {steps:,.0f} steps, so {dropped}")
@@ -206,7 +206,7 @@ def _warn_of_few(targets: float, *, seconds: float) -> None:
         fact("warning", f"{too_few}: {duration(enough)} or more would be enough to begin with (--budget)")
 
 
-def _held_back(
+def _regularised(
     config: RunConfig, settings: Settings, tokenizer: Tokenizer, data: Path, *, steps: float
 ) -> tuple[RunConfig, int]:
     """With what suits a text that is seen as often as there is time for, and how often a batch goes through then."""
@@ -215,7 +215,7 @@ def _held_back(
     from lm.data.shards import open_split
     from lm.evaluation.ngrams import bits_per_byte
     from lm.model.cost import parameters_by_part
-    from lm.training.sizing import expected_bits, holding_back, novelty
+    from lm.training.regularisation import expected_bits, novelty, regularisation_of_text
 
     train, held_out = open_split(data, "train"), open_split(data, "validation")
     is_told = tokenizer.kind == "bpe" and len(held_out)  # a few characters are too short to tell anything
@@ -225,7 +225,7 @@ def _held_back(
     share = novelty(counted) if len(counted) > 1 else 1.0
     repeats_patterns = share < _MUCH_LESS
     passes_differ, is_open = settings.said["model"].get("dropout") != 0, "r_drop" not in settings.said["training"]
-    found = holding_back(
+    found = regularisation_of_text(
         share * epochs,
         parameters_a_token=sum(parameters_by_part(config.model).values()) / max(1, len(train)),
         steps=steps,

@@ -10,8 +10,9 @@ from typing import Any
 from cli.flags.options import Given
 from lm.config.data import ParallelConfig
 from lm.config.options import options
-from lm.config.presets import overlaid, read_toml, resolve
+from lm.config.presets import overlaid, resolve
 from lm.config.run import SECTIONS, RunConfig
+from lm.config.toml import read_toml
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 

@@ -1,32 +1,31 @@
-"""How large a model a time is enough for on this machine, and how it is kept from learning a text by heart."""
+"""How large a model a time is enough for on this machine.
+
+The numbers come from the runs of equal time in docs/recipe.md, unless they say otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from lm.config.tokenizer import TokenizerKind
 
-_TOKENS_A_PARAMETER, _ARITHMETIC, _EXPONENT = 0.25, 2.5e13, 0.28
-_FEWEST_STEPS = 200
-_FEWEST_TOKENS_A_STEP = 512
-_LARGEST_VOCABULARY = 16_384
-_BYTES_A_TOKEN = 3.3
-_HELD_OUT, _HELD_OUT_OF_SEEN, _LEAST_HELD_OUT = 0.1, 0.06, 20_000  # of the text, of what is learned from, bytes
-_DROPOUT = (2.5, 5), (0.0, 0.1)  # at so many epochs, and on a line in between
-_FORGETTINGS = (2.5, 5, 7.5), (0.0, 7.0, 14.0)
-_BY_HEART = 200  # epochs, times parameters for each token of the text: from there on two passes of a batch are better
-_R_DROP, _DROPOUT_OF_R_DROP = 0.5, 0.2
-_LEAST_WEIGHT_DECAY, _MOST_WEIGHT_DECAY = 0.1, 2.0
+_TOKENS_A_PARAMETER, _ARITHMETIC = 0.25, 2.5e13
+"""So many tokens for each parameter of the blocks are enough in so many operations: the best depths of the runs of 200
+and 500 seconds in docs/recipe.md."""
+_EXPONENT = 0.28
+"""With more operations more tokens are wanted: with this power of them, 10 tokens for 470 M parameters (1.3e19)."""
+_TOKENS_OF_A_STEP, _FEWEST_STEPS = 4, 200
+"""Tokens of a step by the square root of all, and at most a 200th of them: the same runs."""
+_FEWEST_TOKENS_A_STEP = 512  # four windows of the shallow presets' context
+_LARGEST_VOCABULARY = 16_384  # as of the preset base, for texts of more bytes than any in the table below
+_BYTES_A_TOKEN = 3.3  # of English in a vocabulary of 4,096, about
+_HELD_OUT = 0.1  # of the text, the default of --validation
+_HELD_OUT_OF_SEEN = 0.06  # ten evaluations, each token at a third of what training on it takes, are a fifth of it
+_LEAST_HELD_OUT = 20_000  # bytes: about six thousand tokens, whose mean loss is known to about 0.03 nats
 _BYTES = 257  # and the token that ends a text: about the vocabulary where no BPE is trained
-_DEEPEST = 24
-_ATTENTION = 1.1  # arithmetic of attention and of the optimizer, beside that of the matrices
-_DROPOUT_OF_PAIRS = (8, 12), (0.1, 0.2)  # at so many epochs, and on a line in between
-_BPE_DROPOUT = (8, 12), (0.0, 0.1)
-_SHORTEST_WARMUP, _LONGEST_WARMUP = 10, 200
+_DEEPEST = 24  # 680 M parameters in its blocks, far more than any of these numbers was tried on
+_ATTENTION = 1.1  # arithmetic of attention (5% to 15% at depths 2 to 12) and of the optimizer, beside the matrices'
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ class _Kind:
 _TEXT = _Kind(
     parameters_of_one=12 * 64**2,
     batch_tokens=2048,
+    # 4,096 and 8,192 were compared on a megabyte; smaller ones leave 60 to 200 bytes of text for each of their tokens
     vocabularies=((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192)),
     bytes_a_token=_BYTES_A_TOKEN,
     short=3_000_000,
@@ -64,6 +64,7 @@ _TEXT = _Kind(
 _PAIRS = _Kind(
     parameters_of_one=28 * 64**2,  # 12 in the encoder, and 16 in the decoder, which reads from it
     batch_tokens=1024,
+    # 4,000 and 8,000 were compared on four megabytes
     vocabularies=((100_000, 1000), (1_000_000, 4000), (50_000_000, 8000)),
     bytes_a_token=2 * 4.2,
     short=10_000_000,
@@ -91,25 +92,6 @@ class Size:
     def settings(self) -> dict[str, dict[str, Any]]:
         """What of it differs from the preset of its depth, by section of a RunConfig."""
         return {"tokenizer": {"vocab_size": self.vocab_size}, "training": {"batch_tokens": self.batch_tokens}}
-
-
-@dataclass(frozen=True)
-class HeldBack:
-    """What keeps a model from learning a text by heart."""
-
-    dropout: float
-    weight_decay: float
-    r_drop: float
-
-    @property
-    def passes(self) -> int:
-        """Through the model, of each batch."""
-        return 2 if self.r_drop else 1
-
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """The fields of a RunConfig, by section."""
-        training = {"weight_decay": self.weight_decay, "r_drop": self.r_drop}
-        return {"model": {"dropout": self.dropout}, "training": training}
 
 
 def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe") -> Size:
@@ -147,7 +129,7 @@ def _deepest(kind: _Kind, vocabulary: int, operations: float) -> Size:
     """The deepest model with a vocabulary that sees enough tokens in so many operations."""
     depth, seen = _deepest_of(kind.parameters_of_one, vocabulary, operations)
     most = kind.batch_tokens * depth
-    batch = max(_FEWEST_TOKENS_A_STEP, min(most, round(4 * seen**0.5), round(seen / _FEWEST_STEPS)))
+    batch = max(_FEWEST_TOKENS_A_STEP, min(most, round(_TOKENS_OF_A_STEP * seen**0.5), round(seen / _FEWEST_STEPS)))
     return Size(depth, vocabulary, batch, seen)
 
 
@@ -190,66 +172,3 @@ def fitting_pairs(seconds: float, *, rate: float, text_bytes: int, kind: Tokeniz
     Source: as `fitting`.
     """
     return _fitting(_PAIRS, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind)
-
-
-def holding_back(
-    epochs: float, *, parameters_a_token: float, steps: float, learning_rate: float, may_repeat: bool = True
-) -> HeldBack:
-    """How much a model is held back by dropout and weight decay when there is time to see a text so many times.
-
-    What a weight learned fades by weight_decay · learning_rate a step, so that over all steps it is the product of the
-    three that says how often it is forgotten; a text that is seen often wants that several times. Where a large model
-    would see it so often that it knows it by heart all the same, each batch goes through twice instead (R-Drop), and
-    half of the steps are left.
-
-    Args:
-        epochs: passes over the text; over one that repeats its patterns they count less, by its `novelty`.
-        parameters_a_token: of the model, for each token of the text.
-        steps: of the optimizer, each with one pass.
-        learning_rate: at its highest.
-        may_repeat: whether batches may go through twice.
-
-    Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; how much, docs/recipe.md.
-    """
-    dropout, r_drop = float(np.interp(epochs, *_DROPOUT)), 0.0
-    if may_repeat and epochs * parameters_a_token >= _BY_HEART:
-        dropout, r_drop, steps = _DROPOUT_OF_R_DROP, _R_DROP, steps / 2
-    weight_decay = float(np.interp(epochs, *_FORGETTINGS)) / (learning_rate * max(1.0, steps))
-    weight_decay = min(max(_LEAST_WEIGHT_DECAY, weight_decay), _MOST_WEIGHT_DECAY)
-    return HeldBack(round(dropout, 2), round(weight_decay, 2), r_drop)
-
-
-def holding_back_pairs(epochs: float, *, steps: float, may_drop_merges: bool = True) -> dict[str, dict[str, Any]]:
-    """How an encoder-decoder is trained when there is time to see its pairs so many times, by section of a RunConfig.
-
-    Args:
-        epochs: passes over the pairs, their words always in the same pieces.
-        steps: of the optimizer.
-        may_drop_merges: whether the tokenizer has merges, which BPE dropout leaves out.
-
-    Source: BPE dropout, Provilkov et al. 2020; how much, docs/recipe.md.
-    """
-    dropout = float(np.interp(epochs, *_DROPOUT_OF_PAIRS))
-    bpe_dropout = float(np.interp(epochs, *_BPE_DROPOUT)) if may_drop_merges else 0.0
-    warmup = min(max(_SHORTEST_WARMUP, round(steps / 10)), _LONGEST_WARMUP)
-    return {
-        "model": {"dropout": round(dropout, 2)},
-        "parallel": {"bpe_dropout": round(bpe_dropout, 2), "bpe_dropout_until": 0.8},
-        "training": {"warmup_steps": warmup},
-    }
-
-
-def novelty(counted: Sequence[float]) -> float:
-    """The share of what one token leaves open about the next that several leave open too: nearly 1 in prose.
-
-    In text made of patterns it is a third or so; such a text can be seen that much oftener before it is known by heart.
-
-    Args:
-        counted: bits that models of order 1, 2, … need (`lm.evaluation.ngrams`), of order 2 at least.
-    """
-    return min(counted[1:]) / counted[1]
-
-
-def expected_bits(counted: Sequence[float]) -> float:
-    """Bits a byte that a few minutes of training lead to, where models that count need so many (docs/recipe.md)."""
-    return min(counted) * novelty(counted) ** 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 
 import pytest
@@ -64,27 +63,6 @@ def test_a_checkpoint_is_complete_in_itself(save, tmp_path):
         "manifest.json",
     }
     assert load_model(moved, CPU).folder == moved
-
-
-def test_which_one(save, tmp_path):
-    save(3, is_best=True)
-    save(12)
-    assert find_checkpoint(tmp_path).name == "step-3"
-    assert find_checkpoint(tmp_path, which="last").name == "step-12"
-    (tmp_path / "best").unlink()
-    assert find_checkpoint(tmp_path).name == "step-12"
-    (tmp_path / "last").unlink()
-    assert find_checkpoint(tmp_path).name == "step-12"
-
-
-def test_another_checkpoint_is_never_taken_for_the_best(save, tmp_path):
-    shutil.rmtree(save(3, is_best=True))
-    with pytest.raises(InputError, match="not a run"):
-        find_checkpoint(tmp_path)
-    other = save(12)
-    with pytest.raises(InputError, match=rf"step-3: the best checkpoint is missing; .* {other}"):
-        find_checkpoint(tmp_path)
-    assert find_checkpoint(tmp_path, which="last") == find_checkpoint(other) == other
 
 
 @pytest.mark.parametrize(
@@ -173,92 +151,6 @@ def test_a_copy_beside_the_checkpoints_is_none_of_them(save, tmp_path):
     assert load_model(tmp_path / "checkpoints" / "step-20-backup", CPU).folder.name == "step-20-backup"
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"sha256": {}}', '{"sha256": []}', '{"sha256": {"config.json": ""}}'])
-def test_a_manifest_that_is_none(save, tmp_path, content):
-    (save(3) / "manifest.json").write_text(content)
-    with pytest.raises(InputError, match="step-3/manifest.json: not the manifest of a checkpoint"):
-        load_model(tmp_path, CPU)
-
-
-def test_a_pointer_that_is_no_text_points_nowhere(save, tmp_path):
-    folder = save(3)
-    (tmp_path / "last").write_bytes(b"\xff\xfe")
-    assert find_checkpoint(tmp_path, which="last") == folder
-
-
-def test_a_half_written_checkpoint_is_none(save, tmp_path):
-    save(3)
-    (save(12) / "manifest.json").unlink()
-    assert find_checkpoint(tmp_path, which="last").name == "step-3"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({}, "not a run"),
-        ({"config.json": "{}"}, "not a run"),
-        ({"config.json": "{}", "checkpoints/x": ""}, "no checkpoint yet"),
-    ],
-)
-def test_a_folder_that_is_no_run(tmp_path, content, message):
-    for name, text in content.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=message):
-        find_checkpoint(tmp_path)
-    with pytest.raises(InputError, match="no such run"):
-        find_checkpoint(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"config.json": '{"architectures": ["GPT2LMHeadModel"]}', "model.safetensors": ""},
-        {"config.json": "{}", "checkpoints/": ""},
-        {"notes.txt": "mine"},
-        {"checkpoints/epoch=3.ckpt": ""},
-        {"checkpoints/": "", "metrics.jsonl": "", "figures/": ""},
-    ],
-)
-def test_a_folder_that_holds_other_things_is_no_place_for_a_run(tmp_path, content):
-    fill(tmp_path, content)
-    with pytest.raises(InputError, match=r"holds what is no run's \(.*\); choose an empty or a new folder \(-o\)"):
-        run_folder.refuse_existing(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content", [{}, {".lock": "", ".gitkeep": ""}, {"checkpoints/": ""}, {"checkpoints/": "", "metrics.jsonl": ""}]
-)
-def test_an_empty_folder_is_one(tmp_path, content):
-    fill(tmp_path, content)
-    run_folder.refuse_existing(tmp_path)
-    run_folder.refuse_existing(tmp_path / "new")
-
-
-def fill(folder, content):
-    for name, text in content.items():
-        if name.endswith("/"):
-            (folder / name).mkdir()
-        else:
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(text)
-
-
-def test_a_newer_format_is_refused_by_name(save):
-    folder = save(3)
-    values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**values, "format_version": 99}))
-    with pytest.raises(InputError, match="config.json: format version 99"):
-        run_folder.load_config(folder)
-
-
-def test_a_run_begins_with_nothing_behind_it():
-    begun = TrainingState()
-    assert (begun.step, begun.samples, begun.tokens, begun.flops, begun.seconds, begun.elapsed) == (0, 0, 0, 0, 0, 0)
-    assert begun.best_loss is begun.best_bleu is begun.best_step is None
-    assert begun.finished is False
-
-
 def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, disk):
     files_of_it = {path.name for path in save(3).iterdir()}
     disk.entries.clear()
@@ -273,31 +165,10 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, 
     assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["last", "best"]
 
 
-def test_a_checkpoint_that_is_not_there_is_told_from_a_run_that_is_not(save, tmp_path):
-    save(3)
-    with pytest.raises(InputError, match="step-9: no such checkpoint; there is step-3"):
-        find_checkpoint(tmp_path / "checkpoints" / "step-9")
-    with pytest.raises(InputError, match="no such run"):
-        find_checkpoint(tmp_path / "elsewhere" / "step-9")
-    (tmp_path / "other" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(InputError, match="no such run"):
-        find_checkpoint(tmp_path / "other" / "checkpoints" / "step-9")
-
-
 def reseal(folder):
     """Give a checkpoint whose files were changed by hand the sums of what they are now."""
     sums = {path.name: files.sha256(path) for path in folder.iterdir() if path.name != "manifest.json"}
     files.write_json(folder / "manifest.json", {"sha256": sums})
-
-
-@pytest.mark.parametrize("content", ["", "[1]", "x" * 5000])
-def test_a_pointer_to_no_checkpoint_is_told_from_one_that_is_gone(save, tmp_path, content):
-    folder = save(3, is_best=True)
-    (tmp_path / "last").write_text(content)
-    assert find_checkpoint(tmp_path, which="last") == folder
-    (tmp_path / "best").write_text(content)
-    with pytest.raises(InputError, match=r"/best: .* name another one, such as .*step-3$"):
-        find_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100])
@@ -318,14 +189,6 @@ def test_weights_of_another_model_are_told_of(save, tmp_path):
         load_model(tmp_path, CPU)
 
 
-def test_a_state_is_of_finite_numbers(save):
-    folder = save(3)
-    state = folder / "state.json"
-    state.write_text(state.read_text().replace("1.5", "NaN"))
-    with pytest.raises(InputError, match=r"state\.json: best_loss must be a finite number, not nan"):
-        run_folder.load_state(folder)
-
-
 def test_a_tokenizer_with_more_tokens_than_the_model_is_told_of(save, tmp_path):
     folder = save(3)
     config = TokenizerConfig(kind="byte")
@@ -336,13 +199,3 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_told_of(save, tmp_path):
         InputError, match=r"tokenizer\.json: has 258 tokens, but the model 257; the checkpoint is damaged"
     ):
         load_model(tmp_path, CPU)
-
-
-@pytest.mark.parametrize(
-    ("names", "said"), [(["b", "a"], r"\(a, b\)"), (["c", "b", "a"], r"\(a, b, c\)"), (list("dcba"), r"\(a, b, c, …\)")]
-)
-def test_three_of_what_is_no_runs_are_named(tmp_path, names, said):
-    for name in names:
-        (tmp_path / name).write_text("")
-    with pytest.raises(InputError, match=said):
-        run_folder.refuse_existing(tmp_path)

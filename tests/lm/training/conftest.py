@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,12 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data.windows import prepare
+from lm.run_folder import find_checkpoint
 from lm.text.files import text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training import budget
+from lm.training.evaluation import validation_loss
 from lm.training.run import Run
 from lm.training.starting import start
 
@@ -25,6 +29,41 @@ def stop_after(steps: int) -> Callable[[], bool]:
     """For `train`: true once so many steps have been taken."""
     taken = iter(range(1, 1_000_000))
     return lambda: next(taken) >= steps
+
+
+class FakeTime:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch) -> FakeTime:
+    """The clock of the budget of a run, which moves when it is told to."""
+    fake = FakeTime()
+    monkeypatch.setattr(budget.time, "monotonic", fake.monotonic)
+    return fake
+
+
+def loss_of(run: Run) -> tuple[float, int]:
+    """Summed nats and targets of the whole validation split."""
+    run.model.eval()
+    return validation_loss(run)
+
+
+def sums(run: Run) -> dict[str, str]:
+    """The hashes of the files of a run's last checkpoint."""
+    found = find_checkpoint(run.folder, which="last")
+    return json.loads((found / "manifest.json").read_text())["sha256"]
+
+
+def journal(run: Run) -> list[str]:
+    """The lines of what was learned."""
+    return (run.folder / "metrics.jsonl").read_text().split("\n")
 
 
 @pytest.fixture(scope="session")

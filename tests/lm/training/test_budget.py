@@ -10,33 +10,14 @@ import pytest
 
 from lm import run_folder
 from lm.config.training import TrainingConfig
-from lm.errors import UsageError
 from lm.optimization.schedules import learning_rate, steps_in_all
-from lm.training import budget
 from lm.training.budget import Clock, aside
 from lm.training.events import Decay, Evaluation, Saved, Step
-from lm.training.planning import planned_steps
 from lm.training.resuming import resume
 from lm.training.trainer import train
+from tests.lm.training.conftest import FakeTime
 
 BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}
-
-
-class FakeTime:
-    """A clock that moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def time(monkeypatch) -> FakeTime:
-    fake = FakeTime()
-    monkeypatch.setattr(budget.time, "monotonic", fake.monotonic)
-    return fake
 
 
 def driven(run, time: FakeTime, *, step: float, evaluation: float = 0.0):
@@ -125,12 +106,6 @@ def test_a_finished_run_can_be_given_more_time(make_run, time):
     assert longer.state.step > steps
     assert time.now - began <= 50
     assert json.loads((run.folder / "config.json").read_text())["training"]["budget"] == "50s"
-
-
-@pytest.mark.parametrize("fields", [{"schedule": "cosine"}, {"schedule": "wsd", "decay_fraction": 1.0}, {"steps": 3}])
-def test_what_a_budget_does_not_go_with(fields):
-    with pytest.raises(UsageError):
-        TrainingConfig(**{"budget": "1m", "schedule": "wsd", **fields})
 
 
 STEPS = TrainingConfig(schedule="wsd", decay_fraction=0.5, warmup_steps=0, evaluate_every=0)
@@ -300,22 +275,3 @@ def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, ti
     assert found[51] == (99, (50, 1.0), None, pytest.approx(peak * 48 / 49))
     assert found[53][:3] == (96, (52, pytest.approx(47 / 49)), None)
     assert found[53][3] == pytest.approx(peak * 47 / 49 * 43 / 44)
-
-
-@pytest.mark.parametrize(("pace", "spent", "steps"), [(0.5, 0.0, 200), (0.5, 20.0, 160), (3.0, 0.0, 33), (1e3, 0.0, 1)])
-def test_a_budget_comes_to_what_is_left_of_it_at_a_pace(make_run, pace, spent, steps):
-    config = TrainingConfig(budget="100s", schedule="wsd")
-    assert planned_steps(config, make_run().data, pace=pace, spent=spent) == steps
-
-
-def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(make_run, time, monkeypatch):
-    """Twelve steps took a quarter of a second each; 40 s of another budget are left."""
-    monkeypatch.setattr(budget.time, "perf_counter", itertools.count(0.0, 0.25).__next__)
-    run = make_run(evaluate_every=0)
-    list(train(run))
-    assert run.state.seconds == 12 * 0.25
-    longer = resume(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"), spent=10.0)
-    assert (longer.plan.steps, longer.plan.deadline, longer.plan.falls_from) == (12 + 160, 50.0, None)
-    assert longer.clock is not None
-    assert longer.clock.left == 40
-    assert longer.config.training.schedule == "wsd"

@@ -6,22 +6,13 @@ import pytest
 
 from lm.config.presets import resolve
 from lm.training.sizing import (
-    HeldBack,
     Size,
-    expected_bits,
     fitting,
     fitting_pairs,
     held_out,
-    holding_back,
-    holding_back_pairs,
-    novelty,
 )
 
 RATE, MEGABYTE = 3e11, 1_000_000
-
-
-def held_back(epochs, parameters=20, steps=500, learning_rate=0.01, **settings):
-    return holding_back(epochs, parameters_a_token=parameters, steps=steps, learning_rate=learning_rate, **settings)
 
 
 @pytest.mark.parametrize("text_bytes", [0, 10_000, MEGABYTE, 10**9])
@@ -73,19 +64,6 @@ def test_more_pairs_get_a_larger_vocabulary():
     assert [size.vocab_size for size in sizes] == [1000, 4000, 8000, 16_384]
 
 
-def test_pairs_seen_often_lose_more_of_what_the_model_reads_and_knows():
-    seldom, between, often = (holding_back_pairs(epochs, steps=1000) for epochs in (2, 10, 30))
-    assert [each["model"]["dropout"] for each in (seldom, between, often)] == [0.1, 0.15, 0.2]
-    assert [each["parallel"]["bpe_dropout"] for each in (seldom, between, often)] == [0.0, 0.05, 0.1]
-    whole = holding_back_pairs(30, steps=1000, may_drop_merges=False)
-    assert (whole["parallel"]["bpe_dropout"], whole["model"]) == (0.0, often["model"])
-
-
-@pytest.mark.parametrize(("steps", "warmup"), [(1, 10), (300, 30), (1999, 200), (100_000, 200)])
-def test_few_steps_warm_up_shortly(steps, warmup):
-    assert holding_back_pairs(1, steps=steps)["training"]["warmup_steps"] == warmup
-
-
 def test_more_time_or_a_faster_machine_makes_larger_models():
     depths = [fitting(seconds, rate=RATE, text_bytes=MEGABYTE).depth for seconds in (10, 1000, 100_000)]
     assert depths == sorted(set(depths))
@@ -108,43 +86,6 @@ def test_a_short_text_that_is_seen_often_gets_a_smaller_vocabulary():
     for text_bytes, is_short in ((MEGABYTE, True), (10**8, False)):
         seldom, often = (fitting(seconds, rate=RATE, text_bytes=text_bytes) for seconds in (60, 3600))
         assert (often.vocab_size < seldom.vocab_size) is is_short
-
-
-def test_a_text_seen_often_is_held_back():
-    found = [held_back(epochs) for epochs in (1, 4, 10, 100)]
-    assert [each.dropout for each in found] == sorted(each.dropout for each in found)
-    assert [each.weight_decay for each in found] == sorted(each.weight_decay for each in found)
-    assert found[0].dropout == 0 < found[-1].dropout < 0.5
-
-
-def test_batches_go_through_twice_where_a_text_would_be_known_by_heart_unless_they_may_not():
-    small, seldom, known = held_back(10, parameters=3), held_back(2, parameters=30), held_back(10, parameters=30)
-    assert (small.passes, seldom.passes, known.passes) == (1, 1, 2)
-    assert known.settings()["training"]["r_drop"] > 0
-    assert known.dropout > small.dropout  # without dropout the two passes are the same
-    assert held_back(10, parameters=30, may_repeat=False) == small
-
-
-@pytest.mark.parametrize("learning_rate", [0.001, 0.02])
-@pytest.mark.parametrize("steps", [300, 3000, 30_000])
-@pytest.mark.parametrize("epochs", [8, 20])
-def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate, epochs):
-    found = held_back(epochs, steps=steps, learning_rate=learning_rate)
-    forgettings = found.weight_decay * learning_rate * steps / found.passes
-    assert found.weight_decay in (0.1, 2.0) or forgettings == pytest.approx(14, rel=0.05)
-
-
-@pytest.mark.parametrize("steps", [1, 10, 1e6])
-def test_weight_decay_never_undoes_a_step(steps):
-    assert 0 < held_back(100, steps=steps, learning_rate=0.02).weight_decay <= 2
-
-
-def test_a_text_of_patterns_is_less_new_and_easier():
-    prose, patterned = [4.0, 2.0, 1.95, 1.96, 2.0], [4.0, 2.0, 1.0, 0.7, 0.5]
-    assert novelty(prose) == pytest.approx(0.975)
-    assert novelty(patterned) == pytest.approx(0.25)
-    assert novelty([4.0, 5.0, 6.0]) == 1
-    assert expected_bits(prose) / min(prose) > expected_bits(patterned) / min(patterned)
 
 
 @pytest.mark.parametrize(
@@ -189,46 +130,6 @@ def test_no_model_is_deeper_than_24_and_no_time_shorter_than_a_second():
     assert fitting(2, rate=RATE, text_bytes=MEGABYTE).tokens == 2 * fitting(1, rate=RATE, text_bytes=MEGABYTE).tokens
     pairs = [fitting_pairs(seconds, rate=RATE, text_bytes=MEGABYTE).tokens for seconds in (-5, 1, 2)]
     assert pairs[0] == pairs[1] < pairs[2]
-
-
-@pytest.mark.parametrize(
-    ("epochs", "steps", "learning_rate", "expected"),
-    [
-        (1, 500, 0.01, (0.0, 0.1)),
-        (2.5, 500, 0.01, (0.0, 0.1)),
-        (3, 530, 0.01, (0.02, 0.26)),  # a fifth of the way to 0.1 and to 7: 1.4 / 5.3
-        (3.75, 500, 0.01, (0.05, 0.7)),  # half of the way: 3.5 / 5
-        (5, 500, 0.01, (0.1, 1.4)),
-        (6.25, 1000, 0.01, (0.1, 1.05)),  # half of the way from 7 to 14: 10.5 / 10
-        (7.5, 1000, 0.01, (0.1, 1.4)),
-        (100, 1000, 0.01, (0.1, 1.4)),
-        (100, 1000, 0.02, (0.1, 0.7)),
-        (100, 600, 0.01, (0.1, 2.0)),
-        (100, 30_000, 0.01, (0.1, 0.1)),
-        (100, 0, 0.02, (0.1, 2.0)),
-    ],
-)
-def test_what_holds_back_by_hand(epochs, steps, learning_rate, expected):
-    found = held_back(epochs, parameters=0, steps=steps, learning_rate=learning_rate)
-    assert (found.dropout, found.weight_decay, found.r_drop) == (*expected, 0.0)
-    assert found.settings() == {
-        "model": {"dropout": expected[0]}, "training": {"weight_decay": expected[1], "r_drop": 0.0},
-    }  # fmt: skip
-
-
-def test_what_is_known_by_heart_goes_through_twice_in_half_of_the_steps():
-    """From 200 epochs, times parameters for each token, on; weights are forgotten 14 times over the steps that remain:
-    14 / (0.02 · 500).
-    """
-    known, nearly = (held_back(10, parameters=number, steps=1000, learning_rate=0.02) for number in (20, 19.99))
-    assert (known, known.passes) == (HeldBack(0.2, 1.4, 0.5), 2)
-    assert (nearly, nearly.passes) == (HeldBack(0.1, 0.7, 0.0), 1)
-
-
-def test_what_several_tokens_leave_open_is_a_share_of_what_one_does():
-    counted = [1.0, 4.0, 3.0, 2.0, 5.0]
-    assert novelty(counted) == 0.5
-    assert expected_bits([9.0, 4.0, 3.0, 1.0]) == 0.5  # 1 · √¼
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""Settings of a run from a TOML file, checked key by key."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lm.config.options import options, suggestion
+from lm.config.presets import DEFAULT_PRESET, preset
+from lm.config.run import SECTIONS
+from lm.errors import InputError, UsageError
+
+
+def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
+    """A run's settings from a TOML file: an optional `preset`, and tables named as the sections of a RunConfig.
+
+    Returns:
+        The preset's name if there is one, and section to {field: value}.
+
+    Raises:
+        InputError: there is no such file, or it is no text.
+        UsageError: it is not TOML, a key is unknown or a value wrong; the message names the file and suggests what may
+            be meant.
+    """
+    values = _parsed(path)
+    name = values.pop("preset", None)
+    if name is not None:
+        if not isinstance(name, str):
+            raise UsageError(f'{path}: preset must be a name, as in preset = "{DEFAULT_PRESET}", not {name!r}')
+        with _naming(str(path)):
+            preset(name)
+    for section, fields in values.items():
+        if section not in SECTIONS or not isinstance(fields, dict):
+            raise UsageError(f"{path}: {_stray(section, fields)}")
+        with _naming(f"{path}, [{section}]"):
+            _check(section, fields)
+    return name, values
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """The keys and tables of a file; the message for one that is no TOML says what it may be instead."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file (--config)") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid UTF-8 at byte offset {error.start} (--config)") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        if text.lstrip().startswith("{"):
+            raise UsageError(
+                f"{path}: this is JSON; settings come from a TOML file, as [model] and d_model = 96"
+            ) from None
+        raise UsageError(f"{path}: not TOML: {error}") from None
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """While open, the message of a UsageError begins with the place where the wrong value stands."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _check(section: str, fields: Mapping[str, Any]) -> None:
+    """UsageError unless each key of a table is an option of its section, with a value that the option can have."""
+    known = {described.name: described for described in options(SECTIONS[section])}
+    for key, value in fields.items():
+        if key not in known:
+            raise UsageError(f"unknown key {key!r}{_meant(key) or suggestion(key, known)}")
+        known[key].check(value)
+
+
+def _stray(key: str, value: Any) -> str:  # noqa: ANN401 (whatever TOML can say)
+    """What is wrong with a key that is no table of settings."""
+    if isinstance(value, dict):
+        return f"unknown table {key!r}{suggestion(key, ['preset', *SECTIONS])}"
+    if key in SECTIONS:
+        return f"{key} is a table: write [{key}] on a line, and its keys below"
+    return f"unknown key {key!r}{_meant(key) or suggestion(key, ['preset', *SECTIONS])}"
+
+
+def _meant(key: str) -> str:
+    """` (…)` where a key is the name of an option or flag, with the tables it belongs in; else nothing."""
+    every = [(section, described) for section in SECTIONS for described in options(SECTIONS[section])]
+    if tables := [f"[{section}]" for section, described in every if described.name == key]:
+        return f" (put it under {' or '.join(tables)})"
+    flag = "--" + key.replace("_", "-")
+    meant = [
+        f" ({flag} is {described.name!r} under [{section}])" for section, described in every if described.flag == flag
+    ]
+    return meant[0] if meant else ""

@@ -1,0 +1,55 @@
+"""Runs are listed and drawn without torch, from folders alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lm.model.block import count_parameters
+from lm.model.transformer import build_model
+from lm.run_folder import load_config
+from tests.cli.small_runs import make_run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("runs")
+    run = make_run(made / "novel")
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0}\n')
+    (run / "timings.jsonl").write_text('{"step": 1, "seconds": 0.5}\n')
+    return made
+
+
+def without_torch(*arguments: str) -> str:
+    """What a command prints in a process of its own, which must not import what takes time."""
+    code = (
+        "import sys; from cli.main import run; code = run(sys.argv[1:])\n"
+        "heavy = {'torch', 'numpy', 'tokenizers', 'safetensors'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_runs_are_listed(folder):
+    (described,) = json.loads(without_torch("runs", str(folder), "--json"))
+    assert described["run"] == str(folder / "novel")
+    assert described["parameters"] == count_parameters(
+        build_model(load_config(folder / "novel/checkpoints/step-0").model)
+    )
+    assert "unfinished" in without_torch("runs", str(folder))
+
+
+def test_curves_are_drawn(folder):
+    assert "loss" in without_torch("plot", str(folder / "novel"))

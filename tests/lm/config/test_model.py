@@ -1,0 +1,32 @@
+"""Shapes of models, and those that there cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+
+
+@pytest.mark.parametrize(("activation", "width"), [("gelu", 4 * 96), ("swiglu", 256)])
+def test_feed_forward_width_follows_the_model(activation, width):
+    config = ModelConfig(d_model=96, activation=activation)
+    assert config.feed_forward_width == width
+    assert dataclasses.replace(config, d_ff=50).feed_forward_width == 50
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"d_model": 100, "n_heads": 3}, "n_heads 3 does not divide d_model 100"),
+        ({"n_heads": 4, "n_kv_heads": 3}, "n_kv_heads 3 does not divide n_heads 4"),
+        ({"d_model": 12, "n_heads": 4}, "even head size, not 3"),
+        ({"d_model": 15, "n_heads": 3, "positions": "sinusoidal"}, "even d_model, not 15"),
+        ({"source_vocab_size": 9}, "needs an encoder"),
+    ],
+)
+def test_a_shape_that_no_model_has_is_refused(values, message):
+    with pytest.raises(UsageError, match=message):
+        ModelConfig(**values)

@@ -1,0 +1,69 @@
+"""Configs describe and check themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lm.config import options
+from lm.config.data import DataConfig
+from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
+from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
+from lm.config.model import ModelConfig
+from lm.config.run import SECTIONS
+from lm.config.training import TrainingConfig
+from lm.errors import UsageError
+
+
+@pytest.mark.parametrize("config", SECTIONS.values())
+def test_every_field_of_every_section_is_described(config):
+    names = {field.name for field in dataclasses.fields(config)}
+    described = {option.name for option in options.options(config)}
+    assert names - described == ({"vocab_size", "source_vocab_size"} if config is ModelConfig else set())
+    assert all(option.help.endswith((".", "]")) for option in options.options(config))
+
+
+def test_no_two_sections_share_a_flag():
+    flags = [option.flag for config in SECTIONS.values() for option in options.options(config)]
+    assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "message"),
+    [
+        (ModelConfig, {"d_model": -4}, r"d_model must be at least 1, not -4 \(--d-model\)"),
+        (ModelConfig, {"d_model": 2.5}, "d_model must be a whole number, not 2.5"),
+        (ModelConfig, {"n_layers": True}, "n_layers must be a whole number, not True"),
+        (ModelConfig, {"positions": "rotory"}, r"did you mean 'rotary'\?"),
+        (ModelConfig, {"dropout": 1.5}, "dropout must be at most 0.99, not 1.5"),
+        (TrainingConfig, {"learning_rate": float("nan")}, "learning_rate must be a finite number, not nan"),
+        (TrainingConfig, {"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        (TrainingConfig, {"seed": 2**64}, "seed must be at most 18446744073709551615, not 18446744073709551616"),
+        (DataConfig, {"validation": 3}, "validation must be a word"),
+    ],
+)
+def test_a_wrong_value_is_named(config, values, message):
+    with pytest.raises(UsageError, match=message):
+        config(**values)
+
+
+CONFIGS = (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, ScoringConfig,
+           AttentionConfig)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_numbers_are_finite_and_texts_are_utf8(config):
+    for described in options.options(config):
+        if described.kind is float:
+            for value in (float("inf"), float("-inf"), float("nan"), 10**400):
+                with pytest.raises(UsageError, match=rf"{described.name} must be a finite number.*{described.flag}"):
+                    described.check(value)
+        elif described.kind in (str, tuple) and not described.choices and described.name != "validation":
+            with pytest.raises(UsageError, match=rf"{described.name} is not valid UTF-8: .*{described.flag}"):
+                described.check("caf\udce9" if described.kind is str else ["one", "caf\udce9"])
+
+
+def test_unknown_keys_suggest_the_nearest():
+    with pytest.raises(UsageError, match=r"my.toml: unknown key 'learning_rte' \(did you mean 'learning_rate'\?\)"):
+        options.build(TrainingConfig, {"learning_rte": 1}, where="my.toml")

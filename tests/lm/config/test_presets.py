@@ -1,0 +1,62 @@
+"""Presets are rows of values, which what is given replaces."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.config.presets import named_by_depth, preset, resolve
+from lm.config.run import RunConfig
+from lm.errors import UsageError
+
+
+def test_unknown_presets_suggest_the_nearest():
+    with pytest.raises(UsageError, match=r"no preset 'gpt-2' \(did you mean 'gpt2'\?\)"):
+        preset("gpt-2")
+
+
+def test_what_is_given_wins_over_the_preset():
+    config = resolve(
+        "nanogpt-cpu", {"model": {"n_layers": 2}, "training": {"tokens": 500}, "tokenizer": {"kind": "bpe"}}
+    )
+    assert (config.model.n_layers, config.model.d_model) == (2, 128)
+    assert (config.training.steps, config.training.tokens) == (None, 500)
+    assert config.tokenizer.kind == "bpe"
+
+
+def test_a_batch_in_sequences_replaces_one_in_tokens():
+    config = resolve("transformer-base", {"training": {"batch_size": 7}})
+    assert (config.training.batch_size, config.training.batch_tokens) == (7, None)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 12])
+def test_a_depth_says_all_of_a_preset(depth):
+    config, deeper = resolve(f"depth-{depth}"), resolve(f"depth-{depth + 1}")
+    assert (config.model.n_layers, config.model.d_model, config.model.head_size) == (depth, 64 * depth, 64)
+    assert config.training.learning_rate > deeper.training.learning_rate
+    assert config.training.tokens < deeper.training.tokens
+    assert config == RunConfig.from_dict(config.to_dict(), where="x")
+
+
+@pytest.mark.parametrize("depth", [1, 3, 4, 5, 12])
+def test_a_depth_says_all_of_a_preset_for_pairs(depth):
+    config, deeper = (resolve(named_by_depth(each, pairs=True)) for each in (depth, depth + 1))
+    shape = config.model
+    assert (shape.n_layers, shape.n_encoder_layers, shape.d_model, shape.d_ff) == (
+        depth,
+        depth,
+        64 * depth,
+        256 * depth,
+    )
+    assert config.training.learning_rate > deeper.training.learning_rate
+    assert config == RunConfig.from_dict(config.to_dict(), where="x")
+
+
+@pytest.mark.parametrize("name", ["depth-0", "depth-100", "depth-", "depth-2b", "translation-depth-0", "translation-"])
+def test_what_is_no_depth_is_no_preset(name):
+    with pytest.raises(UsageError, match="no preset"):
+        resolve(name)
+
+
+def test_a_budget_brings_its_schedule_and_replaces_the_length():
+    training = resolve("nanogpt-cpu", {"training": {"budget": "5m"}}).training
+    assert (training.schedule, training.steps, training.budget) == ("wsd", None, "5m")

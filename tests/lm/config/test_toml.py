@@ -1,0 +1,49 @@
+"""Settings from a TOML file, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.config.presets import resolve
+from lm.config.toml import read_toml
+from lm.errors import InputError, UsageError
+
+
+def test_a_toml_file_is_read_by_section(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('preset = "small"\n[model]\nd_model = 96\n[training]\nsample = ["Once"]\nlearning_rate = 1\n')
+    name, given = read_toml(path)
+    config = resolve(name, given)
+    assert (config.preset, config.model.d_model, config.model.n_layers) == ("small", 96, 6)
+    assert config.training.sample == ("Once",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[modle]\n", r"run.toml: unknown table 'modle' \(did you mean 'model'\?\)"),
+        ("steps = 3\n", r"run.toml: unknown key 'steps' \(put it under \[training\]\)"),
+        ("model = 3\n", r"run.toml: model is a table: write \[model\]"),
+        ("preset = 3\n", "run.toml: preset must be a name"),
+        ("preset = 'gtp2'\n", "run.toml: no preset 'gtp2'"),
+        ("[model]\nsteps = 3\n", r"\[model\]: unknown key 'steps' \(put it under \[training\]\)"),
+        ("[model]\ncontext = 64\n", r"unknown key 'context' \(--context is 'context_length' under \[model\]\)"),
+        ("[model\n", "run.toml: not TOML"),
+        ('{"preset": "tiny"}', "run.toml: this is JSON"),
+        ("[model]\nd_modl = 3\n", r"run.toml, \[model\]: unknown key 'd_modl' \(did you mean 'd_model'\?\)"),
+        ("[model]\nd_model = 'wide'\n", r"run.toml, \[model\]: d_model must be a whole number, not 'wide'"),
+        ("[training]\nsample = 'Once'\n", "sample must be a list of strings"),
+    ],
+)
+def test_a_wrong_toml_key_is_named(tmp_path, text, message):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_toml(tmp_path / "run.toml")
+
+
+def test_a_file_that_is_missing_or_no_text_is_named(tmp_path):
+    (tmp_path / "run.toml").write_bytes(b"# \xff")
+    with pytest.raises(InputError, match="run.toml: not valid UTF-8"):
+        read_toml(tmp_path / "run.toml")
+    with pytest.raises(InputError, match="none.toml: no such file"):
+        read_toml(tmp_path / "none.toml")

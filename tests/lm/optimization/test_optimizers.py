@@ -1,0 +1,66 @@
+"""Which weights are trained by what, and what that keeps of each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config.model import ModelConfig
+from lm.config.training import TrainingConfig
+from lm.model.transformer import build_model
+from lm.optimization.optimizers import (
+    inner_matrices,
+    make_optimizers,
+    optimizer_tensors,
+    restore_optimizers,
+    training_bytes,
+)
+from lm.training.trainer import train
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_vectors_are_not_decayed(make_run, optimizer):
+    run = make_run(model={"bias": True, "norm": "layernorm", "positions": "learned"})
+    optimizers = make_optimizers(run.model, TrainingConfig(steps=1, weight_decay=0.3, optimizer=optimizer))
+    groups = [group for each in optimizers for group in each.param_groups]
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    for name, parameter in run.model.named_parameters():
+        assert decay[id(parameter)] == (0.0 if name.endswith("bias") or "norm" in name else 0.3)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.99])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_training_takes_the_memory_that_is_foreseen(make_run, optimizer, ema):
+    run = make_run(steps=1, optimizer=optimizer, ema=ema)
+    list(train(run))
+    weights = [*run.model.parameters()]
+    average = [] if run.average is None else run.average.weights.values()
+    states = [tensor for one in run.optimizers for state in one.state.values() for tensor in state.values()]
+    kept = [*weights, *weights, *average, *(tensor for tensor in states if tensor.ndim)]  # counts of steps aside
+    assert sum(4 * tensor.numel() for tensor in kept) == training_bytes(run.config.model, run.config.training)
+
+
+def test_queries_keys_values_and_gates_are_matrices_of_their_own():
+    config = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_encoder_layers=1, n_heads=4, n_kv_heads=2, d_ff=48)
+    model = build_model(config)
+    matrices = inner_matrices(model)
+    names = {name: matrices[p] for name, p in model.named_parameters() if p in matrices}
+    assert list(names["decoder.blocks.1.cross_attention.input.weight"]) == [32, 16, 16]
+    assert list(names["encoder.blocks.0.feed_forward.up.weight"]) == [48, 48]
+    assert list(names["decoder.blocks.0.feed_forward.down.weight"]) == [32]
+    assert len(names) == 4 + 2 * 6
+    assert not any("embedding" in name for name in names)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
+    """Into optimizers that have taken no step, which then go on with the same moments."""
+    run = make_run(steps=2, optimizer=optimizer)
+    list(train(run))
+    fresh = make_optimizers(run.model, run.config.training)
+    assert optimizer_tensors(fresh, run.model) == {}
+    taken = optimizer_tensors(run.optimizers, run.model)
+    restore_optimizers(fresh, run.model, taken)
+    found = optimizer_tensors(fresh, run.model)
+    assert found.keys() == taken.keys()
+    assert all(torch.equal(found[name], taken[name]) for name in taken)
