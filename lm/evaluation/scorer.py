@@ -11,7 +11,7 @@ from lm.evaluation.perplexity import FileScore, Scored, measure
 from lm.evaluation.scoring import Stretch
 from lm.evaluation.windows import window_sizes
 from lm.model.transformer import DecoderOnly
-from lm.text.documents import Source
+from lm.text.files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -45,7 +45,7 @@ class Scorer:
         context, stride = window_sizes(model.config, config)
         return cls(model, tokenizer, separator, context, stride, config.batch_size)
 
-    def measure(self, files: Sequence[Source]) -> Iterator[Scored | FileScore]:
+    def measure(self, files: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
         """Score files; see `lm.evaluation.perplexity.measure`."""
         return measure(
             self.model,
@@ -58,7 +58,7 @@ class Scorer:
         )
 
     def stretches(
-        self, files: Sequence[Source], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
+        self, files: Sequence[TextFile], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
     ) -> Iterator[Stretch]:
         """Score files, piece by piece.
 
