@@ -31,12 +31,8 @@ from lm.tokenizer.tokenizer import Tokenizer
 Place = str | os.PathLike[str]
 """A file or folder."""
 
-_SAMPLING, _TRANSLATION, _WINDOWS, _HARDWARE = (
-    SamplingConfig(),
-    TranslationConfig(),
-    PerplexityConfig(),
-    HardwareConfig(),
-)
+_SAMPLING, _TRANSLATION = SamplingConfig(), TranslationConfig()
+_WINDOWS, _HARDWARE = PerplexityConfig(), HardwareConfig()
 
 
 def load(run: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
@@ -92,8 +88,7 @@ class Model:
         """Draw samples token by token; errors are those of `generate`.
 
         Yields:
-            A Token for each token of each sample, with the text that is certain from then on, and a Finish at the end of
-            each.
+            A Token for each token of a sample, with the text that is certain from then on, and a Finish at its end.
         """
         return Generator(self._decoder, self.tokenizer, sampling).generate(prompt, n=n)
 

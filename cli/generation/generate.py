@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +19,8 @@ from lm.config.options import options
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from cli.generation.samples import Sample
-    from lm.decoding.generate import Finish, Token
-    from lm.decoding.sampling import Sampler
-    from lm.model.transformer import DecoderOnly
-    from lm.tokenizer.tokenizer import Tokenizer
+    from cli.generation.samples import Output
+    from lm.decoding.generator import Generator
 
 INTERRUPTED = 130
 
@@ -42,6 +39,12 @@ _PromptFile = Annotated[
 ]
 _Interactive = Annotated[
     bool, typer.Option("--interactive", "-i", help="Write a text together with the model, line by line.")
+]
+_Samples = Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="How many continuations.")]
+_BatchSize = Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Samples generated side by side.")]
+_Echo = Annotated[
+    bool,
+    typer.Option(help="Print the prompt in front of each text, never with --json [default: yes].", show_default=False),
 ]
 _UseCache = Annotated[
     bool,
@@ -75,16 +78,9 @@ def generate(
     *,
     prompt_file: _PromptFile = None,
     interactive: _Interactive = False,
-    samples: Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="How many continuations.")] = 1,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", min=1, metavar="N", help="Samples generated side by side.")
-    ] = 16,
-    echo: Annotated[
-        bool,
-        typer.Option(
-            help="Print the prompt in front of each text, never with --json [default: yes].", show_default=False
-        ),
-    ] = True,
+    samples: _Samples = 1,
+    batch_size: _BatchSize = 16,
+    echo: _Echo = True,
     use_cache: _UseCache = True,
     stats: _Stats = None,
     as_json: _AsJson = False,
@@ -115,20 +111,23 @@ def generate(
     _check(given, {**others, "--samples": samples > 1})
     text = _prompt(prompt, prompt_file, interactive=interactive)
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
-    model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="generate")
-    if interactive:
-        from cli.generation.interactive import converse
 
-        return converse(model, loaded.tokenizer, config, opening=text, use_cache=use_cache, stats=bool(stats))
+    from cli.generation.interactive import converse
+    from cli.generation.samples import JsonLines, Texts, write_found
+    from lm.decoding.continuation import Continuation
+    from lm.decoding.generator import Generator
+
+    model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="generate")
+    generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=batch_size)
+    shown = text if echo or as_json else ""
+    if interactive:
+        return converse(generator, opening=text, stats=bool(stats))
     if beam.beam is not None:
-        return _search(
-            model, loaded.tokenizer, text, beam, max_tokens=config.max_tokens, n=samples, echo=echo,
-            use_cache=use_cache, as_json=as_json,
-        )  # fmt: skip
-    return _draw(
-        model, loaded.tokenizer, text, config, samples=samples, batch_size=batch_size, echo=echo, use_cache=use_cache,
-        stats=stats, as_json=as_json, alternatives=top_alternatives,
-    )  # fmt: skip
+        found = generator.search(text, beam_size=beam.beam, length_penalty=beam.length_penalty, n=samples)
+        return write_found(found, shown, as_json=as_json)
+    drawn = [Continuation() for _ in range(samples)]
+    output = JsonLines(drawn, shown, generator, alternatives=top_alternatives > 0) if as_json else Texts(drawn, shown)
+    return _draw(generator, text, output, alternatives=top_alternatives, stats=stats)
 
 
 def _check(given: Given, others: Mapping[str, Any]) -> None:
@@ -161,112 +160,19 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
     return (None if interactive and argument is None else text_argument(argument)) or ""
 
 
-def _draw(
-    model: DecoderOnly,
-    tokenizer: Tokenizer,
-    prompt: str,
-    config: SamplingConfig,
-    *,
-    samples: int,
-    batch_size: int,
-    echo: bool,
-    use_cache: bool,
-    stats: bool | None,
-    as_json: bool,
-    alternatives: int,
-) -> None:
+def _draw(generator: Generator, prompt: str, output: Output, *, alternatives: int, stats: bool | None) -> None:
     """Write samples as they are drawn."""
-    from cli.generation.samples import JsonLines, Sample, Texts, Watch
-    from lm.decoding.logit_bias import read_biases
-    from lm.decoding.sampling import Sampler
-    from lm.decoding.stop_strings import TextUntil
+    from cli.generation.samples import Watch
 
-    sampler = Sampler.of(config, read_biases(config.logit_bias, tokenizer))
-    texts = [Sample(TextUntil(tokenizer.decode_stream(), config.stop)) for _ in range(samples)]
-    output = (
-        JsonLines(texts, prompt, sampler.seed, alternatives_of=tokenizer if alternatives else None)
-        if as_json
-        else Texts(texts, prompt if echo else "")
-    )
-    events = _events(
-        model, tokenizer, prompt, sampler, texts, max_tokens=config.max_tokens, batch_size=batch_size,
-        use_cache=use_cache, alternatives=alternatives,
-    )  # fmt: skip
     watch = Watch()
     try:
-        for event in events:
-            texts[event.row].take(event)
+        for event in generator.generate(prompt, n=len(output.samples), alternatives=alternatives):
+            output.samples[event.row].take(event)
             output.advance()
             watch.saw_token()
     except KeyboardInterrupt:
-        output.interrupt()
+        output.interrupt(generator)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
-            watch.report(sum(len(sample.tokens) for sample in texts), sampler)
-
-
-def _events(
-    model: DecoderOnly,
-    tokenizer: Tokenizer,
-    prompt: str,
-    sampler: Sampler,
-    samples: Sequence[Sample],
-    *,
-    max_tokens: int,
-    batch_size: int,
-    use_cache: bool,
-    alternatives: int,
-) -> Iterator[Token | Finish]:
-    """The events of all samples, a batch after another."""
-    from lm.decoding.generate import end_ids, prompt_ids
-    from lm.decoding.generate import generate as generate_tokens
-    from lm.decoding.steps import DecoderSteps
-
-    ids = prompt_ids(tokenizer, prompt)
-    for first in range(0, len(samples), batch_size):
-        batch = samples[first : first + batch_size]
-        yield from generate_tokens(
-            DecoderSteps(model, cached=use_cache),
-            ids,
-            sampler,
-            max_tokens=max_tokens,
-            stop_ids=end_ids(tokenizer),
-            n=len(batch),
-            first=first,
-            texts=[sample.source for sample in batch],
-            alternatives=alternatives,
-        )
-
-
-def _search(
-    model: DecoderOnly,
-    tokenizer: Tokenizer,
-    prompt: str,
-    config: BeamConfig,
-    *,
-    max_tokens: int,
-    n: int,
-    echo: bool,
-    use_cache: bool,
-    as_json: bool,
-) -> None:
-    """Write the `n` best texts of a beam search, best first."""
-    import torch
-
-    from cli.generation.samples import write_hypotheses
-    from lm.decoding.beam_search import beam_search
-    from lm.decoding.generate import end_ids, prompt_ids
-    from lm.decoding.steps import DecoderSteps
-
-    assert config.beam is not None
-    (best,) = beam_search(
-        DecoderSteps(model, cached=use_cache),
-        torch.tensor([prompt_ids(tokenizer, prompt)]),
-        beam_size=config.beam,
-        max_tokens=max_tokens,
-        stop_ids=end_ids(tokenizer),
-        length_penalty=config.length_penalty,
-        n=n,
-    )
-    write_hypotheses(best, prompt if echo or as_json else "", tokenizer, as_json=as_json)
+            watch.report(sum(len(sample.tokens) for sample in output.samples), generator.sampler)

@@ -6,16 +6,21 @@ import contextlib
 import dataclasses
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+
+from cli.console.messages import note
+from cli.console.wrapping import hanging
+from cli.generation.samples import Texts, Watch
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, nearest, options, suggestion
+from lm.decoding.continuation import Continuation
+from lm.decoding.generator import Generator
+from lm.decoding.logit_bias import read_biases
+from lm.decoding.prompts import prolonged
 from lm.errors import InputError, LMError, UsageError
-
-if TYPE_CHECKING:
-    from cli.generation.samples import Sample
-    from lm.model.transformer import DecoderOnly
-    from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.framing import text_frame
 
 INTRODUCTION = "A line is continued, with the text so far as its context. /help, Ctrl-D to end."
 
@@ -43,22 +48,15 @@ _OTHER_WORDS = {"settings": "/set", "quit": "Ctrl-D", "exit": "Ctrl-D"}
 _SPELLED = {"none": None, "on": True, "yes": True, "off": False, "no": False}
 
 
-def converse(
-    model: DecoderOnly, tokenizer: Tokenizer, config: SamplingConfig, *, opening: str, use_cache: bool, stats: bool
-) -> None:
+def converse(generator: Generator, *, opening: str, stats: bool) -> None:
     """Read lines from stdin to its end, and write what the model makes of each to stdout.
 
     Args:
-        model: continues the text.
-        tokenizer: of the model.
-        config: the settings at first.
+        generator: continues the text, with the settings that it has at first.
         opening: continued before the first line is read, unless empty.
-        use_cache: keep keys and values within a turn.
         stats: speed and seed on stderr after each turn.
     """
-    from cli.console.messages import note
-
-    session = _Session(model, tokenizer, config, use_cache=use_cache, stats=stats)
+    session = _Session(generator, stats=stats)
     if sys.stdin.isatty():
         _remember_lines()
         note(INTRODUCTION)
@@ -113,12 +111,14 @@ class _Turn:
 class _Session:
     """The text so far, and how it is continued."""
 
-    def __init__(
-        self, model: DecoderOnly, tokenizer: Tokenizer, config: SamplingConfig, *, use_cache: bool, stats: bool
-    ) -> None:
-        self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.use_cache, self.stats = use_cache, stats
+    def __init__(self, generator: Generator, *, stats: bool) -> None:
+        self.generator, self.stats = generator, stats
         self.reset()
+
+    @property
+    def config(self) -> SamplingConfig:
+        """The settings."""
+        return self.generator.config
 
     def reset(self) -> None:
         """Forget the text."""
@@ -131,8 +131,6 @@ class _Session:
         if not line.startswith("/") or line.startswith("//"):
             self.take_text(line[1:] if line.startswith("//") else line)
             return
-        from cli.console.messages import note
-
         command, _, rest = line[1:].partition(" ")
         if command == "set":
             _tell(self.set(*rest.strip().split(maxsplit=1)))
@@ -159,32 +157,21 @@ class _Session:
 
     def take_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
-        from cli.generation.samples import Sample, Watch, write_text
-        from lm.decoding.generate import end_ids, generate
-        from lm.decoding.logit_bias import read_biases
-        from lm.decoding.sampling import Sampler
-        from lm.decoding.steps import DecoderSteps
-        from lm.decoding.stop_strings import TextUntil
-
         prompt = self._with(text)
-        sampler = Sampler.of(self.config, read_biases(self.config.logit_bias, self.tokenizer))
-        sample = Sample(TextUntil(self.tokenizer.decode_stream(), self.config.stop))
-        events = generate(
-            DecoderSteps(self.model, cached=self.use_cache), prompt, sampler, max_tokens=self.config.max_tokens,
-            stop_ids=end_ids(self.tokenizer), first=self.turns, texts=[sample.source],
-        )  # fmt: skip
-        watch, shown = Watch(), 0
+        generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
+        sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
+        sample, watch = Continuation(), Watch()
+        output = Texts([sample], prompt="")
         try:
-            for event in events:
+            for event in generator.generate(prompt, first=self.turns):
                 sample.take(event)
                 watch.saw_token()
-                fresh, shown = sample.text[shown:], len(sample.text)
-                write_text(fresh)
+                output.write(sample)
         except KeyboardInterrupt:
-            sample.interrupt()
-            write_text(sample.text[shown:])
+            generator.interrupt(sample)
+            output.write(sample)
         finally:
-            write_text("" if sample.text.endswith("\n") else "\n")
+            output.end(sample)
         self.past.append(_Turn(text, self.context, self.at_line_start))
         self._keep(prompt, sample)
         if self.stats:
@@ -192,21 +179,16 @@ class _Session:
 
     def _with(self, text: str) -> list[int]:
         """The context with a text after it, on a line of its own."""
-        from lm.decoding.generate import end_ids, prompt_ids
-
         check_text(text, name="the line")
-        if not self.context:
-            return prompt_ids(self.tokenizer, text)
-        if self.context[-1] in end_ids(self.tokenizer):
-            start = self.tokenizer.start_of_text
-            new = [] if start is None or start == self.context[-1] else [start]
-            return [*self.context, *new, *self.tokenizer.encode(text)]
-        return [*self.context, *self.tokenizer.encode("\n" + text if text and not self.at_line_start else text)]
+        tokenizer = self.generator.tokenizer
+        is_inside = bool(self.context) and self.context[-1] not in text_frame(tokenizer).after
+        begins_line = is_inside and text and not self.at_line_start
+        return prolonged(tokenizer, self.context, "\n" + text if begins_line else text)
 
-    def _keep(self, prompt: list[int], sample: Sample) -> None:
+    def _keep(self, prompt: list[int], sample: Continuation) -> None:
         """The context after a turn: what was shown, so without the tokens of a stop string."""
-        shown = self.tokenizer.encode(sample.text) if sample.finish_reason == "stop" else sample.tokens
-        self.context = prompt + shown
+        is_stopped = sample.finish_reason == "stop"
+        self.context = prompt + (self.generator.tokenizer.encode(sample.text) if is_stopped else sample.tokens)
         self.turns += 1
         self.at_line_start = sample.text.endswith("\n")
 
@@ -224,21 +206,14 @@ class _Session:
         return f"{key} = {_shown(getattr(self.config, described.name))}" + ("" if value else f"  {described.help}")
 
     def _change(self, described: Option, value: Any) -> None:  # noqa: ANN401
-        from lm.decoding.logit_bias import read_biases
-
         changes: dict[str, Any] = {described.name: value}
-        changed = dataclasses.replace(self.config, **changes)
-        read_biases(changed.logit_bias, self.tokenizer)
-        self.config = changed
+        config = dataclasses.replace(self.config, **changes)
+        read_biases(config.logit_bias, self.generator.tokenizer)
+        self.generator = dataclasses.replace(self.generator, config=config)
 
 
 def _tell(text: str) -> None:
     """Write notes; a terminal gets them broken between words."""
-    from rich.console import Console
-
-    from cli.console.messages import note
-    from cli.console.wrapping import hanging
-
     width = Console(stderr=True).width
     note("\n".join(hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from cli.console.escapes import for_stream, json_line
+from cli.console.messages import note
+from cli.console.numbers import duration
 from lm.config.tokenizer import END_OF_TEXT
-
-if TYPE_CHECKING:
-    from lm.decoding.beam_search import Hypothesis
-    from lm.decoding.generate import Alternatives, Finish, Token
-    from lm.decoding.sampling import Sampler
-    from lm.decoding.stop_strings import TextUntil
-    from lm.tokenizer.tokenizer import Tokenizer
+from lm.decoding.continuation import Continuation
+from lm.decoding.generate import Alternatives
+from lm.decoding.generator import Generator
+from lm.decoding.sampling import Sampler
+from lm.tokenizer.tokenizer import Tokenizer
 
 
 def write_text(text: str) -> None:
@@ -30,40 +28,10 @@ def write_text(text: str) -> None:
         sys.stdout.flush()
 
 
-@dataclass
-class Sample:
-    """One sample as it grows."""
-
-    source: TextUntil
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    alternatives: list[Alternatives] = field(default_factory=list)
-    finish_reason: str | None = None
-
-    def take(self, event: Token | Finish) -> None:
-        """Grow by an event of this sample."""
-        from lm.decoding.generate import Token
-
-        self.text += event.text
-        if isinstance(event, Token):
-            self.tokens.append(event.id)
-            self.logprobs.append(event.logprob)
-            self.alternatives.append(event.alternatives)
-        else:
-            self.finish_reason = event.reason
-
-    def interrupt(self) -> None:
-        """End with what there is."""
-        if self.finish_reason is None:
-            self.text += self.source.finish()
-            self.finish_reason = "interrupted"
-
-
 class Output:
     """Writes samples in order: of the first that is not finished what there is so far, and nothing of those after."""
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
+    def __init__(self, samples: Sequence[Continuation]) -> None:
         self.samples, self.current = samples, 0
 
     def advance(self) -> None:
@@ -76,28 +44,28 @@ class Output:
             self.end(sample)
             self.current += 1
 
-    def interrupt(self) -> None:
-        """Write all that was generated."""
+    def interrupt(self, generator: Generator) -> None:
+        """Write all that was generated, of all samples that were begun."""
         for sample in self.samples[self.current :]:
-            if sample.tokens:
-                sample.interrupt()
+            if sample.tokens and sample.finish_reason is None:
+                generator.interrupt(sample)
         self.advance()
 
-    def write(self, sample: Sample) -> None:
+    def write(self, sample: Continuation) -> None:
         """Bring a sample's text up to date."""
 
-    def end(self, sample: Sample) -> None:
+    def end(self, sample: Continuation) -> None:
         """A sample is finished."""
 
 
 class Texts(Output):
-    """Each sample's text after the prompt, parted as documents of a corpus are."""
+    """Each sample's text after the prompt, separated as documents of a corpus are."""
 
-    def __init__(self, samples: Sequence[Sample], prompt: str) -> None:
+    def __init__(self, samples: Sequence[Continuation], prompt: str) -> None:
         super().__init__(samples)
         self.prompt, self.written = prompt, -1
 
-    def write(self, sample: Sample) -> None:
+    def write(self, sample: Continuation) -> None:
         """Write the part of the sample's text that is new."""
         if self.written < 0:
             bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -109,7 +77,7 @@ class Texts(Output):
         fresh, self.written = sample.text[self.written :], len(sample.text)
         write_text(fresh)
 
-    def end(self, sample: Sample) -> None:
+    def end(self, sample: Continuation) -> None:
         """End the line."""
         write_text("" if (self.prompt + sample.text).endswith("\n") else "\n")
         self.written = -1
@@ -119,13 +87,14 @@ class JsonLines(Output):
     """One object a sample."""
 
     def __init__(
-        self, samples: Sequence[Sample], prompt: str, seed: int, *, alternatives_of: Tokenizer | None = None
+        self, samples: Sequence[Continuation], prompt: str, generator: Generator, *, alternatives: bool
     ) -> None:
-        """With a tokenizer, objects have the alternatives to each token, spelled by it."""
+        """Of samples that a generator draws, with or without the alternatives to each token."""
         super().__init__(samples)
-        self.prompt, self.seed, self.tokenizer = prompt, seed, alternatives_of
+        self.prompt, self.seed = prompt, generator.sampler.seed
+        self.tokenizer = generator.tokenizer if alternatives else None
 
-    def end(self, sample: Sample) -> None:
+    def end(self, sample: Continuation) -> None:
         """Write the object."""
         values: dict[str, Any] = {
             "prompt": self.prompt,
@@ -152,14 +121,14 @@ def write_json(values: dict[str, Any]) -> None:
     print(json_line(values), flush=True)
 
 
-def write_hypotheses(best: Sequence[Hypothesis], prompt: str, tokenizer: Tokenizer, *, as_json: bool) -> None:
-    """The results of a beam search, best first."""
-    for place, hypothesis in enumerate(best):
-        text = tokenizer.decode(hypothesis.tokens)
+def write_found(found: Sequence[Continuation], prompt: str, *, as_json: bool) -> None:
+    """The results of a search, best first."""
+    for place, one in enumerate(found):
         if as_json:
-            write_json({"prompt": prompt, "text": text, **dataclasses.asdict(hypothesis)})
+            fields = ("text", "tokens", "logprobs", "score", "finish_reason")
+            write_json({"prompt": prompt, **{name: getattr(one, name) for name in fields}})
         else:
-            shown = prompt + text
+            shown = prompt + one.text
             write_text((f"{END_OF_TEXT}\n" if place else "") + shown + ("" if shown.endswith("\n") else "\n"))
 
 
@@ -177,9 +146,6 @@ class Watch:
 
     def report(self, tokens: int, sampler: Sampler) -> None:
         """Speed and seed, on stderr."""
-        from cli.console.messages import note
-        from cli.console.numbers import duration
-
         seconds = time.perf_counter() - self.first
         speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"
         note(

@@ -8,7 +8,7 @@ import torch
 
 from lm.benchmark.timing import Timed
 from lm.config.model import ModelConfig
-from lm.decoding.generate import generate
+from lm.decoding.generate import Row, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.hardware import Hardware, now, timed
@@ -41,7 +41,8 @@ def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, ro
     """Generating `tokens` tokens a row side by side, once the prompt is read and the first token of each is there."""
 
     def work() -> float:
-        events = generate(DecoderSteps(model), prompt, _GREEDY, max_tokens=1 + tokens, n=rows)
+        asked = [Row(number, max_tokens=1 + tokens) for number in range(rows)]
+        events = generate(DecoderSteps(model), prompt, asked, _GREEDY)
         for _ in range(rows):
             next(events)
         began = now(hardware)

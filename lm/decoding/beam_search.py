@@ -1,4 +1,11 @@
-"""Beam search: the most likely continuations, of several sources at a time."""
+"""Beam search: the most likely continuations, of several sources at a time.
+
+Each step keeps the best continuations of a source by their summed log-probability, as many as the beam is wide, fewer
+by those that finished before: a finished one keeps its place in the beam. Or, where the beam is refilled, the next best
+takes its place, and the search ends when as many have finished as the beam is wide. A source is done as well when no
+unfinished hypothesis can end among those that are wanted. With a beam of 1 this is greedy decoding. Of equal candidates
+the one wins that continues the better hypothesis, and then the one with the lower id.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from lm.decoding.filters import Filter, History, among_best
+from lm.decoding.candidates import Candidates
+from lm.decoding.filters import Filter, History, filtered
 from lm.decoding.generate import FinishReason
 from lm.decoding.steps import Steps
 from lm.errors import UsageError
@@ -19,19 +27,15 @@ _GONE_BEFORE_ROWS_MOVE = 1 / 8
 """Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
 
 _SOURCES_ROUNDED_TO = 8
-
-_ROWS_AT_A_TIME = 64
-"""Rows of logits that a CPU looks at together: what is made of them stays in its second-level cache."""
-
-_BLOCK = 64
+"""Sources stay in the batch in multiples of this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A continuation.
+    """A continuation that has ended.
 
     Attributes:
-        tokens: the one that ended it is among them.
+        tokens: ids; the one that ended it is among them.
         logprobs: of each token, in nats.
         score: the sum of the log-probabilities, divided by the number of tokens to the power of the length penalty,
             and what was added for its end.
@@ -60,18 +64,12 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Find the most likely continuations of each source.
 
-    Each step keeps the best `beam_size` continuations by their summed log-probability, fewer by those that finished
-    before: a finished one keeps its place in the beam. Or, with `refill`, the next best takes its place, and the
-    search ends when `beam_size` have finished. A source is done as well when none that is unfinished can end among
-    its `n` best. With a beam of 1 this is greedy decoding. Of equal candidates the one wins that goes on from the
-    better hypothesis, and then the one with the lower id.
-
     Args:
         steps: of a model, with nothing fed yet; an encoder-decoder's hold the memory of one source a row.
         prompts: (sources, length) ids to continue.
         beam_size: candidates for each source.
         max_tokens: how many tokens a continuation may have, at least 1; for all sources, or for each.
-        stop_ids: tokens that end one.
+        stop_ids: tokens that end a continuation.
         length_penalty: at least 0; see `Hypothesis.score`.
         n: how many are wanted of each source, at most `beam_size`.
         refill: give the places of finished hypotheses to others, as fairseq and CTranslate2 do.
@@ -83,10 +81,10 @@ def beam_search(
     Returns:
         For each source its `n` best hypotheses (or all there can be, if fewer), best first.
 
-    Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.
-
     Raises:
         UsageError: `n` is more than the beam.
+
+    Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.
     """
     if n > beam_size:
         raise UsageError(f"a beam of {beam_size} has no {n} best: make --beam at least {n}, or -n at most {beam_size}")
@@ -94,20 +92,68 @@ def beam_search(
     enough = beam_size if refill else None
     sources = [_Source(row, limit, n, enough, length_penalty) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
-    beams = _Beams.start(sources)
-    logits = steps.feed(prompts, last_only=True)[:, -1]
+    search = _Search(prompts, beam_size, stops, refill, filters, ending)
+    beams, logits = _Beams.start(sources), steps.feed(prompts, last_only=True)[:, -1]
     while True:
-        filtered = _filtered(logits, filters, beams, prompts) if filters else logits
-        candidates = _candidates(beams, logits, filtered, beam_size + len(stops))
-        added = ending().view(beams.totals.shape).tolist() if ending else None
-        ends, goes_on = _chosen(beams, candidates, stops, beam_size, refill=refill)
-        _finish(beams, candidates, ends, "end_of_text", added)
-        _finish(beams, candidates, goes_on & beams.at_limit(), "length", added)
-        beams, rows = _go_on(beams, candidates, goes_on & ~beams.at_limit())
+        beams, rows = search.step(beams, logits)
         if not beams.sources:
             return [source.best() for source in sources]
         steps.reorder(rows)
         logits = steps.feed(beams.tokens[:, :, -1].reshape(-1, 1))[:, -1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What stays the same from step to step; see `beam_search`.
+
+    Attributes:
+        prompts: (sources, length) ids.
+        beam_size: candidates for each source.
+        stops: (stop tokens,) ids.
+        refill: give the places of finished hypotheses to others.
+        filters: applied to the logits.
+        ending: what is added to the score of a hypothesis that ends now, of each row.
+    """
+
+    prompts: Tensor
+    beam_size: int
+    stops: Tensor
+    refill: bool
+    filters: Sequence[Filter]
+    ending: Callable[[], Tensor] | None
+
+    def step(self, beams: _Beams, logits: Tensor) -> tuple[_Beams, Tensor]:
+        """Go on by a token: the best candidates end hypotheses or make longer ones.
+
+        Returns:
+            The hypotheses that go on, and the rows of the steps that these continue.
+        """
+        left = self._left(beams, logits) if self.filters else logits
+        # Even if every stop token is among the best, enough are left to fill the beam.
+        candidates = Candidates.of(beams.totals, logits, left, self.beam_size + len(self.stops))
+        added = self.ending().view(beams.totals.shape).tolist() if self.ending else None
+        ends, goes_on = self._chosen(beams, candidates)
+        at_limit = beams.at_limit()
+        beams.finish(candidates, ends, "end_of_text", added)
+        beams.finish(candidates, goes_on & at_limit, "length", added)
+        return beams.grown(candidates.selected(goes_on & ~at_limit))
+
+    def _left(self, beams: _Beams, logits: Tensor) -> Tensor:
+        """The logits that the filters leave."""
+        sources = [source.row for source in beams.sources]
+        before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
+        tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
+        return filtered(logits, self.filters, History(tokens, self.prompts.shape[1]))
+
+    def _chosen(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
+        possible, is_stop = candidates.totals > -torch.inf, torch.isin(candidates.tokens, self.stops)
+        taken = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
+        first = possible & (torch.arange(possible.shape[1]) < self.beam_size - taken[:, None])
+        if not self.refill:
+            return first & is_stop, first & ~is_stop
+        others = possible & ~is_stop
+        return first & is_stop, others & (others.cumsum(1) <= self.beam_size)
 
 
 @dataclass(slots=True)
@@ -180,133 +226,43 @@ class _Beams:
         """(sources, 1): whether hypotheses that are one token longer have all the tokens that they may have."""
         return torch.tensor([[self.tokens.shape[2] + 1 >= source.limit] for source in self.sources])
 
+    def finish(
+        self, candidates: Candidates, chosen: Tensor, reason: FinishReason, added: Sequence[Sequence[float]] | None
+    ) -> None:
+        """Put some candidates, (sources, n) booleans, among the finished hypotheses of their sources.
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """Continuations of the hypotheses of each source, best first: (sources, n) each, on the CPU.
+        Args:
+            candidates: continuations of these hypotheses.
+            chosen: which of them.
+            reason: why they end.
+            added: to the score for the end, for each source and hypothesis; None for nothing.
+        """
+        places, picked = chosen.nonzero(as_tuple=True)
+        parents = candidates.parents[places, picked]
+        tokens = torch.cat((self.tokens[places, parents], candidates.tokens[places, picked, None]), dim=1).tolist()
+        sums = torch.cat((self.sums[places, parents], candidates.totals[places, picked, None]), dim=1).tolist()
+        for place, parent, ids, totals in zip(places.tolist(), parents.tolist(), tokens, sums, strict=True):
+            self.sources[place].finish(ids, totals, reason, added[place][parent] if added else 0.0)
 
-    Attributes:
-        totals: float64, summed log-probabilities; -inf for what is ruled out.
-        parents: places of the hypotheses that they go on from.
-        tokens: what they go on with.
-    """
+    def grown(self, candidates: Candidates) -> tuple[_Beams, Tensor]:
+        """The hypotheses that the candidates make, and the rows of the steps that these continue.
 
-    totals: Tensor
-    parents: Tensor
-    tokens: Tensor
-
-
-def _filtered(logits: Tensor, filters: Sequence[Filter], beams: _Beams, prompts: Tensor) -> Tensor:
-    """The logits after all filters."""
-    before = prompts.cpu()[[source.row for source in beams.sources], None].expand(-1, beams.tokens.shape[1], -1)
-    tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
-    for apply in filters:
-        logits = apply(logits, History(tokens, prompts.shape[1]))
-    return logits
-
-
-def _candidates(beams: _Beams, logits: Tensor, filtered: Tensor, k: int) -> _Candidates:
-    """The `k` best continuations of each hypothesis.
-
-    Totals are float64: in float32 a long text's total would make tokens equal that are not.
-    """
-    rows = _ROWS_AT_A_TIME if logits.device.type == "cpu" else len(logits)
-    parts = [_best_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
-    values, tokens, logprobs = (torch.cat(column) for column in zip(*parts, strict=True))
-    if filtered is not logits:
-        logprobs += values - logits.gather(1, tokens)
-    shape = (*beams.totals.shape, -1)
-    totals = beams.totals[:, :, None] + logprobs.cpu().double().reshape(shape)
-    ordered, order = totals.flatten(1).sort(stable=True, descending=True)
-    return _Candidates(ordered, order // totals.shape[2], tokens.cpu().reshape(len(totals), -1).gather(1, order))
-
-
-def _best_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `k` best filtered logits, their tokens, and the log-probabilities before the filters: (rows, k) each."""
-    values, tokens = _best(filtered, k)
-    return values, tokens, logits.log_softmax(-1).gather(1, tokens)
-
-
-def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The `k` best of each row of (rows, n) and their places, best first, of equal ones the first ones first."""
-    k = min(k, scores.shape[1])
-    values, places = _largest(scores, min(k + 1, scores.shape[1]))
-    if not bool((values[:, 1:] == values[:, :-1]).any()):
-        return values[:, :k], places[:, :k]
-    places = among_best(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
-    values, order = scores.gather(1, places).sort(stable=True, descending=True)
-    return values, places.gather(1, order)
-
-
-def _largest(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """topk; on a CPU, of many numbers, it looks only into the blocks of the largest maxima, which are quick to find."""
-    blocks = scores.shape[1] // _BLOCK
-    if scores.device.type != "cpu" or blocks < 4 * n:
-        return scores.topk(n)
-    whole = blocks * _BLOCK
-    maxima = scores[:, :whole].unflatten(1, (blocks, _BLOCK)).amax(2)
-    starts = maxima.topk(n, sorted=False).indices * _BLOCK
-    places = (starts[:, :, None] + torch.arange(_BLOCK)).flatten(1)
-    rest = torch.arange(whole, scores.shape[1]).expand(len(scores), -1)
-    places = torch.cat((places, rest), dim=1)
-    values, order = scores.gather(1, places).topk(n)
-    return values, places.gather(1, order)
-
-
-def _chosen(
-    beams: _Beams, candidates: _Candidates, stops: Tensor, beam_size: int, *, refill: bool
-) -> tuple[Tensor, Tensor]:
-    """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
-    possible, is_stop = candidates.totals > -torch.inf, torch.isin(candidates.tokens, stops)
-    taken = torch.tensor([0 if refill else len(source.finished) for source in beams.sources])
-    first = possible & (torch.arange(possible.shape[1]) < beam_size - taken[:, None])
-    if not refill:
-        return first & is_stop, first & ~is_stop
-    others = possible & ~is_stop
-    return first & is_stop, others & (others.cumsum(1) <= beam_size)
-
-
-def _finish(
-    beams: _Beams,
-    candidates: _Candidates,
-    chosen: Tensor,
-    reason: FinishReason,
-    added: Sequence[Sequence[float]] | None,
-) -> None:
-    """Put some candidates, (sources, n) booleans, among the finished hypotheses of their sources."""
-    places, picked = chosen.nonzero(as_tuple=True)
-    parents = candidates.parents[places, picked]
-    tokens = torch.cat((beams.tokens[places, parents], candidates.tokens[places, picked, None]), dim=1).tolist()
-    sums = torch.cat((beams.sums[places, parents], candidates.totals[places, picked, None]), dim=1).tolist()
-    for place, parent, ids, totals in zip(places.tolist(), parents.tolist(), tokens, sums, strict=True):
-        beams.sources[place].finish(ids, totals, reason, added[place][parent] if added else 0.0)
-
-
-def _go_on(beams: _Beams, candidates: _Candidates, chosen: Tensor) -> tuple[_Beams, Tensor]:
-    """The hypotheses that some candidates, (sources, n) booleans, make; and the rows of the steps they go on from.
-
-    Sources that are done have none; now and then they leave the batch.
-    """
-    width = int(chosen.sum(1).max())
-    order = (~chosen).sort(stable=True).indices[:, :width]  # the chosen ones first
-    totals = candidates.totals.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
-    best = totals[:, 0].tolist() if width else [-math.inf] * len(totals)
-    done = [source.is_done(total) for source, total in zip(beams.sources, best, strict=True)]
-    if any(done):
-        totals[torch.tensor(done)] = -torch.inf
-    kept = _kept(done)
-    order = order[kept]
-    parents = candidates.parents[kept].gather(1, order)
-    totals, tokens = totals[kept], candidates.tokens[kept].gather(1, order)
-    before = parents[:, :, None].expand(-1, -1, beams.tokens.shape[2])
-    rows = kept[:, None] * beams.totals.shape[1] + parents
-    grown = _Beams(
-        [beams.sources[place] for place in kept.tolist()],
-        totals,
-        torch.cat((beams.tokens[kept].gather(1, before), tokens[:, :, None]), dim=2),
-        torch.cat((beams.sums[kept].gather(1, before), totals[:, :, None]), dim=2),
-    )
-    return grown, rows.flatten()
+        Sources that are done have none; now and then they leave the batch.
+        """
+        best = candidates.totals[:, 0].tolist() if candidates.totals.shape[1] else [-math.inf] * len(self.sources)
+        done = [source.is_done(total) for source, total in zip(self.sources, best, strict=True)]
+        kept = _kept(done)
+        parents, tokens = candidates.parents[kept], candidates.tokens[kept]
+        totals = candidates.totals[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
+        before = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
+        grown = _Beams(
+            [self.sources[place] for place in kept.tolist()],
+            totals,
+            torch.cat((self.tokens[kept].gather(1, before), tokens[:, :, None]), dim=2),
+            torch.cat((self.sums[kept].gather(1, before), totals[:, :, None]), dim=2),
+        )
+        rows = kept[:, None] * self.totals.shape[1] + parents
+        return grown, rows.flatten()
 
 
 def _kept(done: Sequence[bool]) -> Tensor:

@@ -1,16 +1,18 @@
 """Filters of logits: pure functions that favour tokens, disfavour them, or rule them out with -inf.
 
 Those over earlier tokens take (rows, length) ids: the prompt and what was generated after it, as in Hugging Face, or
-only the latter where that is how the method is defined.
+only the latter where that is how the method is defined. Last come those that the settings ask for, in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from lm.config.decoding import SamplingConfig
 
 Biases = Mapping[tuple[int, ...], float]
 """Sequences of tokens, and what is added to the logit of each one's last token after the others; -inf bans it."""
@@ -161,3 +163,43 @@ def keep_typical(logits: Tensor, mass: float) -> Tensor:
     needed = (probabilities.gather(-1, order).cumsum(-1) < mass).sum(-1, keepdim=True)
     farthest = ordered.gather(-1, needed.clamp(max=logits.shape[-1] - 1))
     return logits.masked_fill(distance > farthest, -torch.inf)
+
+
+def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
+    """The filters that change the model's own logits, in the order in which they apply; also when greedy.
+
+    Args:
+        config: its `logit_bias` is not read, for that needs a tokenizer.
+        biases: what `lm.decoding.logit_bias` reads from it.
+    """
+    if biases:
+        yield lambda logits, history: add_biases(logits, history.tokens, biases)
+    if config.repetition_penalty != 1:
+        yield lambda logits, history: penalise_repetition(logits, history.tokens, config.repetition_penalty)
+    if config.presence_penalty or config.frequency_penalty:
+        yield lambda logits, history: penalise_counts(
+            logits, history.generated, presence=config.presence_penalty, frequency=config.frequency_penalty
+        )
+    if (size := config.no_repeat_ngram) is not None:
+        yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
+
+
+def truncations(config: SamplingConfig) -> Iterator[Filter]:
+    """The filters that leave the tokens to draw from, in the order in which they apply, which is Hugging Face's too."""
+    if config.temperature != 1:
+        yield lambda logits, _: temper(logits, config.temperature)
+    if (k := config.top_k) is not None:
+        yield lambda logits, _: keep_top_k(logits, k)
+    if (top := config.top_p) is not None:
+        yield lambda logits, _: keep_top_p(logits, top)
+    if (least := config.min_p) is not None:
+        yield lambda logits, _: keep_min_p(logits, least)
+    if (mass := config.typical) is not None:
+        yield lambda logits, _: keep_typical(logits, mass)
+
+
+def filtered(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
+    """(rows, vocabulary) logits after some filters, one applied to what the one before has left."""
+    for apply in filters:
+        logits = apply(logits, history)
+    return logits

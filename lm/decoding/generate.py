@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from lm.decoding.filters import History
-from lm.decoding.sampling import NOTHING_LEFT, Sampler
+from lm.decoding.sampling import NOTHING_LEFT, Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.stop_strings import TextUntil
-from lm.errors import UsageError
-from lm.tokenizer.tokenizer import Tokenizer
 
 FinishReason = Literal["length", "end_of_text", "stop"]
 Alternatives = tuple[tuple[int, float], ...]
@@ -55,50 +53,39 @@ class Finish:
     text: str = ""
 
 
-def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """A prompt's ids, after the document-start token if the tokenizer has one.
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sample that is asked for.
 
-    Raises:
-        UsageError: there is neither a prompt nor a start token to begin from.
+    Attributes:
+        number: of the sample; it and the sampler's seed decide what is drawn.
+        max_tokens: how many tokens the sample may have, at least 1.
+        text: makes text of the tokens, and may end the sample at a stop string; None if no text is wanted.
     """
-    start = [] if tokenizer.start_of_text is None else [tokenizer.start_of_text]
-    ids = [*start, *tokenizer.encode(prompt)]
-    if not ids:
-        raise UsageError("there is nothing to begin from: this tokenizer has no document-start token; give a prompt")
-    return ids
 
-
-def end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens that end a text: one, or none."""
-    return () if tokenizer.end_of_text is None else (tokenizer.end_of_text,)
+    number: int
+    max_tokens: int
+    text: TextUntil | None = None
 
 
 @torch.inference_mode()
 def generate(
     steps: Steps,
-    prompt: Sequence[int] | Tensor,
+    prompts: Tensor,
+    rows: Sequence[Row],
     sampler: Sampler,
     *,
-    max_tokens: int | Sequence[int],
     stop_ids: Collection[int] = (),
-    n: int = 1,
-    first: int = 0,
-    numbers: Sequence[int] = (),
-    texts: Sequence[TextUntil] = (),
     alternatives: int = 0,
 ) -> Iterator[Token | Finish]:
-    """Continue a prompt, or one for each of several sources, in samples side by side; those that end leave the batch.
+    """Continue prompts in samples side by side; those that end leave the batch.
 
     Args:
         steps: of a model, with nothing fed yet.
-        prompt: ids, at least one; or (sources, length) of them.
-        sampler: chooses the tokens; sample i draws the same numbers whatever `n` and `first`.
-        max_tokens: how many tokens a sample may have, at least 1; for all samples, or for each.
+        prompts: (prompts, length) ids; at least one each.
+        rows: the samples: as many of the first prompt as of each other, one prompt after another.
+        sampler: chooses the tokens; a sample draws the same numbers whatever samples are beside it.
         stop_ids: tokens that end a sample.
-        n: how many samples of each prompt.
-        first: number of the first sample; the others follow.
-        numbers: of all samples, instead.
-        texts: one a sample, if text is wanted, or is to end at a stop string.
         alternatives: how many of the most likely tokens come with each token.
 
     Yields:
@@ -107,64 +94,82 @@ def generate(
     Raises:
         UsageError: the sampler rules out every token.
     """
-    tokens = prompt.cpu() if isinstance(prompt, Tensor) else torch.tensor([list(prompt)])
-    length, sources = tokens.shape[1], torch.arange(len(tokens)).repeat_interleave(n)
-    logits = steps.feed(tokens, last_only=True)[:, -1]
-    if n > 1:
-        steps.reorder(sources)
-        logits, tokens = logits[sources.to(logits.device)], tokens[sources]
-    numbers = numbers or range(first, first + len(sources))
-    limits = [max_tokens] * len(sources) if isinstance(max_tokens, int) else max_tokens
-    rows = [
-        _Row(number, limit, sampler.generator(number), texts[i] if texts else None)
-        for i, (number, limit) in enumerate(zip(numbers, limits, strict=True))
-    ]
+    samples = [_Sample(row, sampler.stream(row.number), row.max_tokens) for row in rows]
+    tokens, logits = _read(steps, prompts, len(rows) // len(prompts))
     while True:
-        chosen, logprobs = sampler.choose(logits, [row.generator for row in rows], History(tokens, length))
-        others = _most_likely(logits, alternatives)
-        going = []
-        ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()  # the one transfer of a step
-        for index, (row, token, logprob) in enumerate(zip(rows, map(int, ids), nats, strict=True)):
-            if token == NOTHING_LEFT:
-                raise UsageError("no token is left to choose: --logit-bias or --no-repeat-ngram rules out every one")
-            fresh = row.text.feed(token) if row.text else ""
-            yield Token(row.number, token, logprob, fresh, others[index] if others else ())
-            if token in stop_ids or row.is_stopped or tokens.shape[1] + 1 - length >= row.limit:
-                yield row.finish("end_of_text" if token in stop_ids else "length")
-            else:
-                going.append(index)
-        if not going:
+        history = History(tokens, prompts.shape[1])
+        chosen, logprobs = sampler.choose(logits, [sample.stream for sample in samples], history)
+        choices = zip(*_transferred(chosen, logprobs), _most_likely(logits, alternatives), strict=True)
+        for sample, (token, logprob, others) in zip(samples, choices, strict=True):
+            yield from sample.take(token, logprob, others, stop_ids)
+        places = [place for place, sample in enumerate(samples) if not sample.is_finished]
+        if not places:
             return
         tokens = torch.cat((tokens.to(chosen.device), chosen[:, None]), dim=1)
-        if len(going) < len(rows):
-            kept = torch.tensor(going)
+        if len(places) < len(samples):
+            kept = torch.tensor(places)
             steps.reorder(kept)
-            tokens, rows = tokens[kept.to(tokens.device)], [rows[index] for index in going]
+            tokens, samples = tokens[kept.to(tokens.device)], [samples[place] for place in places]
         logits = steps.feed(tokens[:, -1:])[:, -1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A sample that goes on."""
+def _read(steps: Steps, prompts: Tensor, copies: int) -> tuple[Tensor, Tensor]:
+    """Feed the prompts, each once, and give each its rows.
 
-    number: int
-    limit: int
-    generator: random.Random
-    text: TextUntil | None
+    Returns:
+        (rows, length) ids, and (rows, vocabulary) logits of the tokens that follow.
+    """
+    tokens = prompts.cpu()
+    logits = steps.feed(tokens, last_only=True)[:, -1]
+    if copies == 1:
+        return tokens, logits
+    rows = torch.arange(len(tokens)).repeat_interleave(copies)
+    steps.reorder(rows)
+    return tokens[rows], logits[rows.to(logits.device)]
 
-    @property
-    def is_stopped(self) -> bool:
-        return self.text is not None and self.text.stopped
 
-    def finish(self, reason: FinishReason) -> Finish:
-        rest = self.text.finish() if self.text else ""  # a stop string may be complete only now
-        return Finish(self.number, "stop" if self.is_stopped else reason, rest)
+@dataclass(slots=True)
+class _Sample:
+    """A sample as it grows.
+
+    Attributes:
+        row: what was asked for.
+        stream: random numbers for its draws.
+        left: tokens that it may still have.
+        is_finished: whether it has ended.
+    """
+
+    row: Row
+    stream: random.Random
+    left: int
+    is_finished: bool = False
+
+    def take(
+        self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
+    ) -> Iterator[Token | Finish]:
+        """Grow by a token, and end if it is the last one."""
+        if token == NOTHING_LEFT:
+            raise nothing_left()
+        number, text = self.row.number, self.row.text
+        self.left -= 1
+        yield Token(number, token, logprob, text.feed(token) if text else "", alternatives)
+        if token in stop_ids or self.left <= 0 or (text and text.stopped):
+            self.is_finished = True
+            rest = text.finish() if text else ""  # a stop string may be complete only now
+            reason: FinishReason = "end_of_text" if token in stop_ids else "length"
+            yield Finish(number, "stop" if text and text.stopped else reason, rest)
+
+
+def _transferred(chosen: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:
+    """Ids and nats as Python's numbers, in one transfer from the device."""
+    ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()
+    return list(map(int, ids)), nats
 
 
 def _most_likely(logits: Tensor, k: int) -> list[Alternatives]:
-    """The `k` best tokens of each row of (rows, vocabulary) logits."""
+    """The `k` best tokens of each row of (rows, vocabulary) logits, and their log-probabilities."""
     if not k:
-        return []
+        return [()] * len(logits)
     best = logits.log_softmax(-1).topk(min(k, logits.shape[-1]))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [tuple(zip(ids, nats, strict=True)) for ids, nats in pairs]

@@ -13,7 +13,7 @@ def read_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int,
     """The sequences of tokens to favour or disfavour, and by how much.
 
     Args:
-        written: each `TEXT=VALUE` or `ID=VALUE`, parted at the last `=`; nothing but digits is an id. A text of
+        written: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; what has only digits is an id. A text of
             several tokens is a sequence, of which the last token is biased where the others stand before it.
         tokenizer: splits texts.
 

@@ -12,16 +12,18 @@ from torch import Tensor
 
 from lm.config.decoding import TranslationConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
+from lm.decoding.continuation import Continuation
 from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
-from lm.decoding.generate import Finish, Token, end_ids, generate
-from lm.decoding.sampling import Sampler
+from lm.decoding.generate import Row, generate
+from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Line, TranslationModel, line_of, padded
 from lm.decoding.translation_steps import EncoderDecoderSteps
 from lm.errors import UsageError
-from lm.tokenizer.framing import pair_frames
+from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.languages import tag_to
+from lm.tokenizer.tokenizer import Ids
 
 _READ_AHEAD = 4096
 
@@ -63,7 +65,7 @@ class Translated:
 
 
 class Translator:
-    """One model, or several that decide together, with all that says how."""
+    """Translates lines with one model, or with several that decide together on each token."""
 
     def __init__(
         self,
@@ -101,8 +103,8 @@ class Translator:
 
         Args:
             lines: without line ends; a blank one has a blank translation.
-            prefixes: how each translation begins, if it is said; blank to leave it open. If they end before the
-                lines, the others are left open.
+            prefixes: the beginning of each translation; a blank one leaves it to the model. If they end before the
+                lines, the model begins the others itself.
 
         Raises:
             InputError: a tokenizer has no token for a character.
@@ -137,21 +139,20 @@ class Translator:
             torch.set_num_threads(threads)
 
     def _read(self, chunk: Sequence[tuple[int, str, str]]) -> list[Line]:
+        """Numbers, texts and prefixes as lines."""
         numbers, texts, prefixes = zip(*chunk, strict=True)
-        encoded = [
-            [
-                (model, frames.source, ids)
-                for ids in model.source_tokenizer.encode_batch([text.strip() for text in texts])
-            ]
-            for model, frames in zip(self.models, self._frames, strict=True)
-        ]
+        sources = zip(*(self._sources(place, texts) for place in range(len(self.models))), strict=True)
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
-        return [
-            line_of(number, text, sources, prefix)
-            for number, text, sources, prefix in zip(numbers, texts, zip(*encoded, strict=True), begun, strict=True)
-        ]
+        return [line_of(*line) for line in zip(numbers, texts, sources, begun, strict=True)]
+
+    def _sources(self, place: int, texts: Sequence[str]) -> list[tuple[TranslationModel, Frame, Ids]]:
+        """One of the models, and for each text the ids that it reads and the frame around them."""
+        model, frame = self.models[place], self._frames[place].source
+        encoded = model.source_tokenizer.encode_batch([text.strip() for text in texts])
+        return [(model, frame, ids) for ids in encoded]
 
     def _blank(self, line: Line) -> Translated:
+        """What becomes of a blank line, which no model reads."""
         return Translated(line.text, (Translation(""),) * self.config.n_best)
 
     def _batches(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
@@ -167,57 +168,59 @@ class Translator:
             yield batch
 
     def _translated(self, batch: Sequence[Line]) -> list[Translated]:
+        """Translate lines side by side."""
         members = [
             EncoderDecoderSteps(
                 member.model, *padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0
             )
             for i, member in enumerate(self.models)
         ]
-        steps: Steps = members[0] if len(members) == 1 else Ensemble(members)
+        steps = members[0] if len(members) == 1 else Ensemble(members)
         prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
-        found = (self._searched if self._sampler.greedy else self._drawn)(steps, members, prompts, batch)
+        if self._sampler.greedy:
+            found = self._searched(steps, prompts, batch, ending=self._ending(members))
+        else:
+            found = self._drawn(steps, prompts, batch)
         return [
             Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out)
             for line, best in zip(batch, found, strict=True)
         ]
 
     def _searched(
-        self, steps: Steps, members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[Line]
+        self, steps: Steps, prompts: Tensor, batch: Sequence[Line], *, ending: Callable[[], Tensor] | None
     ) -> list[list[Hypothesis]]:
+        """The most likely translations of each line, best first."""
         found = beam_search(
             steps,
             prompts,
             beam_size=self.config.beam,
             max_tokens=[self._limit(line) for line in batch],
-            stop_ids=end_ids(self.tokenizer),
+            stop_ids=self._frames[0].target.after,
             length_penalty=self.config.length_penalty,
             n=self.config.n_best,
             refill=True,
             filters=self._sampler.filters,
-            ending=_uncovered(members, self.config.coverage_penalty) if self.config.coverage_penalty else None,
+            ending=ending,
         )
         if not all(found):
-            raise UsageError("no token is left to choose: --logit-bias or --no-repeat-ngram rules out every one")
+            raise nothing_left()
         return found
 
-    def _drawn(
-        self, steps: Steps, _members: Sequence[EncoderDecoderSteps], prompts: Tensor, batch: Sequence[Line]
-    ) -> list[list[Hypothesis]]:
-        """Samples; those of a line are the same whatever batch it is in."""
+    def _ending(self, members: Sequence[EncoderDecoderSteps]) -> Callable[[], Tensor] | None:
+        """What is added to the score of a translation that ends, for what it has not attended to; None for nothing."""
+        weight = self.config.coverage_penalty
+        if not weight:
+            return None
+        return lambda: weight * torch.stack([member.coverage() for member in members]).mean(0)
+
+    def _drawn(self, steps: Steps, prompts: Tensor, batch: Sequence[Line]) -> list[list[Hypothesis]]:
+        """Samples of each line's translations; those of a line are the same whatever batch it is in."""
         n = self.config.n_best
-        numbers = [line.number * n + sample for line in batch for sample in range(n)]
-        drawn: dict[int, list[Token]] = {number: [] for number in numbers}
-        reasons = {}
-        events = generate(
-            steps, prompts, self._sampler, max_tokens=[self._limit(line) for line in batch for _ in range(n)],
-            stop_ids=end_ids(self.tokenizer), n=n, numbers=numbers,
-        )  # fmt: skip
-        for event in events:
-            if isinstance(event, Finish):
-                reasons[event.row] = event.reason
-            else:
-                drawn[event.row].append(event)
-        samples = [_sample(drawn[number], reasons[number]) for number in numbers]
+        rows = [Row(line.number * n + sample, self._limit(line)) for line in batch for sample in range(n)]
+        drawn = {row.number: Continuation() for row in rows}
+        for event in generate(steps, prompts, rows, self._sampler, stop_ids=self._frames[0].target.after):
+            drawn[event.row].take(event)
+        samples = [_hypothesis(drawn[row.number]) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def _limit(self, line: Line) -> int:
@@ -231,6 +234,7 @@ class Translator:
         return min(longest, room)
 
     def _translation(self, line: Line, found: Hypothesis) -> Translation:
+        """A hypothesis as text: one line, with the prefix."""
         text = self.tokenizer.decode([*line.prefix, *found.tokens])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
@@ -241,14 +245,8 @@ def _after_start(apply: Filter) -> Filter:
     return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
 
 
-def _uncovered(members: Sequence[EncoderDecoderSteps], weight: float) -> Callable[[], Tensor]:
-    """What is added to scores for what the rows have not attended to."""
-    return lambda: weight * torch.stack([member.coverage() for member in members]).mean(0)
-
-
-def _sample(tokens: Sequence[Token], reason: str) -> Hypothesis:
-    logprobs = tuple(token.logprob for token in tokens)
-    assert reason in {"end_of_text", "length"}
-    return Hypothesis(
-        tuple(token.id for token in tokens), logprobs, sum(logprobs), "length" if reason == "length" else "end_of_text"
-    )
+def _hypothesis(sample: Continuation) -> Hypothesis:
+    """A sample as if it had been found, its score the sum of its log-probabilities."""
+    assert sample.finish_reason is not None
+    assert sample.finish_reason != "interrupted"
+    return Hypothesis(tuple(sample.tokens), tuple(sample.logprobs), sum(sample.logprobs), sample.finish_reason)

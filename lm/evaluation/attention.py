@@ -12,6 +12,7 @@ from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Special
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.tokenizer.framing import text_frame
 from lm.tokenizer.languages import tag_to
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -57,8 +58,7 @@ def of_model(
 
 def _of_gpt(model: DecoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit) -> TextMap:
     """How a decoder-only model looks at a text: each word at itself and at what comes before."""
-    start = tokenizer.start_of_text
-    before = [] if start is None else [Special(start, attention_maps.START)]
+    before = Special.before(text_frame(tokenizer))
     axis = attention_maps.axis_of_text(tokenizer, text, before=before, unit=unit)
     return TextMap(attention_maps.self_attention(model, axis), (text,))
 
@@ -67,8 +67,7 @@ def _of_encoder(
     model: EncoderDecoder, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit, to: str | None
 ) -> TextMap:
     """How an encoder looks at a source: each word at all of it."""
-    end = tokenizer.end_of_text
-    after = [] if end is None else [Special(end, attention_maps.END)]
+    after = Special.after(text_frame(tokenizer))
     axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(tokenizer, to), after=after, unit=unit)
     return TextMap(attention_maps.encoder_attention(model, axis), (text,))
 

@@ -23,6 +23,7 @@ from lm.model.attention import MultiHeadAttention
 from lm.model.block import Stack
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
@@ -37,6 +38,16 @@ class Special(NamedTuple):
 
     token: int
     label: str
+
+    @classmethod
+    def before(cls, frame: Frame) -> list[Special]:
+        """The token that starts a text, if there is one."""
+        return [cls(index, START) for index in frame.before]
+
+    @classmethod
+    def after(cls, frame: Frame) -> list[Special]:
+        """The token that ends a text, if there is one."""
+        return [cls(index, END) for index in frame.after]
 
 
 @dataclass(frozen=True)
@@ -252,18 +263,11 @@ def translation_map(
     Raises:
         UsageError: a tokenizer has no token that ends a text, or a text is longer than learned positions reach.
     """
-    end = _end(tokenizer)
-    start = end if tokenizer.start_of_text is None else tokenizer.start_of_text
-    body = [index for index in tokens if index != end]
-    read = axis_of_text(source_tokenizer, source, before=tags, after=[Special(_end(source_tokenizer), END)], unit=unit)
-    written = axis_of_tokens(tokenizer, body, after=[Special(end, END)], unit=unit)
-    return cross_attention(model, read, written, start=start)
-
-
-def _end(tokenizer: Tokenizer) -> int:
-    if tokenizer.end_of_text is None:
-        raise UsageError("the tokenizer has no token that ends a text, which an encoder-decoder needs")
-    return tokenizer.end_of_text
+    frames = pair_frames(tokenizer, source_tokenizer)
+    body = [index for index in tokens if index not in frames.target.after]
+    read = axis_of_text(source_tokenizer, source, before=tags, after=Special.after(frames.source), unit=unit)
+    written = axis_of_tokens(tokenizer, body, after=Special.after(frames.target), unit=unit)
+    return cross_attention(model, read, written, start=frames.start)
 
 
 def _attentions(stack: Stack, name: str) -> list[MultiHeadAttention]:

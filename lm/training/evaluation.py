@@ -13,9 +13,7 @@ from functools import partial
 import torch
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.decoding.generate import Token, generate, prompt_ids
-from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.generator import Generator
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.translation import bleu
@@ -173,14 +171,7 @@ def _samples(run: Run) -> Iterator[Sample]:
 
 def _continue(run: Run, prompt: str) -> str:
     """A continuation of a prompt, drawn the same way each time."""
-    sampler = Sampler.of(SamplingConfig(seed=run.config.training.seed))
-    end = run.tokenizer.end_of_text
     assert isinstance(run.model, DecoderOnly)
-    events = generate(
-        DecoderSteps(run.model),
-        prompt_ids(run.tokenizer, prompt),
-        sampler,
-        max_tokens=_SAMPLE_TOKENS,
-        stop_ids=() if end is None else (end,),
-    )
-    return run.tokenizer.decode([event.id for event in events if isinstance(event, Token)])
+    config = SamplingConfig(seed=run.config.training.seed, max_tokens=_SAMPLE_TOKENS)
+    (sample,) = Generator(run.model, run.tokenizer, config).samples(prompt)
+    return sample.text

@@ -15,7 +15,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generate import Token, generate
+from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.hardware import Hardware, timed
@@ -40,7 +40,8 @@ def build(dtype: torch.dtype) -> tuple[DecoderOnly, torch.nn.Module]:
 def run_ours(model: DecoderOnly, rows: int, tokens: int, sampler: Sampler) -> list[list[int]]:
     """The generated ids of each row."""
     made: list[list[int]] = [[] for _ in range(rows)]
-    for event in generate(DecoderSteps(model), PROMPT, sampler, max_tokens=tokens, n=rows):
+    asked = [Row(number, tokens) for number in range(rows)]
+    for event in generate(DecoderSteps(model), torch.tensor([PROMPT]), asked, sampler):
         if isinstance(event, Token):
             made[event.row].append(event.id)
     return made

@@ -28,11 +28,11 @@ from lm.config.presets import resolve
 from lm.config.run import RunConfig
 from lm.data import corpus as corpora
 from lm.data.windows import prepare
-from lm.decoding.generate import Token, end_ids, generate, prompt_ids
-from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.generator import Generator
+from lm.decoding.prompts import prompt_ids
 from lm.model.transformer import DecoderOnly
 from lm.text.files import text_files
+from lm.tokenizer.framing import text_frame
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
@@ -88,14 +88,14 @@ def accuracy(run: Run, asked: list[Question]) -> float:
     """The share of questions whose greedy continuation is the label and the end."""
     assert isinstance(run.model, DecoderOnly)
     run.model.eval()
-    ends, greedy, right = end_ids(run.tokenizer), Sampler.of(SamplingConfig(greedy=True)), 0
+    ends, right = text_frame(run.tokenizer).after, 0
     longest = max(len(run.tokenizer.encode(f"\n{label}")) for _, label in asked) + len(ends)
+    generator = Generator(run.model, run.tokenizer, SamplingConfig(greedy=True, max_tokens=longest))
     for passage, label in asked:
         start, *ids = prompt_ids(run.tokenizer, passage)
         prompt = [start, *ids[longest - run.config.model.context_length :]]  # cut as in training
-        events = generate(DecoderSteps(run.model), prompt, greedy, max_tokens=longest, stop_ids=ends)
-        answer = [event.id for event in events if isinstance(event, Token)]
-        right += answer[-1:] == list(ends) and run.tokenizer.decode(answer) == f"\n{label}"
+        (answer,) = generator.samples(prompt)
+        right += answer.tokens[-1:] == list(ends) and answer.text == f"\n{label}"
     run.model.train()
     return right / len(asked)
 

@@ -16,7 +16,7 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.decoding.generate import Token, generate
+from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
@@ -96,7 +96,7 @@ def test_greedy_text_is_that_of_a_cpu(device):
 
     def continued() -> list[int]:
         sampler = Sampler.of(SamplingConfig(greedy=True))
-        events = generate(DecoderSteps(model), [1, 2, 3], sampler, max_tokens=12)
+        events = generate(DecoderSteps(model), torch.tensor([[1, 2, 3]]), [Row(0, max_tokens=12)], sampler)
         return [event.id for event in events if isinstance(event, Token)]
 
     expected = continued()

@@ -115,21 +115,6 @@ def test_the_rate_is_that_of_a_whole_batch(monkeypatch):
         assert training.rate(config, seconds=0) == training_flops(model, rows=10, **lengths) / 0.5
 
 
-@pytest.mark.parametrize("rows", STREAMS)
-def test_generating_feeds_the_prompt_and_then_a_token_at_a_time(rows, monkeypatch):
-    fed: list[tuple[int, ...]] = []
-
-    class Watched(generation.DecoderSteps):
-        def feed(self, tokens, *, last_only=False):
-            fed.append(tuple(tokens.shape))
-            return super().feed(tokens, last_only=last_only)
-
-    monkeypatch.setattr(generation, "DecoderSteps", Watched)
-    model, prompt = generation.random_model(MODEL, CPU), generation.random_prompt(MODEL)
-    assert generation.decoding(model, prompt, CPU, rows=rows, tokens=5)() > 0
-    assert fed == [(1, 8), *[(rows, 1)] * 5]
-
-
 def test_hugging_face_generates_as_many_tokens():
     made = []
     model = hugging_face.inference_model(MODEL, CPU)

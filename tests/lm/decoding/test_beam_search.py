@@ -6,7 +6,7 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generate import Token, generate
+from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.errors import UsageError
@@ -69,7 +69,7 @@ def test_a_beam_of_one_is_greedy(context):
         model = make_model(40, context, seed)
         greedy = Sampler.of(SamplingConfig(greedy=True))
         for stop_ids in ([], [2, 5, 7, 11]):
-            events = generate(DecoderSteps(model), PROMPT, greedy, max_tokens=20, stop_ids=stop_ids)
+            events = generate(DecoderSteps(model), torch.tensor([PROMPT]), [Row(0, 20)], greedy, stop_ids=stop_ids)
             tokens = [event for event in events if isinstance(event, Token)]
             ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
             assert found.tokens == tuple(token.id for token in tokens)

@@ -20,6 +20,7 @@ from lm.decoding.filters import (
     History,
     add_biases,
     ban_repeated_ngrams,
+    filtered,
     keep_min_p,
     keep_top_k,
     keep_top_p,
@@ -100,10 +101,10 @@ def test_a_filter_agrees_with_hugging_face_on_1000_random_cases(make):
         chance, logits, tokens = random_case(number)
         ours, theirs = make(chance, logits.shape[1])
         before, expected = logits.clone(), theirs(tokens, logits.clone())
-        filtered = ours(logits, tokens)
+        found = ours(logits, tokens)
         assert logits.equal(before)
-        torch.testing.assert_close(filtered, expected, atol=1e-6, rtol=1e-6, msg=f"case {number}")
-        changed += not filtered.equal(before)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6, msg=f"case {number}")
+        changed += not found.equal(before)
     assert changed > 300
 
 
@@ -124,8 +125,8 @@ def test_all_filters_one_after_the_other_agree_with_hugging_face():
         generator = torch.Generator().manual_seed(number)
         logits = 2 * torch.randn(3, 60, generator=generator)
         tokens = torch.randint(6, (3, 30), generator=generator)
-        filtered = sampler.filtered(logits, History(tokens, 10))
-        torch.testing.assert_close(filtered, theirs(tokens, logits.clone()), atol=1e-5, rtol=1e-5)
+        ours = filtered(logits, sampler.filters, History(tokens, 10))
+        torch.testing.assert_close(ours, theirs(tokens, logits.clone()), atol=1e-5, rtol=1e-5)
 
 
 def test_penalties_of_counts_are_those_of_a_loop_over_the_generated_tokens():
@@ -150,8 +151,8 @@ def test_only_what_was_generated_counts_for_presence_and_frequency_but_the_promp
         (SamplingConfig(repetition_penalty=2), [0.5, 0.5, 0.5, 1]),
         (SamplingConfig(no_repeat_ngram=1), [-INF, -INF, -INF, 1]),
     ):
-        filtered = Sampler.of(config).filtered(logits, history) * config.temperature
-        assert filtered[0].tolist() == pytest.approx(expected)
+        ours = filtered(logits, Sampler.of(config).filters, history) * config.temperature
+        assert ours[0].tolist() == pytest.approx(expected)
 
 
 def test_nothing_generated_yet_is_no_reason_to_penalise():

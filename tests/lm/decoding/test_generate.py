@@ -5,7 +5,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generate import Finish, Token, generate, prompt_ids
+from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
@@ -26,10 +26,16 @@ def make_model(context: int = 64, **fields) -> DecoderOnly:
     return model
 
 
-def collect(model, sampler, *, cached=True, prompt=PROMPT, max_tokens=20, **options):
+def events_of(model, sampler, *, cached=True, prompt=PROMPT, n=1, first=0, max_tokens=20, texts=None, **options):
+    """The events of `n` samples of one prompt."""
+    rows = [Row(first + place, max_tokens, texts[place] if texts else None) for place in range(n)]
+    return generate(DecoderSteps(model, cached=cached), torch.tensor([prompt]), rows, sampler, **options)
+
+
+def collect(model, sampler, **options):
     """Tokens, log-probabilities and finish reasons by row."""
     tokens, logprobs, reasons = {}, {}, {}
-    for event in generate(DecoderSteps(model, cached=cached), prompt, sampler, max_tokens=max_tokens, **options):
+    for event in events_of(model, sampler, **options):
         if isinstance(event, Token):
             assert event.row not in reasons
             tokens.setdefault(event.row, []).append(event.id)
@@ -119,36 +125,15 @@ def test_samples_that_end_leave_without_changing_the_others():
 
 
 def test_tokens_come_one_round_after_another():
-    rows = [event.row for event in generate(DecoderSteps(make_model()), PROMPT, GREEDY, max_tokens=3, n=2)]
+    rows = [event.row for event in events_of(make_model(), GREEDY, max_tokens=3, n=2)]
     assert rows == [0, 1, 0, 1, 0, 0, 1, 1]
 
 
 def test_a_reader_of_events_can_still_train_between_them():
     model = make_model(positions="rotary")
-    for _ in generate(DecoderSteps(model), PROMPT, GREEDY, max_tokens=2):
+    for _ in events_of(model, GREEDY, max_tokens=2):
         model(torch.tensor([PROMPT])).sum().backward()
     assert all(parameter.grad is not None for parameter in model.decoder.parameters())
-
-
-class Letters:
-    """A tokenizer of 26 letters, as far as prompts go."""
-
-    def __init__(self, start_of_text):
-        self.start_of_text = start_of_text
-
-    def encode(self, text):
-        return [ord(letter) - ord("a") for letter in text]
-
-
-def test_a_prompt_begins_with_the_start_token_if_there_is_one():
-    assert prompt_ids(Letters(30), "cab") == [30, 2, 0, 1]
-    assert prompt_ids(Letters(30), "") == [30]
-    assert prompt_ids(Letters(None), "cab") == [2, 0, 1]
-
-
-def test_nothing_to_begin_from_is_an_error_that_asks_for_a_prompt():
-    with pytest.raises(UsageError, match="give a prompt"):
-        prompt_ids(Letters(None), "")
 
 
 class Spelling:
@@ -171,7 +156,7 @@ def test_samples_end_before_a_stop_string_and_leave_without_changing_the_others(
     spelled = {row: "".join(map(Spelling().feed, tokens)) for row, tokens in free.items()}
     texts, seen = [until("ab", "ccd") for _ in range(8)], dict.fromkeys(range(8), "")
     tokens, reasons = {row: [] for row in range(8)}, {}
-    for event in generate(DecoderSteps(model), PROMPT, sampler, max_tokens=30, n=8, texts=texts):
+    for event in events_of(model, sampler, max_tokens=30, n=8, texts=texts):
         seen[event.row] += event.text
         if isinstance(event, Token):
             tokens[event.row].append(event.id)
@@ -193,9 +178,7 @@ def test_a_stop_string_that_is_complete_only_at_the_end_of_the_text_counts():
         def finish(self):
             return "one END two"
 
-    events = list(
-        generate(DecoderSteps(make_model()), PROMPT, GREEDY, max_tokens=2, texts=[TextUntil(Late(), ["END"])])
-    )
+    events = list(events_of(make_model(), GREEDY, max_tokens=2, texts=[TextUntil(Late(), ["END"])]))
     assert events[-1] == Finish(0, "stop", "one ")
 
 
@@ -223,7 +206,7 @@ def test_greedy_generation_with_penalties_agrees_with_hugging_face():
 
 def test_alternatives_are_the_models_best_tokens():
     model, sampler = make_model(), Sampler.of(SamplingConfig(temperature=0.5, top_k=2, seed=1))
-    events = list(generate(DecoderSteps(model), PROMPT, sampler, max_tokens=8, n=2, alternatives=4))
+    events = list(events_of(model, sampler, max_tokens=8, n=2, alternatives=4))
     for row in range(2):
         tokens = [event for event in events if isinstance(event, Token) and event.row == row]
         best = teacher_forced(model, [token.id for token in tokens]).log_softmax(-1).topk(4)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.filters import History
+from lm.decoding.filters import History, filtered
 from lm.decoding.sampling import NOTHING_LEFT, Sampler
 from lm.errors import UsageError
 
@@ -51,9 +51,9 @@ def goodness_of_fit(drawn: torch.Tensor, probabilities: torch.Tensor) -> float:
 def test_draws_have_the_filtered_distribution(config):
     logits, draws = random_logits(1, 30)[0] / 2, 20_000
     sampler = Sampler.of(dataclasses.replace(config, seed=3))
-    generators = [sampler.generator(row) for row in range(draws)]
-    tokens, _ = sampler.choose(logits.expand(draws, -1), generators, history(draws))
-    expected = sampler.filtered(logits[None], history(1))[0].double().softmax(-1) * draws
+    streams = [sampler.stream(row) for row in range(draws)]
+    tokens, _ = sampler.choose(logits.expand(draws, -1), streams, history(draws))
+    expected = filtered(logits[None], sampler.filters, history(1))[0].double().softmax(-1) * draws
     counts = tokens.bincount(minlength=30)
     assert not counts[expected == 0].any()
     assert goodness_of_fit(tokens, expected / draws) > 1e-3
@@ -62,8 +62,8 @@ def test_draws_have_the_filtered_distribution(config):
 def test_consecutive_draws_of_one_row_have_the_distribution_too():
     probabilities = torch.tensor([0.5, 0.2, 0.2, 0.1])
     sampler = Sampler(seed=9)
-    generators = [sampler.generator(0)]
-    drawn = torch.cat([sampler.choose(probabilities.log()[None], generators, history(1))[0] for _ in range(5000)])
+    streams = [sampler.stream(0)]
+    drawn = torch.cat([sampler.choose(probabilities.log()[None], streams, history(1))[0] for _ in range(5000)])
     assert goodness_of_fit(drawn, probabilities) > 1e-3
 
 
@@ -84,17 +84,17 @@ def test_a_token_without_probability_is_never_drawn_not_even_at_the_ends_of_the_
 
 def test_a_row_draws_the_same_whatever_rows_are_beside_it():
     sampler, logits = Sampler.of(SamplingConfig(seed=5)), random_logits(8)
-    together, _ = sampler.choose(logits, [sampler.generator(row) for row in range(8)], history(8))
+    together, _ = sampler.choose(logits, [sampler.stream(row) for row in range(8)], history(8))
     for row in range(8):
-        alone, _ = sampler.choose(logits[row : row + 1], [sampler.generator(row)], history(1))
+        alone, _ = sampler.choose(logits[row : row + 1], [sampler.stream(row)], history(1))
         assert alone.item() == together[row].item()
-    assert sampler.generator(0).random() != sampler.generator(1).random()
-    assert sampler.generator(0).random() != Sampler(seed=6).generator(0).random()
+    assert sampler.stream(0).random() != sampler.stream(1).random()
+    assert sampler.stream(0).random() != Sampler(seed=6).stream(0).random()
 
 
 def test_log_probabilities_are_those_of_the_model_before_any_filter():
     sampler, logits = Sampler.of(SamplingConfig(temperature=0.3, top_k=4, top_p=0.9, seed=1)), random_logits(50)
-    tokens, logprobs = sampler.choose(logits, [sampler.generator(row) for row in range(50)], history(50))
+    tokens, logprobs = sampler.choose(logits, [sampler.stream(row) for row in range(50)], history(50))
     expected = logits.double().log_softmax(-1)[torch.arange(50), tokens]
     torch.testing.assert_close(logprobs.double(), expected, atol=1e-6, rtol=1e-6)
 
@@ -125,7 +125,7 @@ def test_greedy_heeds_biases_and_penalties_but_not_truncation():
 def test_a_row_in_which_every_token_is_ruled_out_is_said_and_the_others_go_on(greedy):
     sampler = Sampler.of(SamplingConfig(greedy=greedy, no_repeat_ngram=1))
     before = History(torch.tensor([[0, 1, 2], [0, 0, 1]]), 0)
-    tokens, logprobs = sampler.choose(torch.zeros(2, 3), [sampler.generator(row) for row in range(2)], before)
+    tokens, logprobs = sampler.choose(torch.zeros(2, 3), [sampler.stream(row) for row in range(2)], before)
     assert tokens.tolist() == [NOTHING_LEFT, 2]
     assert logprobs.isfinite().all()
 

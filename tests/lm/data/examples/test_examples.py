@@ -23,7 +23,7 @@ from lm.data.batch import Batch
 from lm.data.examples.batches import ExampleData
 from lm.data.examples.store import index_name, open_examples
 from lm.data.windows.prepare import Prepared, prepare, prepare_cached
-from lm.decoding.generate import end_ids, prompt_ids
+from lm.decoding.prompts import prompt_ids
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
@@ -75,7 +75,7 @@ def rows(batch: Batch) -> list[Row]:
 
 def expected(made: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Counter[Row]:
     """What generation begins from, then the completion and the end."""
-    completions = [(*made.encode(completion), *end_ids(made)) for _, completion in pairs]
+    completions = [(*made.encode(completion), made.end_of_text) for _, completion in pairs]
     prompts = [tuple(prompt_ids(made, prompt)) for prompt, _ in pairs]
     return Counter((prompt + rest, rest) for prompt, rest in zip(prompts, completions, strict=True))
 

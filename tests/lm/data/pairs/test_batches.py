@@ -23,28 +23,12 @@ from lm.data.pairs.store import StoredPairs, open_pairs
 from lm.errors import InputError, UsageError
 from lm.text.parallel import parallel_texts
 from lm.tokenizer import training as tokenizer_training
+from tests.lm.data.conftest import BOTH, COUNT
 from tests.lm.data.pairs.parallel_text import lines, write
 
-COUNT = 700
 TOKENS = 400
-PLAIN, DROPPING, BOTH = ParallelConfig(), ParallelConfig(bpe_dropout=0.2), ParallelConfig(bidirectional=True)
+PLAIN, DROPPING = ParallelConfig(), ParallelConfig(bpe_dropout=0.2)
 ALL = [PLAIN, DROPPING, BOTH, ParallelConfig(bidirectional=True, bpe_dropout=0.2)]
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredPairs:
-    """Pairs of which some are duplicates, in a joint vocabulary with tags."""
-    folder = tmp_path_factory.mktemp("pairs")
-    sources, targets = lines(COUNT)
-    source, target = write(folder, sources + sources[:20], targets + targets[:20])
-    held = write(folder, *lines(60, seed=1), name="held")
-    files = parallel_texts(BOTH, source=[source], target=[target])
-    validation = parallel_texts(BOTH, source=[held[0]], target=[held[1]])
-    corpus = parallel.survey(files, DataConfig(), BOTH, validation=validation)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LM_CACHE", str(folder / "cache"))
-        tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
-        return open_pairs(prepare_pairs(corpus, tokenizer, BOTH).folder)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,93 @@
+"""Candidates of a beam search: the best continuations of hypotheses, found quickly and with ties broken by one rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm.decoding.filters import among_best
+
+_ROWS_AT_A_TIME = 64
+"""Rows of logits that a CPU looks at together: what is made of them stays in its second-level cache."""
+
+_BLOCK = 64
+"""Numbers next to each other of which a CPU first looks for the maximum alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Continuations of the hypotheses of each source, best first: (sources, n) each, on the CPU.
+
+    Attributes:
+        totals: float64, summed log-probabilities; -inf for what is ruled out.
+        parents: places of the hypotheses that they continue.
+        tokens: what they continue them with.
+    """
+
+    totals: Tensor
+    parents: Tensor
+    tokens: Tensor
+
+    @classmethod
+    def of(cls, totals: Tensor, logits: Tensor, filtered: Tensor, k: int) -> Candidates:
+        """The `k` best continuations of each hypothesis.
+
+        Args:
+            totals: (sources, width) float64, summed log-probabilities of the hypotheses; in float32 a long text's
+                total would make tokens equal that are not.
+            logits: (sources · width, vocabulary) of the tokens that may follow, before any filter.
+            filtered: the same after all filters; what they change counts as log-probability.
+            k: for each hypothesis; fewer where the vocabulary is smaller.
+        """
+        rows = _ROWS_AT_A_TIME if logits.device.type == "cpu" else len(logits)
+        parts = [_best_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
+        values, tokens, logprobs = (torch.cat(column) for column in zip(*parts, strict=True))
+        if filtered is not logits:
+            logprobs += values - logits.gather(1, tokens)
+        continued = totals[:, :, None] + logprobs.cpu().double().reshape(*totals.shape, -1)
+        ordered, order = continued.flatten(1).sort(stable=True, descending=True)
+        return cls(ordered, order // continued.shape[2], tokens.cpu().reshape(len(totals), -1).gather(1, order))
+
+    def selected(self, chosen: Tensor) -> Candidates:
+        """Those that are chosen, (sources, n) booleans; where a source has fewer than others, totals of -inf follow."""
+        width = int(chosen.sum(1).max())
+        order = (~chosen).sort(stable=True).indices[:, :width]  # the chosen ones first
+        totals = self.totals.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
+        return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
+
+
+def _best_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `k` best filtered logits, their tokens, and the log-probabilities before the filters: (rows, k) each."""
+    values, tokens = _best(filtered, k)
+    return values, tokens, logits.log_softmax(-1).gather(1, tokens)
+
+
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The `k` best of each row of (rows, n) and their places, best first, of equal ones the first ones first."""
+    k = min(k, scores.shape[1])
+    values, places = _largest(scores, min(k + 1, scores.shape[1]))
+    if not bool((values[:, 1:] == values[:, :-1]).any()):
+        return values[:, :k], places[:, :k]
+    places = among_best(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
+    values, order = scores.gather(1, places).sort(stable=True, descending=True)
+    return values, places.gather(1, order)
+
+
+def _largest(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """What topk gives; of many numbers a CPU looks only into the blocks with the largest maxima.
+
+    The maxima are quick to find, and the `n` largest numbers are in the `n` blocks whose maxima are largest.
+    """
+    blocks = scores.shape[1] // _BLOCK
+    if scores.device.type != "cpu" or blocks < 4 * n:
+        return scores.topk(n)
+    whole = blocks * _BLOCK
+    maxima = scores[:, :whole].unflatten(1, (blocks, _BLOCK)).amax(2)
+    starts = maxima.topk(n, sorted=False).indices * _BLOCK
+    places = (starts[:, :, None] + torch.arange(_BLOCK)).flatten(1)
+    rest = torch.arange(whole, scores.shape[1]).expand(len(scores), -1)
+    places = torch.cat((places, rest), dim=1)
+    values, order = scores.gather(1, places).topk(n)
+    return values, places.gather(1, order)

@@ -1,0 +1,125 @@
+"""Texts from a decoder-only model: the model, its tokenizer and the settings in one object, events or texts out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from lm.config.decoding import SamplingConfig
+from lm.decoding.beam_search import Hypothesis, beam_search
+from lm.decoding.continuation import Continuation
+from lm.decoding.generate import Finish, Row, Token, generate
+from lm.decoding.logit_bias import read_biases
+from lm.decoding.prompts import prompt_ids
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import DecoderSteps
+from lm.decoding.stop_strings import TextUntil
+from lm.model.transformer import DecoderOnly
+from lm.tokenizer.framing import text_frame
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Continues prompts with one model.
+
+    Attributes:
+        model: in eval mode.
+        tokenizer: of the model.
+        config: how tokens are chosen, how many, and what ends a text.
+        use_cache: keep keys and values; without them all is read again for each token, which is the reference.
+        batch_size: samples drawn side by side; changes speed and memory, not the samples.
+    """
+
+    model: DecoderOnly
+    tokenizer: Tokenizer
+    config: SamplingConfig = field(default_factory=SamplingConfig)
+    use_cache: bool = True
+    batch_size: int = 16
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """What chooses the tokens; if the settings have no seed, it has a fresh one, which stays.
+
+        Raises:
+            UsageError: a logit bias of the settings is malformed, or names no token.
+        """
+        return Sampler.of(self.config, read_biases(self.config.logit_bias, self.tokenizer))
+
+    def generate(
+        self, prompt: str | Sequence[int], *, n: int = 1, first: int = 0, alternatives: int = 0
+    ) -> Iterator[Token | Finish]:
+        """Draw samples of what follows a prompt; see `lm.decoding.generate`.
+
+        Args:
+            prompt: a text, which begins a document; or ids, at least one.
+            n: how many samples; one batch of them after another.
+            first: number of the first sample, the others follow. With a seed, sample i is the same in every call.
+            alternatives: how many of the most likely tokens come with each token.
+
+        Raises:
+            InputError: the tokenizer has no token for a character of the prompt.
+            UsageError: there is nothing to begin from, or the settings rule out every token.
+        """
+        prompts = self._prompts(prompt)
+        for begin in range(first, first + n, self.batch_size):
+            numbers = range(begin, min(begin + self.batch_size, first + n))
+            rows = [Row(number, self.config.max_tokens, self._text()) for number in numbers]
+            yield from generate(
+                self._steps(), prompts, rows, self.sampler, stop_ids=self._stop_ids, alternatives=alternatives
+            )
+
+    def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
+        """Draw samples to their ends; see `generate`."""
+        drawn = [Continuation() for _ in range(n)]
+        for event in self.generate(prompt, n=n, alternatives=alternatives):
+            drawn[event.row].take(event)
+        return drawn
+
+    def search(
+        self, prompt: str | Sequence[int], *, beam_size: int, length_penalty: float = 1.0, n: int = 1
+    ) -> list[Continuation]:
+        """Find the `n` most likely texts that follow a prompt, best first; see `lm.decoding.beam_search`.
+
+        Of the settings only `max_tokens` counts: a search draws nothing, and knows no filters and no stop strings.
+
+        Raises:
+            InputError: the tokenizer has no token for a character of the prompt.
+            UsageError: there is nothing to begin from, or `n` is more than the beam.
+        """
+        (best,) = beam_search(
+            self._steps(), self._prompts(prompt), beam_size=beam_size, max_tokens=self.config.max_tokens,
+            stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
+        )  # fmt: skip
+        return [self._found(hypothesis) for hypothesis in best]
+
+    def interrupt(self, sample: Continuation) -> None:
+        """End a sample that grows no more, with all the text of its tokens."""
+        text = self._text()
+        sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
+        sample.finish_reason = "interrupted"
+
+    @property
+    def _stop_ids(self) -> tuple[int, ...]:
+        return text_frame(self.tokenizer).after
+
+    def _prompts(self, prompt: str | Sequence[int]) -> torch.Tensor:
+        return torch.tensor([prompt_ids(self.tokenizer, prompt) if isinstance(prompt, str) else list(prompt)])
+
+    def _steps(self) -> DecoderSteps:
+        return DecoderSteps(self.model, cached=self.use_cache)
+
+    def _text(self) -> TextUntil:
+        return TextUntil(self.tokenizer.decode_stream(), self.config.stop)
+
+    def _found(self, hypothesis: Hypothesis) -> Continuation:
+        return Continuation(
+            text=self.tokenizer.decode(hypothesis.tokens),
+            tokens=list(hypothesis.tokens),
+            logprobs=list(hypothesis.logprobs),
+            finish_reason=hypothesis.finish_reason,
+            score=hypothesis.score,
+        )

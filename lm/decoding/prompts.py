@@ -1,0 +1,38 @@
+"""What a model continues, as ids: a prompt, or a context with more text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lm.errors import UsageError
+from lm.tokenizer.framing import text_frame
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """A prompt's ids, after the document-start token if the tokenizer has one.
+
+    Raises:
+        InputError: the tokenizer has no token for a character.
+        UsageError: there is neither a prompt nor a start token to begin from.
+    """
+    ids = [*text_frame(tokenizer).before, *tokenizer.encode(prompt)]
+    if not ids:
+        raise UsageError("there is nothing to begin from: this tokenizer has no document-start token; give a prompt")
+    return ids
+
+
+def prolonged(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
+    """The ids of a context with a text put after it; after a document that has ended the text begins a new one.
+
+    Raises:
+        InputError: the tokenizer has no token for a character.
+        UsageError: there is neither a context nor a text nor a start token to begin from.
+    """
+    if not context:
+        return prompt_ids(tokenizer, text)
+    frame = text_frame(tokenizer)
+    is_ended = context[-1] in frame.after
+    # In GPT-2's manner one token both ends a document and starts the next.
+    start = [token for token in frame.before if is_ended and token != context[-1]]
+    return [*context, *start, *tokenizer.encode(text)]

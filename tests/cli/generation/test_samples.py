@@ -1,0 +1,100 @@
+import json
+from itertools import pairwise
+
+import pytest
+
+from cli.generation.samples import JsonLines, Texts, Watch, write_found
+from lm.config.decoding import SamplingConfig
+from lm.decoding.continuation import Continuation
+from lm.decoding.generate import Finish, Token
+from lm.decoding.generator import Generator
+from lm.decoding.sampling import Sampler
+from tests.cli.small_runs import make_tokenizer
+
+# Three samples that grow side by side: the second ends first.
+EVENTS = (
+    Token(0, 5, -0.5, "on"), Token(1, 6, -1.0, "two"), Token(2, 7, -1.5, "th"),
+    Token(0, 8, -2.0, "e"), Token(1, 9, -2.5, ""), Finish(1, "end_of_text", " and\n"), Token(2, 5, -3.0, "re"),
+    Finish(0, "length"), Token(2, 6, -3.5, "e"), Finish(2, "stop"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def generator():
+    """Without a model: nothing is drawn."""
+    return Generator(None, make_tokenizer("byte"), SamplingConfig(seed=7))
+
+
+def written_after_each(output, samples, capsys):
+    """What was written up to each event."""
+    seen, written = "", []
+    for event in EVENTS:
+        samples[event.row].take(event)
+        output.advance()
+        seen += capsys.readouterr().out
+        written.append(seen)
+    return written
+
+
+def test_samples_are_written_in_order_as_far_as_they_are_known(capsys):
+    samples = [Continuation() for _ in range(3)]
+    written = written_after_each(Texts(samples, "Go "), samples, capsys)
+    assert written[0] == "Go on"
+    assert written[-4] == "Go one"
+    assert written[-3] == "Go one\n<|endoftext|>\nGo two and\n<|endoftext|>\nGo thre"
+    assert written[-1] == "Go one\n<|endoftext|>\nGo two and\n<|endoftext|>\nGo three\n"
+    assert all(after.startswith(before) for before, after in pairwise(written))
+
+
+def test_json_is_written_a_finished_sample_a_line(capsys, generator):
+    samples = [Continuation() for _ in range(3)]
+    written = written_after_each(JsonLines(samples, "Go ", generator, alternatives=False), samples, capsys)
+    assert written[-4] == ""
+    assert written[-3].count("\n") == 2
+    first, second, third = map(json.loads, written[-1].splitlines())
+    assert first == {
+        "prompt": "Go ", "text": "one", "tokens": [5, 8], "logprobs": [-0.5, -2.0], "finish_reason": "length", "seed": 7
+    }  # fmt: skip
+    assert (second["text"], third["text"]) == ("two and\n", "three")
+
+
+def test_alternatives_are_spelled_by_the_tokenizer(capsys, generator):
+    (letter,) = generator.tokenizer.encode("o")
+    sample = Continuation("o", [letter], [-0.5], [((letter, -0.5), (0, -1.5))], "length")
+    JsonLines([sample], "", generator, alternatives=True).advance()
+    (alternatives,) = json.loads(capsys.readouterr().out)["alternatives"]
+    assert alternatives[0] == {"token": letter, "text": "o", "logprob": -0.5}
+    assert [one["logprob"] for one in alternatives] == [-0.5, -1.5]
+
+
+def test_interrupted_samples_are_written_as_far_as_they_were_drawn(capsys, generator):
+    ids = generator.tokenizer.encode("ab")
+    samples = [Continuation("a", ids, [-1.0, -1.0]), Continuation("", ids[:1], [-1.0]), Continuation()]
+    output = Texts(samples, "")
+    output.advance()
+    output.interrupt(generator)
+    assert capsys.readouterr().out == "ab\n<|endoftext|>\na\n<|endoftext|>\n"
+    assert [sample.finish_reason for sample in samples] == ["interrupted", "interrupted", None]
+
+
+def test_results_of_a_search_have_their_scores(capsys):
+    found = [
+        Continuation("one\n", [1], [-0.5], [], "end_of_text", -0.5),
+        Continuation("two", [2], [-1.0], [], "length", -1),
+    ]
+    write_found(found, "Go ", as_json=False)
+    assert capsys.readouterr().out == "Go one\n<|endoftext|>\nGo two\n"
+    write_found(found, "Go ", as_json=True)
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert list(first) == ["prompt", "text", "tokens", "logprobs", "score", "finish_reason"]
+    assert (first["score"], second["score"], second["prompt"]) == (-0.5, -1, "Go ")
+
+
+def test_a_watch_tells_the_seed_of_what_was_drawn(capsys):
+    watch = Watch()
+    watch.saw_token()
+    watch.report(1, Sampler(seed=9))
+    assert "1 tokens, – after" in (told := capsys.readouterr().err)
+    assert told.endswith("seed 9\n")
+    watch.report(20, Sampler(greedy=True))
+    assert "seed" not in capsys.readouterr().err

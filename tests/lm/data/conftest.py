@@ -1,0 +1,32 @@
+"""Parallel text, prepared once."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.data.pairs import corpus as parallel
+from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.data.pairs.store import StoredPairs, open_pairs
+from lm.text.parallel import parallel_texts
+from tests.lm.data.pairs.parallel_text import lines, write
+
+COUNT = 700
+BOTH = ParallelConfig(bidirectional=True)
+
+
+@pytest.fixture(scope="package")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredPairs:
+    """Pairs of which some are duplicates, in a joint vocabulary with tags."""
+    folder = tmp_path_factory.mktemp("pairs")
+    sources, targets = lines(COUNT)
+    source, target = write(folder, sources + sources[:20], targets + targets[:20])
+    held = write(folder, *lines(60, seed=1), name="held")
+    files = parallel_texts(BOTH, source=[source], target=[target])
+    validation = parallel_texts(BOTH, source=[held[0]], target=[held[1]])
+    corpus = parallel.survey(files, DataConfig(), BOTH, validation=validation)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
+        return open_pairs(prepare_pairs(corpus, tokenizer, BOTH).folder)

@@ -1,0 +1,121 @@
+import dataclasses
+
+import pytest
+import torch
+
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
+from lm.decoding.beam_search import beam_search
+from lm.decoding.generate import Finish, Row, Token, generate
+from lm.decoding.generator import Generator
+from lm.decoding.prompts import prompt_ids
+from lm.decoding.sampling import Sampler
+from lm.decoding.steps import DecoderSteps
+from lm.decoding.stop_strings import TextUntil
+from lm.errors import InputError, UsageError
+from lm.model.transformer import DecoderOnly, build_model
+from tests.cli.small_runs import make_tokenizer
+
+PROMPT = "The owl"
+
+
+def generator(kind="bpe", *, use_cache=True, batch_size=16, **settings) -> Generator:
+    tokenizer = make_tokenizer(kind)
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, n_heads=2, init_std=0.3
+    )
+    model = build_model(config, seed=3).eval()
+    assert isinstance(model, DecoderOnly)
+    settings = {"seed": 5, "max_tokens": 20, "temperature": 1.5, **settings}
+    return Generator(model, tokenizer, SamplingConfig(**settings), use_cache=use_cache, batch_size=batch_size)
+
+
+def test_events_are_those_of_the_plain_loop():
+    ours = generator(stop=("e ",), top_k=40)
+    tokenizer = ours.tokenizer
+    rows = [Row(number, 20, TextUntil(tokenizer.decode_stream(), ("e ",))) for number in range(4)]
+    expected = generate(
+        DecoderSteps(ours.model), torch.tensor([prompt_ids(tokenizer, PROMPT)]), rows,
+        Sampler.of(ours.config), stop_ids=[tokenizer.end_of_text], alternatives=2,
+    )  # fmt: skip
+    events = list(ours.generate(PROMPT, n=4, alternatives=2))
+    assert events == list(expected)
+    assert sum(isinstance(event, Finish) for event in events) == 4
+
+
+def test_a_sample_is_the_same_whatever_the_batch_the_cache_and_the_first_one():
+    reference = generator().samples(PROMPT, n=5)
+    assert len({tuple(sample.tokens) for sample in reference}) == 5
+    for other in (generator(batch_size=2), generator(batch_size=1), generator(use_cache=False)):
+        assert [sample.tokens for sample in other.samples(PROMPT, n=5)] == [sample.tokens for sample in reference]
+    events = generator(batch_size=2).generate(PROMPT, first=3, n=2)
+    drawn = {3: [], 4: []}
+    for event in events:
+        if isinstance(event, Token):
+            drawn[event.row].append(event.id)
+    assert drawn == {number: reference[number].tokens for number in (3, 4)}
+
+
+def test_a_prompt_may_be_text_or_ids():
+    ours = generator()
+    assert ours.samples(PROMPT) == ours.samples(prompt_ids(ours.tokenizer, PROMPT))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte", "char"])
+def test_the_text_is_that_of_the_tokens_up_to_a_stop_string(kind):
+    for sample in generator(kind).samples(PROMPT, n=10):
+        assert sample.text == make_tokenizer(kind).decode(sample.tokens)
+    stopped = generator(kind, stop=("o",), max_tokens=100).samples(PROMPT, n=10)
+    assert {sample.finish_reason for sample in stopped} >= {"stop"}
+    for sample in stopped:
+        whole = make_tokenizer(kind).decode(sample.tokens)
+        assert sample.text == (whole[: whole.index("o")] if sample.finish_reason == "stop" else whole)
+
+
+def test_an_interrupted_sample_keeps_all_the_text_of_its_tokens():
+    ours = generator("byte", stop=("never this",), max_tokens=40)
+    (whole,) = ours.samples("The n")
+    for size in range(1, 40):
+        (sample,) = generator("byte", max_tokens=1).samples("The n")
+        sample.tokens = whole.tokens[:size]
+        ours.interrupt(sample)
+        assert sample.finish_reason == "interrupted"
+        assert sample.text == ours.tokenizer.decode(whole.tokens[:size])
+
+
+def test_without_a_seed_a_generator_has_one_of_its_own_and_another_has_another():
+    ours = generator(seed=None)
+    assert ours.samples(PROMPT) == ours.samples(PROMPT)
+    assert dataclasses.replace(ours).sampler.seed != ours.sampler.seed
+    assert dataclasses.replace(ours).sampler.seed != dataclasses.replace(ours).sampler.seed
+
+
+def test_a_search_is_that_of_the_ids():
+    ours = generator()
+    (expected,) = beam_search(
+        DecoderSteps(ours.model), torch.tensor([prompt_ids(ours.tokenizer, PROMPT)]), beam_size=4, max_tokens=20,
+        stop_ids=[ours.tokenizer.end_of_text], length_penalty=0.5, n=3,
+    )  # fmt: skip
+    found = ours.search(PROMPT, beam_size=4, length_penalty=0.5, n=3)
+    assert [tuple(one.tokens) for one in found] == [one.tokens for one in expected]
+    assert [one.score for one in found] == [one.score for one in expected]
+    assert [one.text for one in found] == [ours.tokenizer.decode(one.tokens) for one in expected]
+    assert [one.finish_reason for one in found] == [one.finish_reason for one in expected]
+
+
+def test_a_beam_of_one_is_greedy():
+    ours = generator(greedy=True)
+    (found,), (greedy,) = ours.search(PROMPT, beam_size=1), ours.samples(PROMPT)
+    assert (found.text, found.tokens, found.finish_reason) == (greedy.text, greedy.tokens, greedy.finish_reason)
+    assert found.logprobs == pytest.approx(greedy.logprobs, abs=1e-5)
+
+
+def test_mistakes_are_told():
+    with pytest.raises(UsageError, match="give a prompt"):
+        generator("char").samples("")
+    with pytest.raises(InputError, match="Q"):
+        generator("char").samples("The Q")
+    with pytest.raises(UsageError, match="--logit-bias"):
+        generator(logit_bias=("owl",)).samples(PROMPT)
+    with pytest.raises(UsageError, match="--beam at least 3"):
+        generator().search(PROMPT, beam_size=2, n=3)

@@ -1,0 +1,103 @@
+"""Completions are scored as training learns them: the same ids, the same targets, the same loss."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from lm.config.data import DataConfig
+from lm.data.batch import Batch
+from lm.data.examples.batches import ExampleData
+from lm.data.examples.store import open_examples
+from lm.data.windows.prepare import prepare
+from lm.decoding.generate import end_ids, prompt_ids
+from lm.errors import InputError
+from lm.evaluation import completions
+from lm.evaluation.completions import measure_completions
+from lm.hardware import Hardware
+from lm.text.examples import Example
+from lm.text.files import text_files
+from lm.training.objective import summed_loss
+from tests.lm.evaluation.small_models import BPE, CONTEXT, make_model, token_by_token
+
+EXAMPLES = [
+    Example("The owl saw", " the fox.", 1),
+    Example("", "past the mill", 2),
+    Example("Über den Bäumen sang the owl, and the fox ran past the mill; " * 3, "狐", 4),
+    Example("The mill stood", " still", 5),
+]
+
+
+@pytest.fixture
+def data(tmp_path) -> ExampleData:
+    lines = [json.dumps({"prompt": each.prompt, "completion": each.completion}) for each in EXAMPLES]
+    (tmp_path / "task.jsonl").write_text("\n".join(lines))
+    config = DataConfig(validation="0", supervised=True)
+    files = text_files([str(tmp_path / "task.jsonl")], supervised=True)
+    folder = prepare(files, BPE, config, tmp_path / "out").folder
+    train, validation = (open_examples(folder, split) for split in ("train", "validation"))
+    return ExampleData(train, validation, context=CONTEXT, rows=len(EXAMPLES), seed=0)
+
+
+def measured(model, examples, *, batch_size=16, context=CONTEXT):
+    *_, last = measure_completions(model, BPE, examples, context=context, batch_size=batch_size, name="task.jsonl")
+    return last
+
+
+def rows(batch: Batch) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return {(tuple(row), tuple(wanted)) for row, wanted in zip(batch.inputs, batch.targets, strict=True)}
+
+
+def test_training_and_scoring_give_a_model_the_same_rows(data, monkeypatch):
+    read: list[Batch] = []
+    monkeypatch.setattr(
+        completions, "score_batch", lambda model, batch: read.append(batch) or [np.zeros(3)] * batch.rows
+    )
+    last = measured(None, EXAMPLES)
+    (batch,) = read
+    assert rows(batch) == rows(data.batch(0))
+    assert last.shortened == data.shortened == 1
+
+
+def test_what_is_read_begins_as_a_prompt_does_when_text_is_generated(data):
+    batch = data.batch(0)
+    for example in EXAMPLES[:2]:
+        prompt, rest = prompt_ids(BPE, example.prompt), [*BPE.encode(example.completion), *end_ids(BPE)]
+        padding = [0] * (batch.inputs.shape[1] - len(prompt + rest[:-1]))
+        assert [*prompt, *rest[:-1], *padding] in batch.inputs.tolist()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16])
+def test_the_score_is_the_loss_of_training_whatever_the_batch(data, batch_size):
+    model = make_model()
+    loss = summed_loss(model, data.batch(0), Hardware("cpu", "float32", 1))
+    tally = measured(model, EXAMPLES, batch_size=batch_size).tally
+    assert tally.nats == pytest.approx(loss.item(), rel=1e-5)
+    assert (tally.tokens, tally.documents) == (data.tokens, len(EXAMPLES))
+    assert tally.words == sum(len(each.completion.split()) for each in EXAMPLES)
+    assert tally.bytes == sum(len(each.completion.encode()) for each in EXAMPLES)
+
+
+def test_only_the_completion_and_its_end_count():
+    model, (example, *_) = make_model(), EXAMPLES
+    ids = [*BPE.encode(example.prompt), *BPE.encode(example.completion), BPE.end_of_text]
+    learned = len(BPE.encode(example.completion)) + 1
+    nats = token_by_token(model, ids, context=CONTEXT, stride=1, start_token=BPE.start_of_text)
+    assert measured(model, [example]).tally.nats == pytest.approx(nats[-learned:].sum(), rel=1e-5)
+
+
+def test_what_cannot_be_scored_is_named_by_line():
+    long = Example("a", "the mill " * 20, 7)
+    with pytest.raises(InputError, match=r"task.jsonl: line 7: the completion is \d+ tokens.* context of 16; leave it"):
+        measured(make_model(), [long])
+    broken = make_model()
+    broken.embedding.tokens.weight.data[:] = np.nan
+    with pytest.raises(InputError, match="task.jsonl: line 2: the model's output is not a number"):
+        measured(broken, EXAMPLES[1:2])
+
+
+def test_no_examples_are_no_tokens():
+    last = measured(make_model(), [])
+    assert (last.tally.tokens, last.shortened) == (0, 0)

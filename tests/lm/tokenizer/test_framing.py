@@ -1,0 +1,52 @@
+"""The tokens around texts, for tokenizers made elsewhere and for such as have none of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lm.config.tokenizer import TokenizerConfig
+from lm.errors import UsageError
+from lm.tokenizer import training
+from lm.tokenizer.framing import Frame, example_frame, pair_frames, text_frame
+from lm.tokenizer.languages import LanguageTag
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def endless() -> Tokenizer:
+    return training.train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3).tokenizer
+
+
+def test_a_frame_stands_around_texts_that_follow_each_other() -> None:
+    frame = Frame((8,), (9, 7))
+    ids = frame.around([1, 2], np.array([3], dtype=np.uint32), [])
+    assert (ids.tolist(), ids.dtype) == ([8, 1, 2, 3, 9, 7], np.int64)
+    assert len(frame) == 3
+    assert Frame().around([1]).tolist() == [1]
+    assert len(Frame()) == 0
+
+
+def test_a_text_starts_and_ends_as_the_tokenizer_says(elsewhere: Tokenizer, endless: Tokenizer) -> None:
+    frame = text_frame(elsewhere)
+    assert frame.before == (() if elsewhere.start_of_text is None else (elsewhere.start_of_text,))
+    assert frame.after == (() if elsewhere.end_of_text is None else (elsewhere.end_of_text,))
+    assert text_frame(endless) == Frame()
+
+
+def test_examples_and_pairs_need_an_end(gpt2: Tokenizer, endless: Tokenizer) -> None:
+    assert example_frame(gpt2) == text_frame(gpt2)
+    with pytest.raises(UsageError, match="no end-of-text token, so no completion could end"):
+        example_frame(endless)
+    for tokenizers in ((endless, gpt2), (gpt2, endless)):
+        with pytest.raises(UsageError, match="no token that ends a text"):
+            pair_frames(*tokenizers)
+
+
+def test_each_side_of_a_pair_ends_as_its_own_tokenizer_says(gpt2: Tokenizer) -> None:
+    byte = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    frames = pair_frames(gpt2, byte)
+    assert (frames.source, frames.target) == (Frame((), (byte.end_of_text,)), Frame((), (gpt2.end_of_text,)))
+    assert frames.start == gpt2.start_of_text
+    tagged = pair_frames(gpt2, tag=LanguageTag("de", "<2de>", 5))
+    assert (tagged.source, tagged.target) == (Frame((5,), (gpt2.end_of_text,)), frames.target)
