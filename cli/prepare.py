@@ -19,9 +19,9 @@ from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from lm.data.shards import Manifest
-    from lm.data.windows.prepare import Prepared
-    from lm.text.files import TextFile
+    from lm.data.corpus import Corpus
+    from lm.data.manifest import Manifest
+    from lm.data.prepare import Prepared
     from lm.tokenizer.tokenizer import Tokenizer
 
 TokenizerFile = Annotated[
@@ -69,17 +69,17 @@ def prepare(
     if tokenizer is not None and training_flags:
         flag = "--" + training_flags[0].replace("_", "-")
         raise UsageError(f"{flag} is for training a tokenizer; it does not go with --tokenizer")
-    from lm.data.windows import prepare as preparation
+    from lm.data.corpus import survey
+    from lm.data.training_data import prepare_corpus
     from lm.text.files import text_files
 
     config = RunConfig(tokenizer=TokenizerConfig(**given["tokenizer"]), data=DataConfig(**given["data"]))
-    sources = text_files(corpus, field=config.data.field, supervised=config.data.supervised)
-    loaded = tokenizer_for(sources, config, tokenizer, special=special, unknown=unknown)
+    files = text_files(corpus, field=config.data.field, supervised=config.data.supervised)
+    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
+    surveyed = survey(files, config.data)
+    loaded = loaded or trained_tokenizer(surveyed, config.tokenizer, special=special, unknown=unknown)
     with encode_progress() as progress:
-        if out is None:
-            prepared = preparation.prepare_cached(sources, loaded, config.data, progress=progress)
-        else:
-            prepared = preparation.prepare(sources, loaded, config.data, out, force=force, progress=progress)
+        prepared = prepare_corpus(surveyed, loaded, folder=out, force=force, progress=progress)
     report = _report(prepared)
     _show(report)
     note_repetition(prepared.manifest)
@@ -87,31 +87,22 @@ def prepare(
         print(json_line(report))
 
 
-def tokenizer_for(
-    sources: Sequence[TextFile],
-    config: RunConfig,
-    path: Path | None,
-    *,
-    special: Sequence[str] | None = None,
-    unknown: str | None = None,
+def trained_tokenizer(
+    corpus: Corpus, config: TokenizerConfig, *, special: Sequence[str] | None = None, unknown: str | None = None
 ) -> Tokenizer:
-    """The tokenizer at a path; without one, the one that the config describes, trained on the sources."""
-    if path is not None:
-        return load_tokenizer(path)
+    """A tokenizer trained on a corpus, or found as it was trained on the same before."""
     from cli.console.messages import note
     from cli.console.numbers import size
-    from lm.data import corpus
-    from lm.tokenizer import training as tokenizer_training
+    from lm.data.corpus import train_tokenizer
+    from lm.tokenizer.training import SAMPLE_BYTES
 
-    surveyed = corpus.survey(sources, config.data)
-    limit = tokenizer_training.SAMPLE_BYTES
-    if config.tokenizer.kind == "bpe" and surveyed.source_bytes > limit:
-        note(f"tokenizer trained on a sample: {size(limit)} of {size(surveyed.source_bytes)}")
-    ends = (END_OF_TEXT,) if config.data.supervised else ()
-    return corpus.train_tokenizer(surveyed, config.tokenizer, special_tokens=special or ends, unknown=unknown)
+    if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
+        note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
+    ends = (END_OF_TEXT,) if corpus.config.supervised else ()
+    return train_tokenizer(corpus, config, special_tokens=special or ends, unknown=unknown)
 
 
-def _report(prepared: Prepared) -> dict[str, Any]:
+def _report(prepared: Prepared[Manifest]) -> dict[str, Any]:
     manifest = prepared.manifest
     splits = {
         name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes, "shards": len(split.shards)}

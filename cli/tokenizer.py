@@ -55,18 +55,18 @@ def train(
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli.console.messages import note
-    from lm.data import corpus as corpora
+    from lm.data.corpus import survey, training_texts
     from lm.text.files import text_files
     from lm.tokenizer import training
 
     config = TokenizerConfig(**given["tokenizer"])
     training.check(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
-    surveyed = corpora.survey(text_files(corpus, field=data.field, supervised=data.supervised), data)
+    surveyed = survey(text_files(corpus, field=data.field, supervised=data.supervised), data)
     trained = training.train(
-        corpora.training_texts(surveyed),
+        training_texts(surveyed),
         config,
-        corpus_bytes=surveyed.source_bytes,
+        corpus_bytes=surveyed.files_bytes,
         special_tokens=special or (),
         unknown=unknown,
     )
@@ -78,10 +78,10 @@ def train(
 
 
 def _report(trained: Trained, surveyed: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
-    from lm.data import corpus as corpora
+    from lm.data.corpus import training_texts
     from lm.tokenizer.training import Sample
 
-    sample = Sample(corpora.training_texts(surveyed), corpus_bytes=surveyed.source_bytes, limit=_MEASURED_BYTES)
+    sample = Sample(training_texts(surveyed), corpus_bytes=surveyed.files_bytes, limit=_MEASURED_BYTES)
     tokens = sum(len(ids) for text in sample for ids in trained.tokenizer.encode_batch([text]))
     return {
         "path": str(out),
@@ -190,8 +190,8 @@ def inspect(
         check_text(text, name="TEXT")
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
-    sources = text_files(file, field=data.field, supervised=data.supervised) if file else []
-    fit = _fit(loaded, sources, data.separator) if sources else None
+    files = text_files(file, field=data.field, supervised=data.supervised) if file else []
+    fit = _fit(loaded, files, data.separator) if files else None
     longest = inspection.longest(loaded, _LONGEST)
     if as_json:
         print(json_line(token_view.described(loaded, longest, fit, ids)))
@@ -202,15 +202,15 @@ def inspect(
         token_view.show_tokens(loaded, ids)
 
 
-def _fit(tokenizer: Tokenizer, sources: Sequence[TextFile], separator: str) -> Fit:
+def _fit(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> Fit:
     from cli.console.progress import encode_progress
     from lm.text.files import text_size
     from lm.tokenizer import inspection
 
     with encode_progress() as show:
-        total = text_size(sources) if show else None
+        total = text_size(files) if show else None
         return inspection.measure(
-            tokenizer, sources, separator, progress=None if show is None else lambda done: show(done, total)
+            tokenizer, files, separator, progress=None if show is None else lambda done: show(done, total)
         )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.training import clock
 from cli.training.pairs import ParallelFiles
-from lm.config.data import DataConfig
+from cli.training.text import TextCorpus
 from lm.config.durations import seconds
 from lm.config.run import RunConfig
 from lm.errors import UsageError
@@ -34,9 +34,7 @@ _TARGETS_TO_LEARN_FROM = 200_000  # before it has seen so many tokens of them, a
 _MEASURED = {False: (4, 4096), True: (3, 2048)}  # depth and tokens of a step; of pairs or not
 
 
-def sized(
-    corpus: Sequence[str] | ParallelFiles, budget: str, config: RunConfig
-) -> tuple[str, dict[str, dict[str, Any]]]:
+def sized(corpus: TextCorpus | ParallelFiles, budget: str, config: RunConfig) -> tuple[str, dict[str, dict[str, Any]]]:
     """The preset for a text, or for pairs, and a time on this machine, and what of it is different; said with reasons.
 
     Args:
@@ -46,15 +44,13 @@ def sized(
     """
     from cli.console.messages import fact
     from cli.console.numbers import count, duration, quantity, size
-    from cli.training.text import is_prepared
     from lm.benchmark.training import rate
     from lm.config.presets import named_by_depth, resolve
     from lm.training import sizing
 
     _left(budget)
-    pairs = isinstance(corpus, ParallelFiles)
-    text = corpus.text_bytes(config.parallel) if isinstance(corpus, ParallelFiles) else _text_bytes(corpus, config.data)
-    if isinstance(corpus, ParallelFiles) or not is_prepared(corpus):
+    pairs, text = corpus.holds_pairs, corpus.text_bytes(config)
+    if not corpus.prepared:
         _refuse_to_prepare_all_the_time(text, budget)
     depth, tokens = _MEASURED[pairs]
     like = resolve(named_by_depth(depth, pairs=pairs), {"training": {"batch_tokens": tokens}})
@@ -66,7 +62,7 @@ def sized(
     enough += f" and about {count(found.tokens)} tokens of {of_text}"
     fact("budget", f"{duration(left)} of {budget} left, at {quantity(speed, 'FLOP/s')}: enough for {enough}")
     settings = found.settings()
-    if not isinstance(corpus, ParallelFiles) and not is_prepared(corpus):
+    if not pairs and not corpus.prepared:
         settings["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=text):.2g}"}
     return named_by_depth(found.depth, pairs=pairs), settings
 
@@ -90,19 +86,6 @@ def _refuse_to_prepare_all_the_time(text: int, budget: str) -> None:
     if clock.elapsed() + preparing >= seconds(budget):
         takes = f"preparing {size(text)} of text takes about {duration(preparing)}"
         raise UsageError(f"{budget} is too short: {takes}; give more (--budget), or use lm prepare first")
-
-
-def _text_bytes(corpus: Sequence[str], data: DataConfig) -> int:
-    from cli.training.text import is_prepared
-    from lm.data import corpus as corpora
-    from lm.data import shards
-    from lm.text.files import text_files, text_size
-
-    if is_prepared(corpus):
-        return sum(split.bytes for split in shards.read_manifest(Path(corpus[0])).splits.values())
-    sources = text_files(corpus, field=data.field, supervised=data.supervised)
-    size = text_size(sources)
-    return corpora.survey(sources, data).bytes if size is None else size
 
 
 def paced(

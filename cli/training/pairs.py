@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import ParallelConfig
 from lm.config.run import RunConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from lm.data.pairs.prepare import PreparedPairs
+    from lm.data.pairs.corpus import ParallelCorpus
+    from lm.data.pairs.manifest import PairManifest
+    from lm.text.parallel import ParallelText
     from lm.tokenizer.tokenizer import Tokenizer
 
 Source = Annotated[
@@ -48,15 +50,22 @@ ValidationTarget = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ParallelFiles:
-    """What the user names: files of sources and targets, files of both, and those of the validation split."""
+    """What the user names: files of sources and targets, files of both, and those of the validation split.
+
+    They are read once for all questions about them.
+    """
+
+    holds_pairs: ClassVar[bool] = True
+    prepared: ClassVar[None] = None
 
     source: Sequence[str] = ()
     target: Sequence[str] = ()
     pairs: Sequence[str] = ()
     validation_source: str | None = None
     validation_target: str | None = None
+    _surveyed: ParallelCorpus | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if bool(self.source) != bool(self.target):
@@ -72,15 +81,32 @@ class ParallelFiles:
         """A name for all of them."""
         return [*self.source, *self.pairs][0]
 
-    def text_bytes(self, config: ParallelConfig) -> int:
-        """UTF-8 bytes of both sides, validation's own files aside: told by the files' sizes, if these tell it."""
-        from lm.data.pairs import corpus as parallel
+    def text_bytes(self, config: RunConfig) -> int:
+        """UTF-8 bytes of both sides, without the validation split's own files: by the files' sizes, or by reading."""
         from lm.text.files import text_size
+
+        size = text_size(file for text in self._texts(config.parallel) for file in text.files)
+        return sum(found.bytes for found in self.survey(config).texts) if size is None else size
+
+    def survey(self, config: RunConfig) -> ParallelCorpus:
+        """The files after one pass over them."""
+        from lm.data.pairs.corpus import survey
         from lm.text.parallel import parallel_texts
 
-        found = parallel_texts(config, source=self.source, target=self.target, pairs=self.pairs)
-        size = text_size(file for aligned in found for file in aligned.files)
-        return parallel.survey(found, DataConfig(), config).bytes if size is None else size
+        if self._surveyed is None:
+            texts = self._texts(config.parallel)
+            held_out = parallel_texts(
+                config.parallel,
+                source=[self.validation_source] if self.validation_source else (),
+                target=[self.validation_target] if self.validation_target else (),
+            )
+            self._surveyed = survey(texts, config.data, config.parallel, validation=held_out)
+        return self._surveyed
+
+    def _texts(self, config: ParallelConfig) -> list[ParallelText]:
+        from lm.text.parallel import parallel_texts
+
+        return parallel_texts(config, source=self.source, target=self.target, pairs=self.pairs)
 
 
 def prepare(
@@ -95,25 +121,14 @@ def prepare(
     """
     from cli.console.messages import note
     from cli.console.progress import encode_progress
-    from lm.data.pairs import corpus as parallel
-    from lm.data.pairs import prepare
-    from lm.text.parallel import parallel_texts
+    from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
 
-    found = parallel_texts(config.parallel, source=files.source, target=files.target, pairs=files.pairs)
-    held_out = parallel_texts(
-        config.parallel,
-        source=[files.validation_source] if files.validation_source else (),
-        target=[files.validation_target] if files.validation_target else (),
-    )
-    corpus = parallel.survey(found, config.data, config.parallel, validation=held_out)
-    if tokenizer is None:
-        made = prepare.train_tokenizers(corpus, config.tokenizer, config.parallel)
-    else:
-        made = _loaded(tokenizer)
+    corpus = files.survey(config)
+    made = train_tokenizers(corpus, config.tokenizer, config.parallel) if tokenizer is None else _loaded(tokenizer)
     with encode_progress() as progress:
-        prepared = prepare.prepare_pairs(corpus, made[0], config.parallel, source_tokenizer=made[1], progress=progress)
+        prepared = prepare_pairs(corpus, made[0], config.parallel, source_tokenizer=made[1], progress=progress)
     note(f"tokens  {prepared.folder}{' (made before)' if prepared.reused else ''}")
-    _say(prepared, made)
+    _say(prepared.manifest, made)
     return *made, prepared.folder
 
 
@@ -127,11 +142,11 @@ def _loaded(path: Path) -> tuple[Tokenizer, Tokenizer | None]:
     return load_tokenizers(find_checkpoint(path))
 
 
-def _say(prepared: PreparedPairs, tokenizers: tuple[Tokenizer, Tokenizer | None]) -> None:
+def _say(manifest: PairManifest, tokenizers: tuple[Tokenizer, Tokenizer | None]) -> None:
     """How many pairs there are, and how many were left out, and why."""
     from cli.console.messages import fact
 
-    train, held_out = (prepared.manifest.splits[name] for name in ("train", "validation"))
+    train, held_out = (manifest.splits[name] for name in ("train", "validation"))
     target, source = tokenizers
     vocabulary = f"{target.vocab_size:,}" if source is None else f"{source.vocab_size:,} and {target.vocab_size:,}"
     fact("corpus", f"{train.pairs:,} pairs to train on, {held_out.pairs:,} held out, vocabulary {vocabulary}")

@@ -2,96 +2,169 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lm.config.data import DataConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
+from lm.data.manifest import MANIFEST
 from lm.errors import InputError, UsageError
 from lm.run_folder import is_journal
 
 if TYPE_CHECKING:
+    from lm.data.corpus import Corpus
+    from lm.data.manifest import Manifest
     from lm.text.files import TextFile
     from lm.tokenizer.tokenizer import Tokenizer
 
 
-def prepare(corpus: Sequence[str], config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:
-    """The tokenizer and the folder of shards: those of `lm prepare`, or made now."""
-    from cli.console.messages import fact, note
-    from cli.console.numbers import count, size
-    from cli.console.progress import encode_progress
-    from cli.prepare import note_repetition, tokenizer_for
-    from lm.data import shards
-    from lm.data.windows.prepare import prepare_cached
-    from lm.text.files import text_files
+class TextCorpus:
+    """What the user names to train on: files of text or of examples, or a folder of tokens made of them before.
+
+    Files are read once for all questions about them.
+
+    Attributes:
+        names: as the user gives them.
+        prepared: the folder, if it is one of tokens.
+    """
+
+    holds_pairs: ClassVar[bool] = False
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Nothing is read before it is asked for."""
+        self.names = tuple(names)
+        is_prepared = len(names) == 1 and (Path(names[0]) / MANIFEST).is_file()
+        self.prepared = Path(names[0]) if is_prepared else None
+        self._surveyed: Corpus | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything is named."""
+        return bool(self.names)
+
+    @property
+    def first(self) -> str:
+        """A name for all of it."""
+        return self.names[0]
+
+    def text_bytes(self, config: RunConfig) -> int:
+        """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
+        from lm.data.shards import read_manifest
+        from lm.text.files import text_size
+
+        if self.prepared:
+            return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
+        size = text_size(self._files(config.data))
+        return self.survey(config.data).bytes if size is None else size
+
+    def survey(self, config: DataConfig) -> Corpus:
+        """The files after one pass over them; asked again, another fraction may be held out of what was read then."""
+        from lm.data.corpus import survey
+
+        if self._surveyed is None:
+            files = self._files(config)
+            _refuse_runs(files)
+            self._surveyed = survey(files, config)
+        return dataclasses.replace(self._surveyed, config=config)
+
+    def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
+        """How the tokens are made: as the config says, but where they are made already, as they were.
+
+        Args:
+            config: what was given in all.
+            typed: what of it was given in flags.
+
+        Raises:
+            InputError: examples are asked for, and the tokens are of text.
+            UsageError: a flag contradicts what the tokens were made with.
+        """
+        from lm.data.shards import read_manifest
+
+        if not self.prepared:
+            return config
+        made = read_manifest(self.prepared).data
+        if config.supervised and not made.supervised:
+            raise InputError(f"{self.first}: holds tokens of text, not examples; make it with lm prepare --supervised")
+        for described in options(DataConfig):
+            name, was = described.name, getattr(made, described.name)
+            if name in typed and typed[name] != was:
+                problem = f"the tokens in {self.first} were made with {name} {was!r}, not {typed[name]!r}"
+                raise UsageError(f"{problem}; prepare the text again, or leave it out ({described.flag})")
+        return made
+
+    def _files(self, config: DataConfig) -> list[TextFile]:
+        from lm.text.files import text_files
+
+        return text_files(self.names, field=config.field, supervised=config.supervised)
+
+
+def prepare(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:
+    """The tokenizer and the folder of tokens: those of `lm prepare`, or made now; says what there is to train on."""
+    from cli.prepare import note_repetition
+
+    found = _made_before if corpus.prepared else _made_now
+    made, folder, manifest = found(corpus, config, tokenizer)
+    _say(manifest, made)
+    is_trained_here = tokenizer is None and not corpus.prepared
+    if is_trained_here and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
+        from cli.console.messages import fact
+
+        fact("", f"(no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
+    note_repetition(manifest)
+    return made, folder
+
+
+def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path, Manifest]:
+    """The tokens in a folder that the user names, with the tokenizer that made them."""
+    from lm.data.shards import read_manifest
     from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
-    if is_prepared(corpus):
-        folder = Path(corpus[0])
-        path = tokenizer or folder / FILE_NAME
-        manifest, made = shards.read_manifest(folder), Tokenizer.load(path)
-        if made.sha256 != manifest.tokenizer:
-            advice = "prepare the corpus again" if tokenizer is None else "leave out --tokenizer"
-            raise InputError(f"{path}: not the tokenizer that made the tokens in {folder}; {advice}")
-    else:
-        sources = text_files(corpus, field=config.data.field, supervised=config.data.supervised)
-        _refuse_runs(sources)
-        made = tokenizer_for(sources, config, tokenizer)
-        with encode_progress() as progress:
-            prepared = prepare_cached(sources, made, config.data, progress=progress)
-        folder, manifest = prepared.folder, prepared.manifest
-        note(f"tokens  {folder}{' (made before)' if prepared.reused else ''}")
+    assert corpus.prepared
+    folder = corpus.prepared
+    path = tokenizer or folder / FILE_NAME
+    manifest, made = read_manifest(folder), Tokenizer.load(path)
+    if made.sha256 != manifest.tokenizer:
+        advice = "prepare the corpus again" if tokenizer is None else "leave out --tokenizer"
+        raise InputError(f"{path}: not the tokenizer that made the tokens in {folder}; {advice}")
+    return made, folder, manifest
+
+
+def _made_now(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path, Manifest]:
+    """Tokens in the cache, made of the files by a tokenizer that the user names, or by one trained on them."""
+    from cli.console.messages import note
+    from cli.console.progress import encode_progress
+    from cli.flags.loading import load_tokenizer
+    from cli.prepare import trained_tokenizer
+    from lm.data.training_data import prepare_corpus
+
+    given = None if tokenizer is None else load_tokenizer(tokenizer)
+    surveyed = corpus.survey(config.data)
+    made = given or trained_tokenizer(surveyed, config.tokenizer)
+    with encode_progress() as progress:
+        prepared = prepare_corpus(surveyed, made, progress=progress)
+    note(f"tokens  {prepared.folder}{' (made before)' if prepared.reused else ''}")
+    return made, prepared.folder, prepared.manifest
+
+
+def _say(manifest: Manifest, tokenizer: Tokenizer) -> None:
+    """How much there is to train on, and how much is held out."""
+    from cli.console.messages import fact
+    from cli.console.numbers import count, size
+
     train, held_out = manifest.splits["train"], manifest.splits["validation"]
     if manifest.supervised:
         parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
     else:
         parts = f"{count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
         parts += f", {train.bytes / train.tokens:.2f} bytes a token"
-    fact("corpus", f"{size(train.bytes + held_out.bytes)}, vocabulary {made.vocab_size:,}: {parts}")
-    is_trained_here = tokenizer is None and not is_prepared(corpus)
-    if is_trained_here and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
-        fact("", f"(no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
-    note_repetition(manifest)
-    return made, folder
+    fact("corpus", f"{size(train.bytes + held_out.bytes)}, vocabulary {tokenizer.vocab_size:,}: {parts}")
 
 
-def data_config(corpus: Sequence[str], config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
-    """How the tokens of a corpus are made: as the config says, but where they are made already, as they were.
-
-    Args:
-        corpus: as it was named.
-        config: what was given in all.
-        typed: what of it was given in flags.
-
-    Raises:
-        InputError: examples are asked for, and the tokens are of text.
-        UsageError: a flag contradicts what the tokens were made with.
-    """
-    from lm.data import shards
-
-    if not is_prepared(corpus):
-        return config
-    folder, made = corpus[0], shards.read_manifest(Path(corpus[0])).data
-    if config.supervised and not made.supervised:
-        raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
-    for described in options(DataConfig):
-        was = getattr(made, described.name)
-        if described.name in typed and typed[described.name] != was:
-            problem = f"the tokens in {folder} were made with {described.name} {was!r}, not {typed[described.name]!r}"
-            raise UsageError(f"{problem}; prepare the text again, or leave it out ({described.flag})")
-    return made
-
-
-def _refuse_runs(sources: Sequence[TextFile]) -> None:
+def _refuse_runs(files: Sequence[TextFile]) -> None:
     """InputError if the journals of a run are among the files: they came with a folder."""
-    for source in sources:
-        if is_journal(source.path):
-            run = Path(source.name).parent
+    for file in files:
+        if is_journal(file.path):
+            run = Path(file.name).parent
             raise InputError(f"{run}: is a run, not a text; name texts, or go on with a run: lm train --resume {run}")
-
-
-def is_prepared(corpus: Sequence[str]) -> bool:
-    """Whether the corpus is a folder of tokens rather than text."""
-    return len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file()

@@ -20,6 +20,7 @@ from cli.training.budget import sized
 from cli.training.pairs import ParallelFiles
 from cli.training.settings import Settings, refuse_other_kind, settle
 from cli.training.signals import StopSignals
+from cli.training.text import TextCorpus
 from lm.config.options import options
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, named_by_depth, resolve
 from lm.config.run import SECTIONS, RunConfig
@@ -91,24 +92,25 @@ def train(
     files = ParallelFiles(source or (), target or (), pairs or (), validation_source, validation_target)
     if validation_source and "validation_source" not in given.environment:
         _check_held_out(files, given)
-    if corpus and files:
+    text = TextCorpus(corpus or ())
+    if text and files:
         raise UsageError("a run learns from a text or from pairs: give either a corpus, or --source and --target")
     if resume:
         _refuse_plan(given, out=out, preset=preset, depth=depth, config=config, weights=weights, tokenizer=tokenizer)
-        run = _resumed(resume, corpus or [], files, given)
+        run = _resumed(resume, files or text, given)
     else:
-        if not corpus and not files:
+        if not text and not files:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
         refuse_other_kind(given, pairs=bool(files))
         preset = _named(preset, depth, given, pairs=bool(files))
         default = DEFAULT_TRANSLATION_PRESET if files else DEFAULT_PRESET
-        settings = settle(preset, config, weights, given, default=default, sized=partial(sized, files or corpus or []))
-        if given.typed["tokenizer"] and (tokenizer or weights or text_corpus.is_prepared(corpus or [])):
+        settings = settle(preset, config, weights, given, default=default, sized=partial(sized, files or text))
+        if given.typed["tokenizer"] and (tokenizer or weights or text.prepared):
             flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
             raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
-        made_with = text_corpus.data_config(corpus or [], settings.config.data, typed=given.typed["data"])
+        made_with = text.data_config(settings.config.data, typed=given.typed["data"])
         settings = dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=made_with))
-        run = _started(corpus or [], files, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
+        run = _started(files or text, settings, out=out, tokenizer=tokenizer or weights, weights=weights)
     signal_number = _train(run, tensorboard=tensorboard)
     if as_json:
         print(json_line(_summary(run)))
@@ -141,8 +143,7 @@ def _named(preset: str | None, depth: int | None, given: Given, *, pairs: bool) 
 
 
 def _started(
-    corpus: list[str],
-    files: ParallelFiles,
+    corpus: TextCorpus | ParallelFiles,
     settings: Settings,
     *,
     out: Path | None,
@@ -161,15 +162,15 @@ def _started(
     from lm.training.starting import start
 
     config = settings.config
-    folder = out or _free_folder(files.first if files else corpus[0], str(config.preset))
+    folder = out or _free_folder(corpus.first, str(config.preset))
     refuse_existing(folder)
     refuse_trained(folder)
-    check_model(config.model, pairs=bool(files))
+    check_model(config.model, pairs=corpus.holds_pairs)
     if weights:
         check_weights(config.model, weights)
     if config.training.compile:
         check_compiler(found_device(config.hardware))
-    made, of_source, data = _prepared(corpus, files, config, tokenizer)
+    made, of_source, data = _prepared(corpus, config, tokenizer)
     initial = load_weights(weights) if weights else None
     pace = opened = None
     if config.training.budget is not None:
@@ -192,11 +193,11 @@ def _started(
 
 
 def _prepared(
-    corpus: list[str], files: ParallelFiles, config: RunConfig, tokenizer: Path | None
+    corpus: TextCorpus | ParallelFiles, config: RunConfig, tokenizer: Path | None
 ) -> tuple[Tokenizer, Tokenizer | None, Path]:
     """The tokenizer, that of the sources if they have their own, and the folder of the data: found or made now."""
-    if files:
-        return parallel_corpus.prepare(files, config, tokenizer)
+    if isinstance(corpus, ParallelFiles):
+        return parallel_corpus.prepare(corpus, config, tokenizer)
     made, folder = text_corpus.prepare(corpus, config, tokenizer)
     return made, None, folder
 
@@ -208,7 +209,7 @@ def _free_folder(corpus: str, preset: str) -> Path:
     return next(RUNS / name for name in names if not (RUNS / name).exists())
 
 
-def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) -> Run:
+def _resumed(path: Path, corpus: TextCorpus | ParallelFiles, given: Given) -> Run:
     from cli.console.messages import note
     from lm.run_folder import find_checkpoint, holds_runs, load_config
     from lm.training.compiling import check_compiler
@@ -228,9 +229,9 @@ def _resumed(path: Path, corpus: list[str], files: ParallelFiles, given: Given) 
     if holds_runs(path) or (path == RUNS and not path.exists()):
         path = newest_unfinished(path)
     data = None
-    if corpus or files:
+    if corpus:
         found = find_checkpoint(path, which="last")
-        data = _prepared(corpus, files, load_config(found), found)[-1]
+        data = _prepared(corpus, load_config(found), found)[-1]
     longer = resolve(DEFAULT_PRESET, {"training": lengths}).training if lengths else None
     compiled = given.typed["training"].get("compile")
     run = resume(path, data=data, longer=longer, compiled=compiled, spent=clock.elapsed())

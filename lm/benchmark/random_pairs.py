@@ -8,10 +8,11 @@ import numpy as np
 
 from lm import files
 from lm.data.array_writer import token_dtype
-from lm.data.pairs.store import MANIFEST, SIDES, TEXTS, PairManifest, PairSplit, SentenceWriter, write_table
+from lm.data.manifest import SPLITS
+from lm.data.pairs.manifest import MANIFEST, PairManifest, PairSplit
+from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, write_table
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
-from lm.data.shards import SPLITS
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 LENGTH = 16

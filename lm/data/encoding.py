@@ -1,24 +1,119 @@
-"""Items taken together until they hold enough text to be worth a call of the tokenizer."""
+"""Encoding a corpus: texts are grouped until a call of the tokenizer is worth it, and groups are encoded ahead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from lm.errors import InputError
 
 T = TypeVar("T")
+R = TypeVar("R")
 
-BATCH_CHARACTERS = 1 << 20
+Progress = Callable[[int, int], None]
+"""Called with the bytes of text that are done, and all there are."""
+
+GROUP_CHARACTERS = 1 << 20
+
+_GROUPS_AHEAD = 2  # one group is encoded while the tokens of the other are copied and written
+
+
+class Surveyed(Protocol):
+    """A corpus after one pass over it."""
+
+    @property
+    def name(self) -> str:
+        """The first few files, for messages."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of all text."""
+        ...
+
+
+class Encodable(Protocol):
+    """Part of a corpus: a piece of a document, an example or a pair."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """What is encoded: one text, or two that belong together."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """The file, and the line if there is one, for messages."""
+        ...
+
+
+E = TypeVar("E", bound=Encodable)
+
+
+def encoded(
+    corpus: Surveyed,
+    items: Iterable[E],
+    encode: Callable[[Sequence[E]], R],
+    *,
+    progress: Progress | None = None,
+) -> Iterator[tuple[list[E], R]]:
+    """Groups of items in order, each with what the tokenizer makes of it; encoding runs ahead by a bounded amount.
+
+    Args:
+        corpus: that the items are all of.
+        items: its parts, in order.
+        encode: called with a group, in a thread of its own.
+        progress: called after each group that the caller has dealt with.
+
+    Raises:
+        InputError: the tokenizer has no token for a character, or the corpus changed since it was surveyed.
+    """
+    done = 0
+    for group, result in _encoded_ahead(items, lambda group: _encoded_or_named(group, encode)):
+        yield group, result
+        done += sum(len(text.encode()) for item in group for text in item.texts)
+        if progress:
+            progress(done, corpus.bytes)
+    if done != corpus.bytes:
+        raise InputError(f"{corpus.name}: the corpus changed while it was read; try again")
 
 
 def grouped(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
-    """Lists of items in order, each ended by the one with which it has `BATCH_CHARACTERS` by `characters`."""
+    """Lists of items in order, each ended by the one with which it has `GROUP_CHARACTERS` by `characters`."""
     group: list[T] = []
     total = 0
     for item in items:
         group.append(item)
         total += characters(item)
-        if total >= BATCH_CHARACTERS:
+        if total >= GROUP_CHARACTERS:
             yield group
             group, total = [], 0
     if group:
         yield group
+
+
+def _encoded_ahead(items: Iterable[E], encode: Callable[[list[E]], R]) -> Iterator[tuple[list[E], R]]:
+    with ThreadPoolExecutor(_GROUPS_AHEAD) as pool:
+        waiting: deque[tuple[list[E], Future[R]]] = deque()
+        for group in grouped(items, lambda item: sum(map(len, item.texts))):
+            waiting.append((group, pool.submit(encode, group)))
+            if len(waiting) > _GROUPS_AHEAD:
+                first, result = waiting.popleft()
+                yield first, result.result()
+        while waiting:
+            first, result = waiting.popleft()
+            yield first, result.result()
+
+
+def _encoded_or_named(group: Sequence[E], encode: Callable[[Sequence[E]], R]) -> R:
+    """The group encoded; the InputError of an item that cannot be says where in the corpus it is."""
+    try:
+        return encode(group)
+    except InputError:
+        for item in group:
+            try:
+                encode([item])
+            except InputError as error:
+                raise InputError(f"{item.place}: {error}") from None
+        raise

@@ -5,26 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Self
 
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
-from lm.data.shards import SourceRecord
+from lm.data.manifest import Provenance
 from lm.tokenizer.languages import LanguageTag
-
-
-class Provenance(Protocol):
-    """What the manifest of any prepared folder says."""
-
-    @property
-    def key(self) -> str:
-        """A hash of all that the data depend on."""
-        ...
-
-    @property
-    def sources(self) -> tuple[SourceRecord, ...]:
-        """The files of the training corpus."""
-        ...
 
 
 class Reference(NamedTuple):

@@ -6,11 +6,18 @@ from pathlib import Path
 
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
+from lm.data.corpus import Corpus
+from lm.data.encoding import Progress
 from lm.data.examples.batches import ExampleData
+from lm.data.examples.prepare import prepare_examples
 from lm.data.kind import TrainingData
+from lm.data.manifest import Manifest
 from lm.data.pairs.batches import PairData
+from lm.data.prepare import Prepared
 from lm.data.windows.batches import WindowData
+from lm.data.windows.prepare import prepare_text
 from lm.errors import UsageError
+from lm.tokenizer.tokenizer import Tokenizer
 
 KINDS: tuple[type[TrainingData], ...] = (PairData, ExampleData, WindowData)
 """Asked in this order whether a folder is theirs."""
@@ -30,6 +37,32 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
     kind = _kind(folder)
     check_model(config.model, pairs=kind.needs_encoder)
     return kind.open(folder, config)
+
+
+def prepare_corpus(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    *,
+    folder: Path | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Prepared[Manifest]:
+    """Tokenize a corpus into a folder, as running text or as examples, or find it there.
+
+    Args:
+        corpus: the corpus.
+        tokenizer: what makes the tokens.
+        folder: is made; may exist if it is empty or holds prepared tokens [default: in the cache].
+        force: replace prepared tokens in the folder that are not the same.
+        progress: called as text is tokenized; not at all if the tokens are there.
+
+    Raises:
+        InputError: the tokenizer has no token for a character, nothing is left to train on, or the folder holds
+            something else.
+        UsageError: examples need a token that ends a text, and the tokenizer has none.
+    """
+    prepare = prepare_examples if corpus.config.supervised else prepare_text
+    return prepare(corpus, tokenizer, folder=folder, force=force, progress=progress)
 
 
 def check_model(config: ModelConfig, *, pairs: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tokenizers that were trained before, kept between runs."""
+"""Trained tokenizers, kept in the cache: the same text and settings are trained on once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tokenizers
 
-from lm.config.run import FORMAT_VERSION
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
 from lm.files import cache_root
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
+
+KEY_VERSION = 1
+"""Of what keys are made of: raised when the same text and settings train another tokenizer."""
 
 
 def tokenizer_of(
@@ -29,12 +31,12 @@ def tokenizer_of(
     """Train a tokenizer on texts, or find the one trained on the same before.
 
     Args:
-        texts: gives the texts, as `tokenizer_training.train` takes them.
+        texts: called only if a tokenizer has to be trained; gives the texts, as `training.train` takes them.
         config: kind and size.
-        identity: what the texts follow from.
-        corpus_bytes: UTF-8 bytes of all of them.
-        special_tokens: to be added.
-        unknown: the character that stands for characters never seen.
+        identity: what the texts follow from, such as hashes of files.
+        corpus_bytes: UTF-8 bytes of all texts.
+        special_tokens: special tokens to be added.
+        unknown: the character that stands for characters that the texts do not have.
 
     Raises:
         InputError: there is no text.
@@ -42,7 +44,7 @@ def tokenizer_of(
     """
     training.check(config, special_tokens=special_tokens, unknown=unknown)
     settings = [dataclasses.asdict(config), list(special_tokens), unknown, training.SAMPLE_BYTES]
-    depends = [FORMAT_VERSION, tokenizers.__version__, settings, list(identity)]
+    depends = [KEY_VERSION, tokenizers.__version__, settings, list(identity)]
     path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
     try:
         return Tokenizer.load(path)

@@ -42,7 +42,7 @@ class Fit:
 
 def measure(
     tokenizer: Tokenizer,
-    sources: Sequence[TextFile],
+    files: Sequence[TextFile],
     separator: str,
     *,
     progress: Callable[[int], None] | None = None,
@@ -51,21 +51,21 @@ def measure(
 
     Args:
         tokenizer: what makes the tokens.
-        sources: the files.
+        files: the text files.
         separator: the line that ends a document within a file.
         progress: called with the bytes of text that are done.
 
     Raises:
-        InputError: a file is no text, or has characters that the tokenizer does not know.
+        InputError: a file is not UTF-8 text, or has characters that the tokenizer does not know.
     """
     size = tokens = words = 0
-    for source in sources:
+    for file in files:
         last = " "
-        for piece in pieces(fragments(source, separator), tokenizer):
+        for piece in pieces(fragments(file, separator), tokenizer):
             try:
                 tokens += len(tokenizer.encode(piece.context + piece.text)) - piece.context_tokens
             except InputError as error:
-                raise InputError(f"{source.name}: {error}") from None
+                raise InputError(f"{file.name}: {error}") from None
             goes_on = not (piece.starts_document or last.isspace() or piece.text[0].isspace())
             words += len(piece.text.split()) - goes_on
             size += len(piece.text.encode())

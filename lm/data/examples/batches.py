@@ -14,8 +14,9 @@ from lm.config.run import RunConfig
 from lm.data.batch import Batch, batch_rows
 from lm.data.examples.store import Examples, open_examples
 from lm.data.kind import TrainingData
+from lm.data.manifest import Manifest
 from lm.data.permutation import mix, permute
-from lm.data.shards import Manifest, read_manifest
+from lm.data.shards import read_manifest
 from lm.errors import InputError
 
 _EVALUATION_TOKENS = 16_384

@@ -1,110 +1,119 @@
-"""From examples to tokens on disk: which are held out, and what their tokens are."""
+"""From examples to token shards: which examples are held out, and what their tokens are."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from lm.data.corpus import FEWEST_DOCUMENTS, Corpus, scattered
-from lm.data.encoding import grouped
+from lm.data.array_writer import token_dtype
+from lm.data.corpus import Corpus
+from lm.data.encoding import Progress, encoded
 from lm.data.examples.store import ExampleWriter
-from lm.data.shards import SPLITS, SplitName, SplitRecord
-from lm.errors import InputError
+from lm.data.held_out import hash_bound, text_hash
+from lm.data.manifest import SPLITS, Manifest, SplitName
+from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
+from lm.text.documents import Survey
 from lm.text.examples import Example
-from lm.text.files import TextFile
 from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
-Progress = Callable[[int, int], None]
 
-
-@dataclass(frozen=True, slots=True)
-class _Routed:
-    """An example, the split it goes to, and its file with the file's number."""
-
-    split: SplitName
-    file: int
-    source: TextFile
-    example: Example
-
-
-def write_examples(
-    corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, dtype: str, progress: Progress | None
-) -> dict[str, SplitRecord]:
-    """Write the examples of a corpus as `example_store` describes; returns what each split holds.
+def prepare_examples(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    *,
+    folder: Path | None = None,
+    force: bool = False,
+    root: Path | None = None,
+    progress: Progress | None = None,
+) -> Prepared[Manifest]:
+    """Tokenize examples into a folder as `lm.data.examples.store` describes, or find them there.
 
     Prompt and completion are tokenized apart, so that a model sees the boundary that it will see when it generates.
 
     Args:
         corpus: of examples.
         tokenizer: what makes the tokens.
-        folder: that exists.
-        dtype: of the shards.
-        progress: called with the bytes of text that are done, and all there are.
+        folder: see `prepare_tokens`; so are `force` and `root`.
+        force: replace other tokens in the folder.
+        root: the cache.
+        progress: called as text is tokenized.
 
     Raises:
-        InputError: the tokenizer has no token for a character.
+        InputError: the tokenizer has no token for a character, nothing is left to train on, or the folder holds
+            something else.
         UsageError: the tokenizer has no token that ends a text.
     """
-    frame = example_frame(tokenizer)
-    with contextlib.ExitStack() as opened:
-        writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
-        for writer in writers.values():
-            opened.callback(writer.discard)
-        done = 0
-        for batch in grouped(_routed(corpus), lambda item: len(item.example.prompt) + len(item.example.completion)):
-            for item, prompt, completion in zip(batch, *_encoded(batch, tokenizer), strict=True):
-                writers[item.split].add(item.example, prompt, completion, file=item.file)
-                done += len(item.example.prompt.encode()) + len(item.example.completion.encode())
-            if progress:
-                progress(done, corpus.bytes)
-        return {split: writer.close() for split, writer in writers.items()}
+    write = partial(_write, corpus, tokenizer, progress)
+    return prepare_tokens(corpus, tokenizer, write, folder=folder, force=force, root=root)
 
 
-def _routed(corpus: Corpus) -> Iterator[_Routed]:
-    """All examples with the splits they go to.
+@dataclass(frozen=True, slots=True)
+class SplitExample:
+    """An example, the split it belongs to, and its file with the file's number."""
+
+    split: SplitName
+    file: int
+    file_name: str
+    example: Example
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Prompt and completion."""
+        return self.example.prompt, self.example.completion
+
+    @property
+    def place(self) -> str:
+        """The file and the line."""
+        return f"{self.file_name}: line {self.example.line}"
+
+
+def split_examples(corpus: Corpus) -> Iterator[SplitExample]:
+    """All examples with the splits they belong to.
 
     With a fraction, an example is held out if a hash of it falls below a bound, and equal ones stay together. The bound
     is the fraction itself or, where there are few examples, what holds out that share of them, but at least one.
     """
-    bound = _bound(corpus)
-    for file, found in enumerate(corpus.sources):
-        for example in found.file.examples():
-            split: SplitName = "validation" if _hash(example) < bound else "train"
-            yield _Routed(split, file, found.file, example)
-    for file, found in enumerate(corpus.validation_sources, len(corpus.sources)):
-        for example in found.file.examples():
-            yield _Routed("validation", file, found.file, example)
+    numbered = _numbered(corpus.files)
+    few = None
+    if corpus.has_few_documents:
+        numbered = iter(examples := list(numbered))
+        few = [_hash(example) for _, _, example in examples]
+    bound = hash_bound(corpus.fraction, few)
+    for file, name, example in numbered:
+        yield SplitExample("validation" if _hash(example) < bound else "train", file, name, example)
+    for file, name, example in _numbered(corpus.validation_files, first=len(corpus.files)):
+        yield SplitExample("validation", file, name, example)
 
 
-def _bound(corpus: Corpus) -> float:
-    """Examples whose hash is below this are held out."""
-    if not corpus.fraction or sum(found.documents for found in corpus.sources) >= FEWEST_DOCUMENTS:
-        return float(corpus.fraction * 2**64)
-    sources = (found.file for found in corpus.sources)
-    hashes = sorted(_hash(example) for source in sources for example in source.examples())
-    return hashes[max(1, int(len(hashes) * corpus.fraction))] if len(hashes) > 1 else 0
+def _numbered(surveys: Sequence[Survey], *, first: int = 0) -> Iterator[tuple[int, str, Example]]:
+    """The examples of files, each with the number of its file and the file's name."""
+    for number, found in enumerate(surveys, first):
+        for example in found.file.examples():
+            yield number, found.file.name, example
 
 
 def _hash(example: Example) -> int:
-    return scattered(f"{example.prompt}\0{example.completion}")
+    return text_hash(f"{example.prompt}\0{example.completion}")
 
 
-def _encoded(batch: Sequence[_Routed], tokenizer: Tokenizer) -> tuple[list[Ids], list[Ids]]:
+def _write(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None, folder: Path) -> WrittenTokens:
+    """Write the examples of both splits into a folder that exists."""
+    frame, dtype = example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
+    with contextlib.ExitStack() as opened:
+        writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
+        for writer in writers.values():
+            opened.callback(writer.discard)
+        for group, tokens in encoded(corpus, split_examples(corpus), partial(_encode, tokenizer), progress=progress):
+            for item, prompt, completion in zip(group, *tokens, strict=True):
+                writers[item.split].add(item.example, prompt, completion, file=item.file)
+        return WrittenTokens({split: writer.close() for split, writer in writers.items()})
+
+
+def _encode(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tuple[list[Ids], list[Ids]]:
     """The tokens of the prompts, and of the completions."""
-    try:
-        prompts = tokenizer.encode_batch([item.example.prompt for item in batch])
-        return prompts, tokenizer.encode_batch([item.example.completion for item in batch])
-    except InputError:
-        for item in batch:  # which line it was
-            _encode_one(item, tokenizer)
-        raise
-
-
-def _encode_one(item: _Routed, tokenizer: Tokenizer) -> None:
-    try:
-        tokenizer.encode_batch([item.example.prompt, item.example.completion])
-    except InputError as error:
-        raise InputError(f"{item.source.name}: line {item.example.line}: {error}") from None
+    prompts = tokenizer.encode_batch([item.example.prompt for item in group])
+    return prompts, tokenizer.encode_batch([item.example.completion for item in group])

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from lm import files
 from lm.data import shards
-from lm.data.shards import ShardWriter, SplitName, SplitRecord, Tokens
+from lm.data.manifest import SplitName, SplitRecord
+from lm.data.shards import ShardWriter, Tokens
 from lm.errors import InputError
 from lm.text.examples import Example
 from lm.tokenizer.framing import Frame

@@ -16,7 +16,8 @@ from lm.data.batch import Batch
 from lm.data.kind import Reference, TrainingData
 from lm.data.pairs.bucketing import PairBatches, bucketed
 from lm.data.pairs.framed import FramedPairs, directions
-from lm.data.pairs.store import PairManifest, StoredPairs, is_pairs, open_pairs, read_manifest
+from lm.data.pairs.manifest import PairManifest
+from lm.data.pairs.store import StoredPairs, is_pairs, open_pairs
 from lm.data.permutation import Indices, mix, permute
 from lm.data.ragged import Ragged
 from lm.errors import InputError, UsageError
@@ -102,7 +103,7 @@ class PairData(TrainingData):
     @classmethod
     def manifest(cls, folder: Path) -> PairManifest:
         """What the folder says of its pairs."""
-        return read_manifest(folder)
+        return PairManifest.read(folder)
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:

@@ -8,11 +8,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.data.manifest import SplitName
 from lm.data.pairs.bpe_dropout import Merges, segment
 from lm.data.pairs.store import SIDES, Sentences, SideName, StoredPairs
 from lm.data.permutation import Indices, mix
 from lm.data.ragged import Ragged
-from lm.data.shards import SplitName
 from lm.errors import UsageError
 from lm.tokenizer.framing import Frame, PairFrames, pair_frames
 from lm.tokenizer.languages import LanguageTag, language_tags, spelled_tag

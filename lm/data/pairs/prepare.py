@@ -1,43 +1,24 @@
-"""From parallel text to a folder of pairs, and only once for the same inputs; and the tokenizers on the way there."""
+"""From parallel text to a folder of pairs, and the tokenizers on the way there."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from lm import files
 from lm.config.data import ParallelConfig
-from lm.config.run import FORMAT_VERSION
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.folder import partial_folder, put_in_place, remove_abandoned
-from lm.data.pairs import store
-from lm.data.pairs.corpus import ParallelCorpus, Survey
-from lm.data.pairs.store import SIDES, SOURCE_TOKENIZER, PairManifest, PairSplit, SideName
-from lm.data.pairs.writer import Progress, write_splits
-from lm.data.shards import SourceRecord
+from lm.data.encoding import Progress
+from lm.data.manifest import SourceRecord
+from lm.data.pairs.corpus import PairSurvey, ParallelCorpus
+from lm.data.pairs.manifest import MANIFEST, PairManifest, PairSplit
+from lm.data.pairs.store import SIDES, SOURCE_TOKENIZER, SideName, open_pairs
+from lm.data.pairs.writer import write_splits
+from lm.data.prepare import Preparation, Prepared, key_of
 from lm.errors import InputError, UsageError
-from lm.files import cache_root
 from lm.tokenizer.cache import tokenizer_of
 from lm.tokenizer.languages import spelled_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
-
-
-@dataclass(frozen=True)
-class PreparedPairs:
-    """A folder of pairs.
-
-    Attributes:
-        folder: where it is.
-        manifest: what it holds, and what was left out.
-        reused: whether it was there already.
-    """
-
-    folder: Path
-    manifest: PairManifest
-    reused: bool
 
 
 def train_tokenizers(
@@ -46,7 +27,7 @@ def train_tokenizers(
     """Train a tokenizer on both sides of a corpus, or one on each, or find those trained on the same before.
 
     Args:
-        corpus: the text.
+        corpus: the corpus.
         config: kind and size.
         parallel: whether vocabularies are separate; for both directions in one model, tags are special tokens.
 
@@ -67,12 +48,12 @@ def _train(
     corpus: ParallelCorpus, config: TokenizerConfig, sides: Sequence[SideName], tags: Sequence[str]
 ) -> Tokenizer:
     def texts() -> Iterator[str]:
-        for found in corpus.surveys:
-            for pair in found.aligned.pairs():
+        for found in corpus.texts:
+            for pair in found.text.pairs():
                 yield from (getattr(pair, side) for side in sides)
 
-    share = sum(sum(getattr(found, f"{side}_bytes") for side in sides) for found in corpus.surveys)
-    identity = [*sides, *(json.dumps(found.identity) for found in corpus.surveys)]
+    share = sum(sum(getattr(found, f"{side}_bytes") for side in sides) for found in corpus.texts)
+    identity = [*sides, *(json.dumps(found.identity) for found in corpus.texts)]
     return tokenizer_of(texts, config, identity=identity, corpus_bytes=share, special_tokens=tags)
 
 
@@ -84,14 +65,14 @@ def prepare_pairs(
     source_tokenizer: Tokenizer | None = None,
     root: Path | None = None,
     progress: Progress | None = None,
-) -> PreparedPairs:
+) -> Prepared[PairManifest]:
     """Tokenize parallel text into a folder of the cache, or find it there.
 
-    Pairs with a blank side are left out, and those of which a side is too long; of the corpus also those of which one
-    side is too many times as long as the other, but not of files for validation.
+    Pairs with a blank side are left out, and pairs with a side that is too long. Of the corpus, though not of files for
+    validation, so are pairs with one side too many times as long as the other.
 
     Args:
-        corpus: the text, from `parallel.survey`.
+        corpus: the corpus.
         tokenizer: of the targets; of both sides, if there is no other.
         config: the filters.
         source_tokenizer: of the sources, where they have their own.
@@ -100,38 +81,27 @@ def prepare_pairs(
 
     Raises:
         InputError: a tokenizer has no token for a character, or nothing is left to train on.
-        UsageError: a tokenizer has no token that ends a text, or lacks a tag.
+        UsageError: a tokenizer has no token that ends a text.
     """
-    for used in (tokenizer, source_tokenizer or tokenizer):
-        if used.end_of_text is None:
-            raise UsageError("the tokenizer has no end-of-text token, so no sentence could end; use one that has")
-    key = _key(corpus, tokenizer, source_tokenizer, config)
-    folder = ((root or cache_root()) / "pairs" / key[:32]).absolute()
-    remove_abandoned(folder.parent)
-    if _is_there(folder):
-        return PreparedPairs(folder, store.read_manifest(folder), reused=True)
     tokenizers: dict[SideName, Tokenizer] = {"source": source_tokenizer or tokenizer, "target": tokenizer}
-    with partial_folder(folder) as partial:
-        splits = write_splits(corpus, tokenizers, config, partial, progress=progress)
+    if any(used.end_of_text is None for used in tokenizers.values()):
+        raise UsageError("the tokenizer has no end-of-text token, so no sentence could end; use one that has")
+
+    def write(folder: Path) -> PairManifest:
+        splits = write_splits(corpus, tokenizers, config, folder, progress=progress)
         if not splits["train"].pairs:
             raise InputError(f"no pair is left to train on: {_left_out(splits['train'])}")
-        tokenizer.save(partial / FILE_NAME)
+        tokenizer.save(folder / FILE_NAME)
         if source_tokenizer is not None:
-            source_tokenizer.save(partial / SOURCE_TOKENIZER)
-        for file in partial.iterdir():
-            files.sync(file)
-        manifest = _manifest(corpus, config, key, splits)
-        files.write_json(partial / store.MANIFEST, manifest.to_dict())
-        put_in_place(partial, folder, is_there=lambda: _is_there(folder))
-    return PreparedPairs(folder, manifest, reused=False)
+            source_tokenizer.save(folder / SOURCE_TOKENIZER)
+        return _manifest(key, corpus, config, splits)
 
-
-def _is_there(folder: Path) -> bool:
-    try:
-        store.open_pairs(folder)
-    except InputError:
-        return False
-    return True
+    contents = [[found.identity for found in group] for group in (corpus.texts, corpus.validation_texts)]
+    sums = [tokenizer.sha256, source_tokenizer.sha256 if source_tokenizer else None]
+    settings = [str(corpus.fraction), config.max_length, float(config.max_ratio), corpus.languages]
+    key = key_of("pairs", sums, settings, contents)
+    preparation = Preparation(key, MANIFEST, lambda folder: open_pairs(folder).manifest, write)
+    return preparation.find_or_make_in_cache("pairs", root=root)
 
 
 def _left_out(split: PairSplit) -> str:
@@ -141,27 +111,18 @@ def _left_out(split: PairSplit) -> str:
     )
 
 
-def _key(
-    corpus: ParallelCorpus, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None, config: ParallelConfig
-) -> str:
-    """A hash of all that a folder depends on: contents, not names or times."""
-    contents = [[found.identity for found in group] for group in (corpus.surveys, corpus.validation_surveys)]
-    sums = [tokenizer.sha256, source_tokenizer.sha256 if source_tokenizer else None]
-    settings = [str(corpus.fraction), config.max_length, float(config.max_ratio), corpus.languages]
-    return hashlib.sha256(json.dumps([FORMAT_VERSION, "pairs", sums, settings, contents]).encode()).hexdigest()
-
-
-def _manifest(corpus: ParallelCorpus, config: ParallelConfig, key: str, splits: dict[str, PairSplit]) -> PairManifest:
-    def records(surveys: Sequence[Survey]) -> tuple[SourceRecord, ...]:
-        return tuple(record for found in surveys for record in found.records)
-
+def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: dict[str, PairSplit]) -> PairManifest:
     return PairManifest(
         key=key,
         languages=corpus.languages,
         validation=corpus.validation,
         max_length=config.max_length,
         max_ratio=float(config.max_ratio),
-        sources=records(corpus.surveys),
-        validation_sources=records(corpus.validation_surveys),
+        sources=_records(corpus.texts),
+        validation_sources=_records(corpus.validation_texts),
         splits=splits,
     )
+
+
+def _records(surveys: Sequence[PairSurvey]) -> tuple[SourceRecord, ...]:
+    return tuple(record for found in surveys for record in found.records)

@@ -15,7 +15,6 @@ Words are kept apart so that they can be segmented anew in each epoch (see `bpe_
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,93 +23,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lm import files
-from lm.config import options
-from lm.config.run import FORMAT_VERSION
 from lm.data.array_writer import ArrayWriter
+from lm.data.manifest import SplitName
+from lm.data.pairs.manifest import MANIFEST, PairManifest
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
-from lm.data.shards import SPLITS, SourceRecord, SplitName
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 SideName = Literal["source", "target"]
 SIDES: tuple[SideName, ...] = ("source", "target")
-MANIFEST = "pairs.json"
 TEXTS = "validation.jsonl"
 SOURCE_TOKENIZER = "source_tokenizer.json"
-
-
-@dataclass(frozen=True)
-class PairSplit:
-    """What a split holds, and what was left out of it.
-
-    Attributes:
-        pairs: pairs.
-        source_tokens: tokens of their sources.
-        target_tokens: tokens of their targets.
-        source_bytes: UTF-8 bytes of their sources.
-        target_bytes: UTF-8 bytes of their targets.
-        longest: tokens of the longest side.
-        blank: pairs left out because a side is blank.
-        too_long: because a side has too many tokens.
-        ratio: because one side is too many times as long as the other.
-    """
-
-    pairs: int = 0
-    source_tokens: int = 0
-    target_tokens: int = 0
-    source_bytes: int = 0
-    target_bytes: int = 0
-    longest: int = 0
-    blank: int = 0
-    too_long: int = 0
-    ratio: int = 0
-
-
-@dataclass(frozen=True)
-class PairManifest:
-    """Where pairs come from and how many there are; `pairs.json` is this, as JSON.
-
-    Attributes:
-        key: hash of everything that the folder depends on.
-        languages: of sources and targets, where they are known.
-        validation: what was held out, as the user put it.
-        max_length: most tokens of a side.
-        max_ratio: most tokens of one side for each of the other.
-        sources: the files of the corpus.
-        validation_sources: the files of the validation split, where it has its own.
-        splits: what "train" and "validation" hold.
-    """
-
-    key: str
-    languages: tuple[str | None, str | None]
-    validation: str
-    max_length: int
-    max_ratio: float
-    sources: tuple[SourceRecord, ...]
-    validation_sources: tuple[SourceRecord, ...]
-    splits: dict[str, PairSplit]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, with the format's version in front."""
-        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any], *, where: str) -> PairManifest:
-        """The inverse of `to_dict`; `where` names the file in messages."""
-        version = values.get("format_version")
-        if version != FORMAT_VERSION:
-            raise InputError(f"{where}: format version {version} is not {FORMAT_VERSION}; prepare the pairs again")
-        try:
-            fields = {key: value for key, value in values.items() if key != "format_version"}
-            for key in ("sources", "validation_sources"):
-                fields[key] = tuple(options.build(SourceRecord, record, where=where) for record in fields[key])
-            fields["languages"] = tuple(fields["languages"])
-            fields["splits"] = {name: options.build(PairSplit, fields["splits"][name], where=where) for name in SPLITS}
-            return options.build(cls, fields, where=where)
-        except (KeyError, TypeError, AttributeError, UsageError) as error:
-            raise InputError(f"{where}: not a manifest of prepared pairs ({error})") from None
 
 
 @dataclass(frozen=True)
@@ -166,14 +90,6 @@ def is_pairs(folder: Path | str) -> bool:
     return (Path(folder) / MANIFEST).is_file()
 
 
-def read_manifest(folder: Path) -> PairManifest:
-    """The manifest of a folder of pairs; InputError if there is none, or it is damaged."""
-    values = files.read_json(folder / MANIFEST)
-    if not isinstance(values, dict):
-        raise InputError(f"{folder / MANIFEST}: not a manifest of prepared pairs")
-    return PairManifest.from_dict(values, where=str(folder / MANIFEST))
-
-
 def open_pairs(folder: Path | str) -> StoredPairs:
     """The pairs in a folder.
 
@@ -181,7 +97,7 @@ def open_pairs(folder: Path | str) -> StoredPairs:
         InputError: it holds no prepared pairs, or they are damaged.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder)
+    manifest = PairManifest.read(folder)
     own = folder / SOURCE_TOKENIZER
     stored = StoredPairs(
         folder, manifest, Tokenizer.load(folder / FILE_NAME), Tokenizer.load(own) if own.is_file() else None

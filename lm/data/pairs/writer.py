@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -14,20 +15,16 @@ from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
 from lm.data.array_writer import token_dtype
-from lm.data.encoding import grouped
-from lm.data.pairs.corpus import ParallelCorpus
-from lm.data.pairs.store import SIDES, TEXTS, PairSplit, SentenceWriter, SideName, write_table
+from lm.data.encoding import Progress, encoded
+from lm.data.manifest import SPLITS, SplitName
+from lm.data.pairs.corpus import ParallelCorpus, SplitPair
+from lm.data.pairs.manifest import PairSplit
+from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, SideName, write_table
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
-from lm.data.shards import SPLITS, SplitName
-from lm.errors import InputError
-from lm.text.parallel import Pair, ParallelText
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes of text that are done, and all there are."""
-
-Routed = tuple[SplitName, ParallelText, Pair]
+Encoded = Mapping[SideName, list[tuple[Ids, Ids]]]
 
 
 def write_splits(
@@ -38,48 +35,35 @@ def write_splits(
     *,
     progress: Progress | None,
 ) -> dict[str, PairSplit]:
-    """Write the pairs of a corpus as `pair_store` describes; returns what each split holds.
+    """Write the pairs of a corpus as `lm.data.pairs.store` describes; returns what each split holds.
 
     Args:
-        corpus: the text.
+        corpus: the corpus.
         tokenizers: of each side.
         config: the filters.
-        folder: that exists.
+        folder: a folder that exists.
         progress: called as text is tokenized.
 
     Raises:
-        InputError: a tokenizer has no token for a character.
+        InputError: a tokenizer has no token for a character, or the corpus changed since it was surveyed.
     """
     tables = {side: WordTable() for side in SIDES}
     with contextlib.ExitStack() as opened:
         texts = opened.enter_context((folder / TEXTS).open("w", encoding="utf-8", newline="\n"))
         writers = {split: _SplitWriter(folder, split, tables, texts, opened) for split in SPLITS}
-        done = 0
-        for batch in grouped(corpus.routed(), lambda item: len(item[2].source) + len(item[2].target)):
-            encoded = {side: _encode(batch, side, tokenizers[side]) for side in SIDES}
+        items = corpus.split_pairs()
+        for group, tokens in encoded(corpus, items, partial(_encode, tokenizers), progress=progress):
             for split, writer in writers.items():
-                writer.append(batch, encoded, config, has_files=split == "validation" and not corpus.fraction)
-            done += sum(len(pair.source.encode()) + len(pair.target.encode()) for _, _, pair in batch)
-            if progress:
-                progress(done, corpus.bytes)
+                writer.append(group, tokens, config, has_files=split == "validation" and not corpus.fraction)
         records: dict[str, PairSplit] = {split: writer.close() for split, writer in writers.items()}
-    if done != corpus.bytes:
-        raise InputError(f"{corpus.surveys[0].aligned.name}: the corpus changed while it was read; try again")
     for side, table in tables.items():
         write_table(folder, side, table, dtype=token_dtype(tokenizers[side].vocab_size))
     return records
 
 
-def _encode(batch: Sequence[Routed], side: SideName, tokenizer: Tokenizer) -> list[tuple[Ids, Ids]]:
-    try:
-        return tokenizer.encode_words([getattr(pair, side) for _, _, pair in batch])
-    except InputError:
-        for _, aligned, pair in batch:  # which line it was
-            try:
-                tokenizer.encode_words([getattr(pair, side)])
-            except InputError as error:
-                raise InputError(f"{aligned.name}: line {pair.line}: {error}") from None
-        raise
+def _encode(tokenizers: Mapping[SideName, Tokenizer], group: Sequence[SplitPair]) -> Encoded:
+    """Of each side the tokens of its sentences, and the numbers of their words."""
+    return {side: tokenizers[side].encode_words([getattr(item.pair, side) for item in group]) for side in SIDES}
 
 
 class _SplitWriter:
@@ -101,23 +85,23 @@ class _SplitWriter:
 
     def append(
         self,
-        batch: Sequence[Routed],
-        encoded: Mapping[SideName, list[tuple[Ids, Ids]]],
+        group: Sequence[SplitPair],
+        tokens: Encoded,
         config: ParallelConfig,
         *,
         has_files: bool,
     ) -> None:
-        """Write those of a batch that belong to this split, which `has_files` of its own or not."""
-        mine = np.array([split == self._split for split, _, _ in batch])
-        lengths = np.array([[len(ids) for ids, _ in encoded[side]] for side in SIDES])
+        """Write the pairs of a group that belong to this split; `has_files` says whether it has files of its own."""
+        mine = np.array([item.split == self._split for item in group])
+        lengths = np.array([[len(ids) for ids, _ in tokens[side]] for side in SIDES])
         shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
         blank = mine & (shorter == 0)
         too_long = mine & ~blank & (longer > config.max_length)
         ratio = mine & ~blank & ~too_long & (longer > config.max_ratio * shorter) & (not has_files)
         kept = np.flatnonzero(mine & ~blank & ~too_long & ~ratio).tolist()
         for side, writer in self._sides.items():
-            writer.append(*_joined([encoded[side][row] for row in kept]))
-        pairs = [batch[row][2] for row in kept]
+            writer.append(*_joined([tokens[side][row] for row in kept]))
+        pairs = [group[row].pair for row in kept]
         if self._split == "validation":
             for pair in pairs:
                 self._texts.write(json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False) + "\n")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.data.manifest import Repetition
 from lm.data.permutation import mix
-from lm.data.shards import Repetition
 from lm.data.windows.batches import TokenReader
 
 STRETCH_BYTES = 200

@@ -20,5 +20,5 @@ from lm.data.encoding import grouped
     ],
 )
 def test_groups_of_five_characters(monkeypatch, sizes, groups):
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 5)
+    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 5)
     assert list(grouped(sizes, lambda size: size)) == groups

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from lm.data import shards
-from lm.data.shards import Manifest, ShardWriter, SourceRecord, SplitRecord, open_split
+from lm.data.manifest import Manifest, SourceRecord, SplitRecord
+from lm.data.shards import ShardWriter, open_split
 from lm.errors import InputError
 
 
@@ -24,7 +25,7 @@ def write(folder: Path, values: np.ndarray, *, dtype: str = "uint16", shard_toke
             "validation": SplitRecord(0, 0, 0, ()),
         },
     )  # fmt: skip
-    (folder / shards.MANIFEST).write_text(json.dumps(manifest.to_dict()))
+    (folder / MANIFEST).write_text(json.dumps(manifest.to_dict()))
     return manifest
 
 

@@ -92,7 +92,7 @@ class TestRows:
     def test_are_what_generation_sees_and_the_completion_with_its_end(
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 30)
+        monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 30)
         prepared = prepare([source(tmp_path, lines(PAIRS))], elsewhere, WHOLE, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(elsewhere, PAIRS)
 
@@ -312,7 +312,7 @@ def test_the_text_in_all_batches_is_bounded(tmp_path: Path, monkeypatch: pytest.
             sizes.append(sum(map(len, texts)))
             return super().encode_batch(texts)
 
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
     pairs = drawn(200)
     watched = Watched(tokenizer()._backend)
     prepare([source(tmp_path, lines(pairs))], watched, WHOLE, tmp_path / "out")

@@ -10,13 +10,13 @@ import pytest
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data import encoding
+from lm.data.manifest import SplitName
 from lm.data.pairs import corpus as parallel
 from lm.data.pairs.corpus import ParallelCorpus
 from lm.data.pairs.prepare import PreparedPairs, prepare_pairs, train_tokenizers
 from lm.data.pairs.store import SIDES, is_pairs, open_pairs
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
-from lm.data.shards import SplitName
 from lm.errors import InputError, UsageError
 from lm.text.parallel import parallel_texts
 from lm.tokenizer import training
@@ -56,7 +56,7 @@ def ids(prepared: PreparedPairs, split: SplitName = "train") -> list[list[list[i
 def test_tokens_are_the_tokenizers(elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if elsewhere.end_of_text is None:
         pytest.skip("has no token that ends a text")
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
     sources = [line.strip() for line in TEXT.split("\n") if line.strip()]
     targets = [text[::-1] for text in sources]
     prepared = prepare_pairs(corpus(tmp_path, sources, targets), elsewhere, PLAIN)

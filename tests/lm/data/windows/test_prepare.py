@@ -12,7 +12,8 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data import corpus, encoding
-from lm.data.shards import SplitName, open_split
+from lm.data.manifest import SplitName
+from lm.data.shards import open_split
 from lm.data.windows.prepare import Prepared, prepare, prepare_cached
 from lm.errors import InputError, UsageError
 from lm.files import cache_root
@@ -65,7 +66,7 @@ class TestTokens:
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(files, "BLOCK_BYTES", 999)
-        monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 3000)
+        monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 3000)
         monkeypatch.setattr(pieces.pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(sources(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
         assert ids(prepared)[1:-1] == elsewhere.encode(TEXT * 40)

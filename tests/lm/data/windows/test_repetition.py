@@ -12,7 +12,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data import shards
-from lm.data.shards import Repetition
+from lm.data.manifest import Repetition
 from lm.data.windows import repetition
 from lm.data.windows.prepare import prepare
 from lm.data.windows.repetition import Documents, measure

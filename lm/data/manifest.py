@@ -1,0 +1,173 @@
+"""The manifest of prepared tokens: which files they come from, how many there are, and how they were made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from lm.config import options
+from lm.config.data import DataConfig
+from lm.errors import InputError, UsageError
+
+VERSION = 1
+"""Of the format of `manifest.json` and of the shards beside it."""
+
+MANIFEST = "manifest.json"
+
+SplitName = Literal["train", "validation"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """A file that data were made from: as the user named it, its size in bytes and its hash, both decompressed."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Provenance(Protocol):
+    """The manifest of any folder of prepared data: what they were made from."""
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the data depend on."""
+        ...
+
+    @property
+    def sources(self) -> tuple[SourceRecord, ...]:
+        """The files of the training corpus."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest as plain values."""
+        ...
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """What a split holds.
+
+    Attributes:
+        documents: the number of documents.
+        tokens: the number of tokens, those that start and end documents included.
+        bytes: UTF-8 bytes of the documents' text.
+        shards: the number of tokens in each shard.
+    """
+
+    documents: int
+    tokens: int
+    bytes: int
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """How much of a corpus is there more than once (see `lm.data.windows.repetition`).
+
+    Attributes:
+        documents: the number of documents, of both splits, whose tokens are those of one that comes before.
+        held_out: share of the held-out text that occurs in the training split too, in stretches of `stretch` tokens or
+            as a whole document shorter than that; None without held-out text.
+        stretch: in tokens.
+    """
+
+    documents: int
+    held_out: float | None
+    stretch: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Where tokens come from and how many there are; `manifest.json` is this, as JSON.
+
+    Attributes:
+        key: hash of everything that the tokens depend on.
+        tokenizer: hash of the tokenizer (`Tokenizer.sha256`).
+        vocab_size: of the tokenizer.
+        dtype: of the shards.
+        separator: the line that ended documents within files.
+        validation: what was held out, as the user put it.
+        sources: the files of the corpus.
+        validation_sources: the files of the validation split, where it has files of its own.
+        splits: what "train" and "validation" hold.
+        supervised: whether the documents are examples to learn from (see `lm.data.examples.store`).
+        repetition: how much of the text is there more than once; None for examples, and in folders made before this
+            was measured.
+        field: the field that held the text in JSON Lines.
+    """
+
+    key: str
+    tokenizer: str
+    vocab_size: int
+    dtype: str
+    separator: str
+    validation: str
+    sources: tuple[SourceRecord, ...]
+    validation_sources: tuple[SourceRecord, ...]
+    splits: dict[str, SplitRecord]
+    supervised: bool = False
+    repetition: Repetition | None = None
+    field: str = DataConfig.field
+
+    @property
+    def data(self) -> DataConfig:
+        """The settings with which the corpus became tokens."""
+        return DataConfig(
+            validation=self.validation, separator=self.separator, field=self.field, supervised=self.supervised
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with the format's version in front."""
+        return {"format_version": VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> Manifest:
+        """The inverse of `to_dict`; `where` names the file in messages."""
+        check_version(values, VERSION, where=where, what="corpus")
+        try:
+            fields = fields_with_sources(values, where=where)
+            fields["splits"] = {
+                name: SplitRecord(**{**fields["splits"][name], "shards": tuple(fields["splits"][name]["shards"])})
+                for name in SPLITS
+            }
+            if (repetition := fields.get("repetition")) is not None:
+                fields["repetition"] = options.build(Repetition, repetition, where=where)
+            return options.build(cls, fields, where=where)
+        except (KeyError, TypeError, AttributeError, UsageError) as error:
+            raise InputError(f"{where}: not a manifest of prepared tokens ({error})") from None
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest in a folder; InputError if there is none, or it is damaged."""
+        path = folder / MANIFEST
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise InputError(f"{folder}: not a folder of prepared tokens (it has no {MANIFEST})") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: damaged ({error}); prepare the corpus again") from None
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: not a manifest of prepared tokens")
+        return cls.from_dict(values, where=str(path))
+
+
+def check_version(values: Mapping[str, Any], version: int, *, where: str, what: str) -> None:
+    """InputError unless a manifest, read from `where`, has a version of its format; `what` has to be prepared again."""
+    found = values.get("format_version")
+    if found != version:
+        raise InputError(f"{where}: format version {found} is not {version}; prepare the {what} again")
+
+
+def fields_with_sources(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """The fields of a manifest, with records of the files it names; KeyError, TypeError or UsageError if damaged."""
+    fields = {key: value for key, value in values.items() if key != "format_version"}
+    for key in ("sources", "validation_sources"):
+        records: Sequence[Any] = fields[key]
+        fields[key] = tuple(options.build(SourceRecord, record, where=where) for record in records)
+    return fields
