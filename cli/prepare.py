@@ -15,7 +15,7 @@ from cli.flags.loading import load_tokenizer
 from cli.flags.options import Given, takes
 from lm.config.data import DataConfig
 from lm.config.run import RunConfig
-from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def trained_tokenizer(
 
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
         note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
-    ends = (END_OF_TEXT,) if corpus.config.supervised else ()
-    return train_tokenizer(corpus, config, special_tokens=special or ends, unknown=unknown)
+    return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown)
 
 
 def _report(prepared: Prepared[Manifest]) -> dict[str, Any]:

@@ -6,14 +6,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
+from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolve
+from lm.config.run import RunConfig
+from lm.config.toml import check_section
+from lm.data.corpus import survey, train_tokenizer
+from lm.data.pairs.corpus import survey as survey_pairs
+from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.data.training_data import check_model, prepare_corpus
 from lm.decoding.generate import Finish, Token
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translated, Translator
@@ -25,14 +33,22 @@ from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
 from lm.hardware import inference_hardware
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.run_folder import refuse_existing
 from lm.text.files import text_files
+from lm.text.parallel import parallel_texts
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.events import Event
+from lm.training.starting import start
+from lm.training.trainer import train as events
 
 Place = str | os.PathLike[str]
 """A file or folder."""
+Values = Mapping[str, Any]
+"""Settings by name."""
 
 _SAMPLING, _TRANSLATION = SamplingConfig(), TranslationConfig()
 _WINDOWS, _HARDWARE = PerplexityConfig(), HardwareConfig()
+_NOTHING: Values = {}
 
 
 def load(run: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
@@ -129,3 +145,79 @@ class Model:
         if not isinstance(self.loaded.model, DecoderOnly):
             raise UsageError(f"{self.loaded.folder}: this run translates; it does not continue or score texts")
         return self.loaded.model
+
+
+def train(
+    *corpus: Place,
+    out: Place,
+    source: Sequence[Place] = (),
+    target: Sequence[Place] = (),
+    preset: str | None = None,
+    tokenizer: Values = _NOTHING,
+    data: Values = _NOTHING,
+    parallel: Values = _NOTHING,
+    model: Values = _NOTHING,
+    training: Values = _NOTHING,
+    hardware: Values = _NOTHING,
+) -> Iterator[Event]:
+    """Train a new model on texts, or on sentences and their translations; the run is that of `lm train`.
+
+    All is checked and prepared at once; the first step is taken when the first event is asked for. To stop early, stop
+    asking: what was saved stays, and `lm train --resume` goes on from there.
+
+    Args:
+        corpus: files of text, folders or globs.
+        out: folder of the run, to be made.
+        source: files of sentences, one a line, in place of a corpus.
+        target: files of their translations, line by line.
+        preset: what to start from [default: as `lm train`].
+        tokenizer: settings that differ from the preset's, by name, as in the section of this name of a settings file.
+        data: the same, of how texts become tokens.
+        parallel: the same, of how pairs become tokens.
+        model: the same, of the model.
+        training: the same, of training; `steps`, `epochs` or `tokens` say for how long.
+        hardware: the same, of what to run on.
+
+    Yields:
+        The events of `lm.training.trainer.train`: steps, evaluations, samples.
+
+    Raises:
+        InputError: a file is missing or no text, or the folder holds something already.
+        UsageError: a setting is wrong, or settings contradict each other.
+    """
+    sections = {
+        "tokenizer": tokenizer, "data": data, "parallel": parallel, "model": model, "training": training,
+        "hardware": hardware,
+    }  # fmt: skip
+    if bool(corpus) == bool(source) or bool(source) != bool(target):
+        raise UsageError("name what to learn from: either files of text, or `source` and `target`")
+    for name, values in sections.items():
+        check_section(name, values)
+    config = resolve(preset or (DEFAULT_TRANSLATION_PRESET if source else DEFAULT_PRESET), sections)
+    if config.training.budget is not None:
+        raise UsageError("a budget is for `lm train` at the terminal; give steps, epochs or tokens")
+    refuse_existing(Path(out))
+    check_model(config.model, pairs=bool(source))
+    prepared = _prepared_pairs(config, source, target) if source else _prepared_text(config, corpus)
+    made, of_source, folder = prepared
+    return events(start(Path(out), config, made, folder, source_tokenizer=of_source))
+
+
+def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> tuple[Tokenizer, Tokenizer | None, Path]:
+    """The tokenizer and the folder of the tokens of a text, made now or found."""
+    files = text_files([os.fspath(file) for file in corpus], field=config.data.field, supervised=config.data.supervised)
+    surveyed = survey(files, config.data)
+    tokenizer = train_tokenizer(surveyed, config.tokenizer)
+    return tokenizer, None, prepare_corpus(surveyed, tokenizer).folder
+
+
+def _prepared_pairs(
+    config: RunConfig, source: Sequence[Place], target: Sequence[Place]
+) -> tuple[Tokenizer, Tokenizer | None, Path]:
+    """The tokenizers and the folder of pairs, made now or found."""
+    names = [[os.fspath(file) for file in files] for files in (source, target)]
+    texts = parallel_texts(config.parallel, source=names[0], target=names[1])
+    surveyed = survey_pairs(texts, config.data, config.parallel)
+    target_tokenizer, source_tokenizer = train_tokenizers(surveyed, config.tokenizer, config.parallel)
+    prepared = prepare_pairs(surveyed, target_tokenizer, config.parallel, source_tokenizer=source_tokenizer)
+    return target_tokenizer, source_tokenizer, prepared.folder
