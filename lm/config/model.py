@@ -87,6 +87,11 @@ class ModelConfig(Checked):
         return self.n_encoder_layers > 0
 
     @property
+    def position_limit(self) -> int | None:
+        """The longest sequence that the model has positions for; None if its positions go on without end."""
+        return self.context_length if self.positions == "learned" else None
+
+    @property
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.d_model // self.n_heads

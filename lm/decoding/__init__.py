@@ -1,1 +1,1 @@
-"""Decoding: steps through a model, samplers, and the loop that generates."""
+"""Decoding: steps through a model, sampling and search over them, and what generates and translates texts."""

@@ -7,7 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.model.transformer import DecoderCache, DecoderOnly
+from lm.model.cache import DecoderCache
+from lm.model.transformer import DecoderOnly
 
 
 class Steps(Protocol):

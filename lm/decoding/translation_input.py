@@ -39,8 +39,7 @@ class TranslationModel:
     @property
     def limit(self) -> int | None:
         """Positions that the model has, if they end."""
-        config = self.model.config
-        return config.context_length if config.positions == "learned" else None
+        return self.model.config.position_limit
 
 
 @dataclass(frozen=True, slots=True)

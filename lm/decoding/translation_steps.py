@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lm.model.attention import MultiHeadAttention
-from lm.model.capture import attention_weights
+from lm.model.capture import captured
 from lm.model.masks import Mask
-from lm.model.positions import Rotation
+from lm.model.scope import Scope
 from lm.model.transformer import EncoderDecoder
 
 _FIRST_SLOTS = 32
@@ -58,6 +54,7 @@ class EncoderDecoderSteps:
         self._past = torch.empty(len(source), 0, dtype=torch.long, device=self._device)  # (rows, length) slots
         self._forget_at = _FIRST_SLOTS
         self._attended: Tensor | None = None  # (rows, source length), summed over the positions fed
+        self._watched = model.decoder.attentions(cross=True)[-1:] if coverage else []
         if coverage:
             self._attended = self._memory.new_zeros(source.shape, dtype=torch.float32)
 
@@ -70,17 +67,14 @@ class EncoderDecoderSteps:
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
         """Append (rows, n) tokens; see `Steps.feed`."""
         rows, n = tokens.shape
-        x = self._model.embedding(tokens.to(self._device), start=self.length)
-        mask = self._add_slots(n)
-        with self._watching():
-            hidden = self._model.decoder(
-                x.view(len(self._memory), self._width * n, -1),
-                mask=mask,
-                memory=self._memory,
-                memory_mask=Mask(bias=self._padding),
-                rotation=self._rotation(tokens),
-                cache=self._cache.blocks,
-            ).view(rows, n, -1)
+        start = self.length
+        own = Scope(mask=self._add_slots(n), caches=self._cache.own, start=start, branches=self._width)
+        source = Scope(mask=Mask(bias=self._padding), memory=self._memory, caches=self._cache.memory)
+        beside = tokens.to(self._device).reshape(len(self._memory), -1)
+        with captured(self._watched) as weights:
+            hidden = self._model.decode(beside, own, source).view(rows, n, -1)
+        if self._attended is not None:  # to (sentences, heads, rows of each · n, source length)
+            self._attended = self._attended + weights[0].mean(1).view(rows, n, -1).sum(1)
         return self._model.logits(hidden[:, -1:] if last_only else hidden).float()
 
     def _add_slots(self, n: int) -> Mask:
@@ -98,13 +92,6 @@ class EncoderDecoderSteps:
         hidden = torch.full((sentences, self._width * n, slots), -torch.inf, device=self._device)
         seen = seen.reshape(sentences, self._width * n, self.length)
         return Mask(bias=hidden.scatter_(2, seen, 0.0).to(self._memory.dtype)[:, None])
-
-    def _rotation(self, tokens: Tensor) -> Rotation | None:
-        """Rotary positions: the same for all rows of a sentence. The tokens' slots are taken already."""
-        rotation = self._model.rotation(tokens, start=self.length - tokens.shape[1])
-        if rotation is None or self._width == 1:
-            return rotation
-        return Rotation(rotation.cos.repeat(self._width, 1), rotation.sin.repeat(self._width, 1))
 
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:
@@ -155,30 +142,6 @@ class EncoderDecoderSteps:
         if self._padding is not None:
             received = received.masked_fill(self._padding[:, 0, 0].repeat_interleave(self._width, 0) < 0, 0.0)
         return received.sum(-1)
-
-    @contextmanager
-    def _watching(self) -> Iterator[None]:
-        """While open, attention of the last layer to the source is added up, if it is wanted."""
-        if self._attended is None:
-            yield
-            return
-
-        def note(attention: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
-            assert isinstance(attention, MultiHeadAttention)
-            query, key, _ = attention.project(inputs[0], memory=self._memory, rotation=None, cache=options["cache"])
-            weights = attention_weights(query, key, mask=options["mask"]).mean(
-                1
-            )  # (sentences, rows of each · n, source)
-            assert self._attended is not None
-            self._attended = self._attended + weights.view(len(self._attended), -1, weights.shape[-1]).sum(1)
-
-        attention = self._model.decoder.blocks[-1].cross_attention
-        assert isinstance(attention, MultiHeadAttention)
-        hook = attention.register_forward_pre_hook(note, with_kwargs=True)
-        try:
-            yield
-        finally:
-            hook.remove()
 
 
 def _padding(lengths: Tensor | None, memory: Tensor) -> Tensor | None:

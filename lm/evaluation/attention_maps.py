@@ -19,8 +19,6 @@ from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
 from lm.errors import UsageError
-from lm.model.attention import MultiHeadAttention
-from lm.model.block import Stack
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.tokenizer.framing import Frame, pair_frames
@@ -206,7 +204,7 @@ def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
         UsageError: the text has more tokens than the model's context, or none.
     """
     _check_length(text, model.config.context_length)
-    with captured(_attentions(model.decoder, "attention")) as layers:
+    with captured(model.decoder.attentions()) as layers:
         model.hidden(_row(text.tokens, model))
     return AttentionMap("self", text, text, _merged(layers, text, text), is_causal=True)
 
@@ -215,7 +213,7 @@ def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
 def encoder_attention(model: EncoderDecoder, source: Axis) -> AttentionMap:
     """Where each unit of a source looks in it; errors as of `self_attention`."""
     _check_length(source, model.config.context_length)
-    with captured(_attentions(model.encoder, "attention")) as layers:
+    with captured(model.encoder.attentions()) as layers:
         model.encode(_row(source.tokens, model))
     return AttentionMap("self", source, source, _merged(layers, source, source))
 
@@ -233,7 +231,7 @@ def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start:
     Raises:
         UsageError: one of the two is longer than learned positions reach.
     """
-    with captured(_attentions(model.decoder, "cross_attention")) as layers:
+    with captured(model.decoder.attentions(cross=True)) as layers:
         memory = model.encode(_row(source.tokens, model))
         model.hidden(_row((start, *target.tokens[:-1]), model), memory=memory)
     return AttentionMap("cross", target, source, _merged(layers, target, source))
@@ -268,13 +266,6 @@ def translation_map(
     read = axis_of_text(source_tokenizer, source, before=tags, after=Special.after(frames.source), unit=unit)
     written = axis_of_tokens(tokenizer, body, after=Special.after(frames.target), unit=unit)
     return cross_attention(model, read, written, start=frames.start)
-
-
-def _attentions(stack: Stack, name: str) -> list[MultiHeadAttention]:
-    """That attention of each block."""
-    found = [getattr(block, name) for block in stack.blocks]
-    assert all(isinstance(attention, MultiHeadAttention) for attention in found)
-    return found
 
 
 def _check_length(axis: Axis, context_length: int) -> None:

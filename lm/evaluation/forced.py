@@ -162,9 +162,9 @@ def measure_pairs(
 
 
 def _check_lengths(model: EncoderDecoder, pairs: Sequence[Pair], tokens: TokenPairs, name: str) -> None:
-    """InputError that names the first pair that is longer than the positions of a model that learned them."""
-    limit = model.config.context_length
-    if model.config.positions != "learned":
+    """InputError that names the first pair that is longer than the model has positions for."""
+    limit = model.config.position_limit
+    if limit is None:
         return
     for pair, length in zip(pairs, tokens.lengths().tolist(), strict=True):
         if length > limit:

@@ -81,8 +81,7 @@ def window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[int, int
     stride = max(1, context // 2) if config.stride is None else config.stride
     if stride > context:
         raise UsageError(f"stride {stride} leaves out tokens between windows of {context}; give at most --context")
-    if model.positions == "learned" and context > model.context_length:
-        raise UsageError(
-            f"context {context} is beyond the {model.context_length} positions that the model learned (--context)"
-        )
+    limit = model.position_limit
+    if limit is not None and context > limit:
+        raise UsageError(f"context {context} is beyond the {limit} positions that the model learned (--context)")
     return context, stride

@@ -17,12 +17,14 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention
 from lm.model.block import Block, FeedForward, Stack
+from lm.model.positions import Embedding
 from lm.model.transformer import EncoderDecoder
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _LEAST_POSITIONS = 2048
-"""Of positions that go on without end: how far the table reaches that CTranslate2 is given."""
+"""How many positions CTranslate2 is given at least, of those that go on without end."""
 
+_POSITIONS = ("learned", "sinusoidal", "sinusoidal-half", "rotary")
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "swiglu": "SWISH"}
 
 Array = npt.NDArray[np.float32]
@@ -46,22 +48,13 @@ def export(
     spec = _specification(model.config)
     _set_stack(spec.encoder, model.encoder)
     _set_stack(spec.decoder, model.decoder)
-    source_embedding = model.embedding if model.source_embedding is None else model.source_embedding
-    for part, embedding, table in (
-        (spec.encoder, source_embedding, spec.encoder.embeddings[0]),
-        (spec.decoder, model.embedding, spec.decoder.embeddings),
-    ):
-        table.weight = _array(embedding.tokens.weight)
-        if embedding.positions is not None:
-            part.position_encodings.encodings = _positions(embedding.positions, embedding.tokens.weight, model.config)
-        part.scale_embeddings = model.config.scale_embeddings
+    _set_embedding(spec.encoder, spec.encoder.embeddings[0], model.source_embedding or model.embedding, model.config)
+    _set_embedding(spec.decoder, spec.decoder.embeddings, model.embedding, model.config)
     spec.decoder.projection.weight = _array(model.output_weight)
-    spec.register_source_vocabulary(_names(source_tokenizer or tokenizer, len(source_embedding.tokens.weight)))
+    source_size = model.config.source_vocab_size or model.config.vocab_size
+    spec.register_source_vocabulary(_names(source_tokenizer or tokenizer, source_size))
     spec.register_target_vocabulary(_names(tokenizer, model.config.vocab_size))
-    assert tokenizer.end_of_text is not None
-    assert tokenizer.start_of_text is not None
-    spec.config.bos_token = spec.config.decoder_start_token = tokenizer.token(tokenizer.start_of_text)
-    spec.config.eos_token = spec.config.unk_token = tokenizer.token(tokenizer.end_of_text)
+    _set_special_tokens(spec.config, tokenizer)
     spec.config.layer_norm_epsilon = model.config.norm_eps
     folder.mkdir(parents=True, exist_ok=True)
     spec.validate()
@@ -75,7 +68,7 @@ def export(
 def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Refuse what CTranslate2 cannot run."""
     refused = {
-        "positions": config.positions == "none",
+        "positions": config.positions not in _POSITIONS,
         "activation": config.activation not in _ACTIVATIONS,
         "qk_norm": config.qk_norm,
         "n_kv_heads": config.kv_heads != config.n_heads,
@@ -108,6 +101,20 @@ def _specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has
         transformer_spec.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **blocks),
         transformer_spec.TransformerDecoderSpec(config.n_layers, config.n_heads, **blocks),
     )
+
+
+def _set_embedding(spec: Any, table: Any, embedding: Embedding, config: ModelConfig) -> None:  # noqa: ANN401
+    table.weight = _array(embedding.tokens.weight)
+    if embedding.positions is not None:
+        spec.position_encodings.encodings = _positions(embedding.positions, embedding.tokens.weight, config)
+    spec.scale_embeddings = config.scale_embeddings
+
+
+def _set_special_tokens(spec: Any, tokenizer: Tokenizer) -> None:  # noqa: ANN401
+    assert tokenizer.end_of_text is not None
+    assert tokenizer.start_of_text is not None
+    spec.bos_token = spec.decoder_start_token = tokenizer.token(tokenizer.start_of_text)
+    spec.eos_token = spec.unk_token = tokenizer.token(tokenizer.end_of_text)
 
 
 def _set_stack(spec: Any, stack: Stack) -> None:  # noqa: ANN401
@@ -157,7 +164,7 @@ def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None
 
 def _positions(positions: nn.Module, tokens: Tensor, config: ModelConfig) -> Array:
     """(positions, d_model)."""
-    length = config.context_length if config.positions == "learned" else max(_LEAST_POSITIONS, config.context_length)
+    length = config.position_limit or max(_LEAST_POSITIONS, config.context_length)
     return _array(positions(0, length, tokens.device))
 
 

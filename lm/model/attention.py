@@ -9,15 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
+from lm.model.cache import KeyValueCache
 from lm.model.dropout import dropout as dropped_out
 from lm.model.linear import Linear, linear
 from lm.model.masks import Mask
-from lm.model.positions import Rotation
+from lm.model.scope import Scope
 
 _LONGEST_FOR_PRODUCTS = 512
-_FEWEST_KEYS = 16
-_VECTOR = 32
+"""Keys up to which two products beat torch's fused kernel forward and backward in bfloat16."""
 _MANY_HEADS, _FEW_QUERIES, _FEW_KEYS = 64, 16, 64
+"""Heads of all rows from which, and queries and keys up to which, they beat it forward in float32."""
+_FEWEST_KEYS = 16
+"""Keys that a softmax on a CPU is given at least; see `_filled_up`."""
+_VECTOR = 32
+"""Numbers in bfloat16 that fill a vector of 512 bits; see `_two_products`."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, dropout: float = 0.0) -> Tensor:
@@ -52,11 +57,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, dropout: fl
 
 
 def _products_are_faster(query: Tensor, n_keys: int, dropout: float) -> bool:
-    """On a CPU, torch's fused kernel knows no dropout and goes back slowly in bfloat16.
+    """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
 
-    Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms;
-    they cross between 512 and 1024 positions. In float32 the fused kernel wins at every length, but not forward where
-    many rows have a few queries and keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
+    There the fused kernel has no dropout, and its backward pass in bfloat16 is slow. Forward and backward at 8 rows,
+    6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms; they cross between 512 and 1024
+    positions. In float32 the fused kernel wins at every length, but not forward where many rows have a few queries and
+    keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
     """
     if query.device.type != "cpu":
         return False
@@ -95,7 +101,7 @@ def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout
 
 
 def _filled_up(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """As many keys as a softmax on CPUs likes, those added seen by no query: 16 take it a tenth of the time of 15."""
+    """Add keys that no query sees until there are 16: a softmax over 16 takes a tenth of the time of one over 15."""
     added = _FEWEST_KEYS - scores.shape[-1]
     if allowed is None:
         allowed = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
@@ -120,7 +126,7 @@ def _by_head(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
 
 
 class _Heads(torch.autograd.Function):
-    """`_by_head` as copies that lie as the products want them; their gradients are written side by side at once."""
+    """Contiguous copies of what `_by_head` gives, faster to multiply; their gradients go into one tensor at once."""
 
     @staticmethod
     def forward(ctx: Any, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:  # noqa: ANN401 (torch's own)
@@ -136,93 +142,17 @@ class _Heads(torch.autograd.Function):
         return of_projected, None
 
 
-class KeyValueCache:
-    """Keys and values of the positions fed so far, in buffers that grow by doubling."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._key: Tensor | None = None
-        self._value: Tensor | None = None
-
-    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (batch, kv_heads, n, head) keys and values; returns all of them so far."""
-        start, self.length = self.length, self.length + key.shape[2]
-        if self._key is None or self._value is None:  # without room: a memory never grows
-            self._key, self._value = key.contiguous(), value.contiguous()
-            return self._key, self._value
-        self._key = _with_room(self._key, key, start, self.length)
-        self._value = _with_room(self._value, value, start, self.length)
-        self._key[:, :, start : self.length] = key
-        self._value[:, :, start : self.length] = value
-        return self.contents()
-
-    def contents(self) -> tuple[Tensor, Tensor]:
-        """Keys and values so far, (batch, kv_heads, length, head) each."""
-        assert self._key is not None
-        assert self._value is not None
-        return self._key[:, :, : self.length], self._value[:, :, : self.length]
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
-        if self._key is not None and self._value is not None:
-            self._key = self._key.index_select(0, rows)
-            self._value = self._value.index_select(0, rows)
-
-    def select(self, positions: Tensor) -> None:
-        """Keep only some positions of each row, in this order; (batch, kept)."""
-        if self._key is not None and self._value is not None:
-            batch, heads, room, head = self._key.shape
-            first = torch.arange(0, batch * heads * room, room, device=positions.device).view(batch, heads, 1)
-            places = (first + positions[:, None]).flatten()
-            self.length = positions.shape[1]
-            for buffer in (self._key, self._value):
-                kept = buffer.view(-1, head).index_select(0, places)
-                buffer[:, :, : self.length] = kept.view(batch, heads, -1, head)
-
-    def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on."""
-        self.length = min(self.length, length)
-
-
-def _with_room(buffer: Tensor, like: Tensor, used: int, needed: int) -> Tensor:
-    if buffer.shape[2] >= needed:
-        return buffer
-    batch, heads, _, head = like.shape
-    grown = like.new_empty(batch, heads, max(needed, 2 * used, 64), head)
-    grown[:, :, :used] = buffer[:, :, :used]
-    return grown
-
-
-class FirstValues:
-    """The values of a stack's first layer, which all of its layers mix with their own.
-
-    Source: Zhou et al. 2024 (Value Residual Learning); for the first layer too, as in Jordan et al. 2024
-    (modded-nanogpt), so that all are alike.
-    """
-
-    def __init__(self) -> None:
-        self._values: Tensor | None = None
-
-    def mix(self, value: Tensor, shares: Tensor) -> Tensor:
-        """(batch, kv_heads, length, head) values of the next layer -> shares[0] of the first's and shares[1] of these.
-
-        A share is a tensor without dimensions, so under autocast the values keep their type.
-        """
-        if self._values is None:
-            self._values = value
-        of_first, of_own = shares
-        return of_first * self._values + of_own * value
-
-
 class MultiHeadAttention(nn.Module):
-    """Attention of several heads, from `x` to itself or to a `memory`.
+    """Attention of several heads, from `x` to itself or to a memory.
 
     One matrix holds the projections to queries, keys and values, in this order; cross-attention uses the first part
     on `x` and the rest on the memory.
     """
 
-    def __init__(self, config: ModelConfig, *, value_residual: bool = False) -> None:
+    def __init__(self, config: ModelConfig, *, layer: int = 0, value_residual: bool = False) -> None:
+        """Attention of a layer, counted from 0 in its stack, which tells it its cache."""
         super().__init__()
+        self.layer = layer
         self.heads, self.kv_heads, self.head_size = config.n_heads, config.kv_heads, config.head_size
         self.dropout = config.dropped_attention
         self.projected = [heads * self.head_size for heads in (self.heads, self.kv_heads, self.kv_heads)]
@@ -232,52 +162,32 @@ class MultiHeadAttention(nn.Module):
         self.key_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.value_shares = nn.Parameter(torch.empty(2)) if value_residual else None
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Mask,
-        memory: Tensor | None = None,
-        rotation: Rotation | None = None,
-        first_values: FirstValues | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Attend from each position of `x` to the positions that `mask` allows.
+    def forward(self, x: Tensor, scope: Scope) -> Tensor:
+        """Attend from each position of `x` to what `scope` lets it see.
 
         Args:
             x: (batch, length, d_model).
-            mask: which keys each query may see.
-            memory: (batch, memory length, d_model) to attend to, instead of `x`.
-            rotation: turns queries and keys by their positions (rotary embeddings).
-            first_values: of the stack, to mix with those of this layer where it has shares for that.
-            cache: keys and values of earlier positions, extended in place; those of a memory are computed once.
+            scope: the keys and values of `x` itself or of a memory, and which of them each position sees.
 
         Returns:
             (batch, length, d_model).
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """
-        query, key, value = self.project(x, memory=memory, rotation=rotation, first_values=first_values, cache=cache)
-        attended = attend(query, key, value, mask=mask, dropout=self.dropout if self.training else 0.0)
+        query, key, value = self.project(x, scope)
+        attended = attend(query, key, value, mask=scope.mask, dropout=self.dropout if self.training else 0.0)
         return self.output(attended.transpose(1, 2).flatten(2))
 
-    def project(
-        self,
-        x: Tensor,
-        *,
-        memory: Tensor | None,
-        rotation: Rotation | None,
-        first_values: FirstValues | None = None,
-        cache: KeyValueCache | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (batch, heads, length, head) as `forward` has them, and all keys and values that they may meet."""
-        if memory is not None:
-            return self._project_across(x, memory, cache)
+    def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (batch, heads, length, head) of `x`, and all the keys and values that they may meet."""
+        cache = scope.cache(self.layer)
+        if scope.memory is not None:
+            return self._project_across(x, scope.memory, cache)
         query, key, value = self._project(x)
-        if rotation is not None:
-            query, key = rotation(query), rotation(key)
-        if first_values is not None and self.value_shares is not None:
-            value = first_values.mix(value, self.value_shares)
+        if scope.rotation is not None:
+            query, key = scope.rotation(query), scope.rotation(key)
+        if scope.first_values is not None and self.value_shares is not None:
+            value = scope.first_values.mix(value, self.value_shares)
         if cache is not None:
             key, value = cache.extend(key, value)
         return query, key, value

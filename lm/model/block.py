@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.attention import FirstValues, KeyValueCache, MultiHeadAttention
+from lm.model.attention import MultiHeadAttention
 from lm.model.dropout import Dropout
 from lm.model.linear import Linear
-from lm.model.masks import Mask
-from lm.model.positions import Rotation
+from lm.model.positions import RELATIVE, make_positions
+from lm.model.scope import FirstValues, Scope
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -64,68 +64,40 @@ def make_norm(config: ModelConfig) -> nn.Module:
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
 
 
-@dataclass
-class BlockCache:
-    """What a block remembers while decoding: its own positions, and the memory it attends to."""
-
-    attention: KeyValueCache = field(default_factory=KeyValueCache)
-    cross_attention: KeyValueCache = field(default_factory=KeyValueCache)
-
-
 class Block(nn.Module):
     """Self-attention, cross-attention to a memory if asked, and a feed-forward layer, each with a residual connection.
 
     Source: Vaswani et al. 2017, section 3.1 (normalised after); Radford et al. 2019 (normalised before).
     """
 
-    def __init__(self, config: ModelConfig, *, cross_attention: bool = False) -> None:
+    def __init__(self, config: ModelConfig, *, layer: int = 0, cross_attention: bool = False) -> None:
+        """The block of a layer, counted from 0 in its stack."""
         super().__init__()
         self.norm_first = config.norm_position == "pre"
         self.attention_norm = make_norm(config)
-        self.attention = MultiHeadAttention(config, value_residual=config.value_residual)
+        self.attention = MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)
         self.cross_attention_norm = make_norm(config) if cross_attention else None
-        self.cross_attention = MultiHeadAttention(config) if cross_attention else None
+        self.cross_attention = MultiHeadAttention(config, layer=layer) if cross_attention else None
         self.feed_forward_norm = make_norm(config)
         self.feed_forward = FeedForward(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Mask,
-        memory: Tensor | None = None,
-        memory_mask: Mask | None = None,
-        rotation: Rotation | None = None,
-        first_values: FirstValues | None = None,
-        cache: BlockCache | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
         """Transform each position by what it sees.
 
         Args:
             x: (batch, length, d_model).
-            mask: which positions of `x` (and its cache) each one sees.
-            memory: (batch, memory length, d_model), for a block with cross-attention.
-            memory_mask: which positions of the memory are seen; all of them without it.
-            rotation: rotary positions of `x`.
-            first_values: of self-attention in the stack, set by the first block.
-            cache: extended in place.
+            own: what self-attention sees.
+            memory: what cross-attention sees, in a block that has it.
 
         Returns:
             (batch, length, d_model).
         """
-        own_cache = cache.attention if cache else None
-        x = self._residual(
-            x,
-            self.attention_norm,
-            lambda h: self.attention(h, mask=mask, rotation=rotation, first_values=first_values, cache=own_cache),
-        )
+        x = self._residual(x, self.attention_norm, lambda h: self.attention(h, own))
         if self.cross_attention is not None and self.cross_attention_norm is not None:
-            attend, seen = self.cross_attention, memory_mask or Mask()
-            memory_cache = cache.cross_attention if cache else None
-            x = self._residual(
-                x, self.cross_attention_norm, lambda h: attend(h, mask=seen, memory=memory, cache=memory_cache)
-            )
+            attention, source = self.cross_attention, memory
+            assert source is not None, "cross-attention needs a memory"
+            x = self._residual(x, self.cross_attention_norm, lambda h: attention(h, source))
         return self._residual(x, self.feed_forward_norm, self.feed_forward)
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -143,46 +115,40 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(config, cross_attention=cross_attention) for _ in range(n_layers))
+        self.positions = make_positions(RELATIVE, config)
+        self.blocks = nn.ModuleList(
+            Block(config, layer=layer, cross_attention=cross_attention) for layer in range(n_layers)
+        )
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.stream_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.embedding_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Mask,
-        memory: Tensor | None = None,
-        memory_mask: Mask | None = None,
-        rotation: Rotation | None = None,
-        cache: list[BlockCache] | None = None,
-    ) -> Tensor:
-        """As `Block.forward`, with one cache for each block; `x` is the embedding."""
-        embedding, first_values = x, FirstValues()
+    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
+        """Transform (batch, length, d_model) embeddings, block by block, by what `Block.forward` is given to see."""
+        if self.positions is not None:
+            own = self.positions(own, x.shape[1], x.device)
+        own = replace(own, first_values=FirstValues())
+        embedding = x
         for index, block in enumerate(self.blocks):
             if self.stream_shares is not None and self.embedding_shares is not None:
                 x = self.stream_shares[index] * x + self.embedding_shares[index] * embedding
-            x = block(
-                x,
-                mask=mask,
-                memory=memory,
-                memory_mask=memory_mask,
-                rotation=rotation,
-                first_values=first_values,
-                cache=cache[index] if cache else None,
-            )
+            x = block(x, own, memory)
         return self.final_norm(x)
+
+    def attentions(self, *, cross: bool = False) -> list[MultiHeadAttention]:
+        """The self-attention of each block, or its cross-attention."""
+        found = [block.cross_attention if cross else block.attention for block in self.blocks]
+        return [attention for attention in found if isinstance(attention, MultiHeadAttention)]
 
 
 _VECTORS = {"bias": 0.0, "value_shares": 0.5, "embedding_shares": 0.0}
-"""Where vectors start, by name; the others at one."""
+"""What vectors start at, by name; all others start at one."""
 
 
 def initialise(module: nn.Module, config: ModelConfig) -> None:
-    """Draw the matrices from normal distributions, all alike whatever the vectors; these start at constants.
+    """Draw the matrices from normal distributions, the same whatever vectors there are, which start at constants.
 
-    Source: of the shares, Zhou et al. 2024 and Jordan et al. 2024 (modded-nanogpt).
+    Source of the shares: Zhou et al. 2024 and Jordan et al. 2024 (modded-nanogpt).
     """
     for name, parameter in module.named_parameters():
         if parameter.ndim == 1:
@@ -192,10 +158,13 @@ def initialise(module: nn.Module, config: ModelConfig) -> None:
 
 
 def _standard_deviation(name: str, config: ModelConfig) -> float:
-    """Of a matrix at the start: smaller by √(2·layers), or zero, for outputs of sublayers.
+    """The standard deviation that a matrix starts with.
 
-    Embeddings that are scaled by √d_model start at 1/√d_model. Source: Radford et al. 2019, section 2.3; zeros for
-    these and the output layer: Zhang et al. 2019 (Fixup), section 3.
+    It is smaller by √(2·layers), or zero, for the outputs of sublayers. Embeddings that are scaled by √d_model start at
+    1/√d_model.
+
+    Source: Radford et al. 2019, section 2.3; zeros for sublayers and the output layer: Zhang et al. 2019 (Fixup),
+    section 3.
     """
     is_output = name.endswith(("output.weight", "down.weight"))
     if config.zero_init and (is_output or name == "head.weight"):
@@ -209,5 +178,5 @@ def _standard_deviation(name: str, config: ModelConfig) -> float:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Parameters, shared ones once."""
+    """The number of parameters, with shared ones counted once."""
     return sum(parameter.numel() for parameter in module.parameters())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from lm.model.attention import MultiHeadAttention
 from lm.model.masks import Mask
+from lm.model.scope import Scope
 
 
 def attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
@@ -41,23 +42,23 @@ def captured(attentions: Iterable[MultiHeadAttention]) -> Iterator[list[Tensor]]
     """The weights of some attention layers while the model runs inside the `with`.
 
     Args:
-        attentions: for instance `[block.cross_attention for block in model.decoder.blocks]`.
+        attentions: for instance `model.decoder.attentions(cross=True)`.
 
     Yields:
         A list that grows by (batch, heads, queries, keys) float32 whenever one of the layers is called: after one
-        run of a model it holds the layers in order. The layers have to be called without a cache.
+        run of a model it holds the layers in order. Layers of self-attention have to be called without a cache.
     """
     weights: list[Tensor] = []
 
-    def note(attention: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+    def note(attention: nn.Module, inputs: tuple[Tensor, Scope]) -> None:
+        x, scope = inputs
         assert isinstance(attention, MultiHeadAttention)
-        assert options.get("cache") is None, "a cache would be extended twice"
-        memory, rotation = options.get("memory"), options.get("rotation")
+        assert scope.memory is not None or scope.caches is None, "a cache would be extended twice"
         with torch.no_grad():
-            query, key, _ = attention.project(inputs[0], memory=memory, rotation=rotation, cache=None)
-            weights.append(attention_weights(query, key, mask=options["mask"]))
+            query, key, _ = attention.project(x, replace(scope, first_values=None))
+            weights.append(attention_weights(query, key, mask=scope.mask))
 
-    hooks = [attention.register_forward_pre_hook(note, with_kwargs=True) for attention in attentions]
+    hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
     try:
         yield weights
     finally:

@@ -15,12 +15,12 @@ _PARTS = {
     "token embeddings": "", "positions": "positions", "attention": "attention", "cross-attention": "cross_attention",
     "feed-forward": "feed_forward", "norms": "norm", "learned shares": "shares", "output layer": "head.",
 }  # fmt: skip
-"""What the names of their parameters contain; a name that fits several parts is of the last one."""
+"""What the names of each part's parameters contain; a name that fits several parts belongs to the last of them."""
 
 
 @cache
 def parameters_by_part(config: ModelConfig) -> Mapping[str, int]:
-    """Parameters of each part of a model, shared ones once: embeddings, attention, feed-forward, norms, output."""
+    """The number of parameters of each part of a model (`_PARTS`), with shared ones counted once."""
     with torch.device("meta"):
         model = build_model(config)
     parts = dict.fromkeys(_PARTS, 0)
@@ -84,5 +84,5 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
-    """Memory of the key/value cache for one token of one sequence."""
+    """Bytes of the key/value cache for one token of one sequence."""
     return 2 * config.n_layers * config.kv_heads * config.head_size * bytes_per_value

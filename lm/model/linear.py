@@ -14,12 +14,15 @@ from torch import Tensor, nn
 from lm.hardware import one_thread
 
 _LEAST_PRODUCTS = 1_000_000
+"""Multiplications from which a product may go to oneDNN."""
 _ROWS, _INPUTS, _OUTPUTS, _TRIES = 128, 256, 512, 9
+"""The product that both libraries are timed with, and how often."""
 _CLEARLY = 1.25
+"""How many times as fast oneDNN must be to be taken."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """X weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
+    """The product `x` weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
 
     torch takes MKL for float32, which on some CPUs leaves half of the vector units idle, as oneDNN does not: 160 rows
     of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
@@ -53,7 +56,7 @@ def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @cache
 def _onednn_is_faster() -> bool:
-    """Whether it clearly is on this machine: both multiply in turns, with one thread, since others may be at work."""
+    """Whether oneDNN clearly is faster here: both multiply in turns, with one thread, since others may be at work."""
     if not torch.backends.mkldnn.is_available():
         return False
     x, weight = torch.ones(_ROWS, _INPUTS), torch.ones(_OUTPUTS, _INPUTS)

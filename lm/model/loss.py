@@ -11,13 +11,17 @@ from torch import Tensor
 
 from lm.config.data import IGNORED
 
-_LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27  # at a time, in the type of the products
+_LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27
+"""Logits that are held at a time, in the type of the products."""
 _FEWEST_ROWS = 64
-_PROBABILITIES_ON_CPU = 1 << 20  # of those at a time, in float32: they stay in the processor's cache
-_LOGITS_IN_PARTS = 1 << 22  # of each pass at a time, where a loss is left to autograd
+"""Positions that are multiplied at a time at least, however large the vocabulary is."""
+_PROBABILITIES_ON_CPU = 1 << 20
+"""Probabilities that are computed at a time on a CPU, in float32, so that they stay in its cache."""
+_LOGITS_IN_PARTS = 1 << 22
+"""Logits of each pass that are held at a time where a loss is differentiated by autograd."""
 
 PartLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(passes, some, d_model) final states, (vocabulary, d_model) and (some,) ids -> a sum over those positions."""
+"""(passes, some, d_model) final states, a (vocabulary, d_model) output layer, (some,) ids -> a sum over positions."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -46,7 +50,7 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """`cross_entropy(hidden @ weightᵀ, targets)`, a few rows at a time, its gradient on the way.
+    """The same as `cross_entropy(hidden @ weightᵀ, targets)`, but a few rows at a time, together with its gradient.
 
     Each part's logits are gone before the next one's are made, so memory does not grow with positions × vocabulary,
     and rows without a target are left out. Under autocast the products are of its type, as `F.linear`'s would be.
@@ -78,12 +82,12 @@ def _places(targets: Tensor) -> Tensor:
 def in_parts(
     loss: PartLoss, hidden: Tensor, weight: Tensor, targets: Tensor, *, places: Tensor | None = None
 ) -> Tensor:
-    """The sum of a loss over all positions that have a target, of some positions at a time, its gradient on the way.
+    """The sum of a loss over all positions that have a target, some positions at a time, together with its gradient.
 
     Memory does not grow with positions × vocabulary, as in `linear_cross_entropy`, and autograd does the rest.
 
     Args:
-        loss: that makes logits of final states and the output layer.
+        loss: what makes logits of final states and the output layer, and sums over the positions.
         hidden: (passes, positions, d_model).
         weight: (vocabulary, d_model).
         targets: (positions,) ids, IGNORED where none.
@@ -95,7 +99,7 @@ def in_parts(
 
 
 class _InParts(torch.autograd.Function):
-    """As `_LinearCrossEntropy`, but each part is differentiated by autograd."""
+    """Like `_LinearCrossEntropy`, with each part differentiated by autograd."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
@@ -125,7 +129,7 @@ class _InParts(torch.autograd.Function):
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The gradient of a sum is known as soon as the logits are, up to the factor that comes from behind."""
+    """Computes the gradient together with the sum, while the logits are there; backward has only to scale it."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
@@ -140,9 +144,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         inputs, wanted, matrix = hidden[places].to(dtype), targets[places, None], weight.to(dtype)
         wants_gradient = hidden.requires_grad or weight.requires_grad
-        on_cpu = hidden.device.type == "cpu"
-        rows = min(len(places), max(_FEWEST_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // len(weight)))
-        rows_of_softmax = max(1, _PROBABILITIES_ON_CPU // len(weight)) if on_cpu else rows
+        rows, rows_of_softmax = _rows_at_a_time(len(places), len(weight), on_cpu=hidden.device.type == "cpu")
         products = matrix.new_empty(rows, len(weight))  # fresh memory for each part would cost more than arithmetic
         probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
         of_inputs, of_weight = torch.empty_like(inputs), None
@@ -171,10 +173,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), None, None, None, None, None
 
 
+def _rows_at_a_time(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
+    """How many positions are multiplied at a time, and for how many of these softmax is computed at a time."""
+    rows = min(positions, max(_FEWEST_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
+    return rows, max(1, _PROBABILITIES_ON_CPU // vocabulary) if on_cpu else rows
+
+
 def _surprisal_and_gradient(
     logits: Tensor, targets: Tensor, smoothing: float, softcap: float, gradient: Tensor
 ) -> Tensor:
-    """Summed smoothed surprisal of (rows, 1) targets; writes its float32 gradient by the (rows, vocabulary) logits.
+    """The summed smoothed surprisal of (rows, 1) targets given (rows, vocabulary) logits.
+
+    Its gradient by the logits is written into `gradient`, (rows, vocabulary) float32.
 
     With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax less these. Behind
     a soft cap it is 1 - tanh² times that, and the logits, if they are float32, are overwritten.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class Mask:
     def keys(cls, lengths: Tensor | None) -> Mask:
         """Each position sees the first `lengths[row]` keys of its row; all of them if there are no lengths."""
         return cls(key_lengths=lengths)
+
+    def with_bias(self, bias: Tensor) -> Mask:
+        """This mask, with a bias more; it is broadcastable to (batch, heads, queries, keys)."""
+        return replace(self, bias=bias if self.bias is None else self.bias + bias)
 
     def is_flag(self, n_queries: int, n_keys: int) -> bool:
         """Whether a kernel's own `is_causal` flag, or nothing at all, says everything that this mask says."""

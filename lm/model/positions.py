@@ -1,12 +1,16 @@
-"""How a model knows where a token stands: learned or sinusoidal vectors added to it, or rotated queries and keys."""
+"""How a model knows where a token stands: the position schemes, one class each, and the embedding.
+
+An absolute scheme gives vectors that are added to the embeddings: it is called with the first position and the number
+of positions. A relative scheme changes what attention sees: it is called with the scope of a stack's self-attention,
+and returns it with what its positions add. Only `ABSOLUTE` and `RELATIVE` tie schemes to their names.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +18,8 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.dropout import Dropout
+from lm.model.rotation import Rotation, rotations
+from lm.model.scope import Scope
 
 
 def sinusoids(length: int, d_model: int, *, interleaved: bool) -> Tensor:
@@ -38,65 +44,14 @@ def sinusoids(length: int, d_model: int, *, interleaved: bool) -> Tensor:
     return waves.flatten(1).float()
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """Turns pairs of features (i, i + head/2) by an angle that grows with the position.
+class PositionTable(nn.Module):
+    """Values by position, computed once, and again when a longer sequence comes.
 
-    Attributes:
-        cos: (length, head), both halves alike.
-        sin: (length, head), the first half negative.
-    """
-
-    cos: Tensor
-    sin: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Rotate (batch, heads, length, head).
-
-        Source: Su et al. 2021, with features paired as in GPT-NeoX and Llama.
-        """
-        return _Rotated.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
-
-
-class _Rotated(torch.autograd.Function):
-    """The gradient of a rotation is turned back: three passes, where torch on its own takes seven."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: ANN401 (torch's own)
-        ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        cos, sin = ctx.saved_tensors
-        return _turned(gradient, cos, -sin), None, None
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)
-
-
-def rotations(length: int, head_size: int, *, base: float) -> Tensor:
-    """Cosines and sines of the angles by which rotary positions turn each pair of features, as `Rotation` has them.
-
-    Returns:
-        (length, 2, head_size) float32; features i and i + head_size/2 turn by position / base^(2i / head_size).
-
-    Source: Su et al. 2021, section 3.2.
-    """
-    frequencies = base ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
-    sin = torch.cat((-angles.sin(), angles.sin()), dim=1)
-    return torch.stack((angles.cos().repeat(1, 2), sin), dim=1).float()
-
-
-class PositionTable:
-    """Values by position, computed once and again when a longer sequence comes.
-
-    Not a parameter or buffer: it is not saved, and stays float32 when the model is cast.
+    They are no parameter or buffer: they are not saved, and stay float32 when the model is cast.
     """
 
     def __init__(self, compute: Callable[[int], Tensor], length: int) -> None:
+        super().__init__()
         self._compute, self._length = compute, length
         self._values: Tensor | None = None
 
@@ -115,15 +70,29 @@ class PositionTable:
         return values
 
 
-class SinusoidalPositions(nn.Module):
-    """Vectors of sines and cosines; goes on beyond the trained length."""
+class LearnedPositions(nn.Module):
+    """A trained vector for each position of the context, and none beyond."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        interleaved = config.positions == "sinusoidal"
-        self.table = PositionTable(
-            partial(sinusoids, d_model=config.d_model, interleaved=interleaved), config.context_length
-        )
+        self.weight = nn.Parameter(torch.empty(config.context_length, config.d_model))
+
+    def forward(self, start: int, length: int, _device: torch.device) -> Tensor:
+        """(length, d_model) to be added to the embeddings; UsageError beyond the table."""
+        if start + length > len(self.weight):
+            raise UsageError(
+                f"learned positions end at {len(self.weight)}, but the sequence has {start + length} tokens (--context)"
+            )
+        return self.weight[start : start + length]
+
+
+class SinusoidalPositions(nn.Module):
+    """Vectors of sines and cosines, `sinusoids`; they go on beyond the trained length."""
+
+    def __init__(self, config: ModelConfig, *, interleaved: bool) -> None:
+        super().__init__()
+        compute = partial(sinusoids, d_model=config.d_model, interleaved=interleaved)
+        self.table = PositionTable(compute, config.context_length)
 
     def forward(self, start: int, length: int, device: torch.device) -> Tensor:
         """(length, d_model) to be added to the embeddings."""
@@ -131,21 +100,21 @@ class SinusoidalPositions(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Angles for queries and keys; goes on beyond the trained length."""
+    """Angles by which queries and keys are turned; they go on beyond the trained length."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         compute = partial(rotations, head_size=config.head_size, base=config.rope_base)
         self.table = PositionTable(compute, config.context_length)
 
-    def forward(self, start: int, length: int, device: torch.device) -> Rotation:
-        """The rotation of positions start … start + length - 1."""
-        cos, sin = self.table.rows(start, length, device).unbind(1)
-        return Rotation(cos, sin)
+    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+        """The scope of `length` tokens, with their rotation."""
+        cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
+        return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
 
 
 class LinearBiases(nn.Module):
-    """Attention scores that fall with distance, each head at a rate of its own; goes on beyond the trained length.
+    """Attention scores that fall with distance, each head at a rate of its own; they go on beyond the trained length.
 
     Source: Press et al. 2022 (ALiBi).
     """
@@ -154,7 +123,12 @@ class LinearBiases(nn.Module):
         super().__init__()
         self.slopes = slopes(config.n_heads)
 
-    def forward(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+        """The scope of `length` tokens, with a bias in its mask."""
+        assert scope.branches == 1, "the keys of branches don't stand in the order of their positions"
+        return replace(scope, mask=scope.mask.with_bias(self.biases(length, scope.start + length, device)))
+
+    def biases(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         """(1, heads, queries, keys) to be added to the scores; the queries stand at the last positions of the keys."""
         keys = torch.arange(n_keys, device=device)
         distance = keys[n_keys - n_queries :, None] - keys
@@ -172,24 +146,24 @@ def slopes(heads: int) -> list[float]:
     return whole if power == heads else whole + slopes(2 * power)[::2][: heads - power]
 
 
-class LearnedPositions(nn.Module):
-    """A trained vector for each position of the context, and none beyond."""
+Scheme = Callable[[ModelConfig], nn.Module]
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.context_length, config.d_model))
+ABSOLUTE: Mapping[str, Scheme] = {
+    "learned": LearnedPositions,
+    "sinusoidal": partial(SinusoidalPositions, interleaved=True),
+    "sinusoidal-half": partial(SinusoidalPositions, interleaved=False),
+}
+RELATIVE: Mapping[str, Scheme] = {"rotary": RotaryPositions, "alibi": LinearBiases}
 
-    def forward(self, start: int, length: int, _device: torch.device) -> Tensor:
-        """(length, d_model) to be added to the embeddings; UsageError beyond the table."""
-        if start + length > len(self.weight):
-            raise UsageError(
-                f"learned positions end at {len(self.weight)}, but the sequence has {start + length} tokens (--context)"
-            )
-        return self.weight[start : start + length]
+
+def make_positions(schemes: Mapping[str, Scheme], config: ModelConfig) -> nn.Module | None:
+    """The positions of a model, if its scheme is one of these."""
+    scheme = schemes.get(config.positions)
+    return None if scheme is None else scheme(config)
 
 
 class Embedding(nn.Module):
-    """Tokens to vectors: the token's own, scaled if asked, plus its position's, with dropout.
+    """Tokens to vectors: the token's own, scaled if asked, plus its position's in an absolute scheme, with dropout.
 
     Source: Vaswani et al. 2017, sections 3.4 and 3.5.
     """
@@ -198,18 +172,21 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
-        self.positions: nn.Module | None = None
-        if config.positions == "learned":
-            self.positions = LearnedPositions(config)
-        elif config.positions.startswith("sinusoidal"):
-            self.positions = SinusoidalPositions(config)
+        self.positions = make_positions(ABSOLUTE, config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, tokens: Tensor, *, start: int = 0) -> Tensor:
-        """(batch, length) ids at positions start … -> (batch, length, d_model)."""
+    def forward(self, tokens: Tensor, *, start: int = 0, branches: int = 1) -> Tensor:
+        """Embed (batch, length) ids as (batch, length, d_model).
+
+        Args:
+            tokens: the ids.
+            start: the position of the first one.
+            branches: how many sequences stand beside each other in a row, each of them from `start` on.
+        """
         x = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is not None:
-            x = x + self.positions(start, tokens.shape[1], tokens.device).to(x.dtype)
+            vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
+            x = x + (vectors if branches == 1 else vectors.repeat(branches, 1)).to(x.dtype)
         return self.dropout(x)

@@ -6,38 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.block import BlockCache, Stack, initialise
+from lm.model.block import Stack, initialise
+from lm.model.cache import DecoderCache
 from lm.model.linear import linear
 from lm.model.masks import Mask
-from lm.model.positions import Embedding, LinearBiases, RotaryPositions, Rotation
-
-
-class DecoderCache:
-    """Keys and values of all the blocks of a decoder."""
-
-    def __init__(self, n_layers: int) -> None:
-        self.blocks = [BlockCache() for _ in range(n_layers)]
-
-    @property
-    def length(self) -> int:
-        """Positions fed so far."""
-        return self.blocks[0].attention.length
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was, in every block."""
-        for block in self.blocks:
-            block.attention.reorder(rows)
-            block.cross_attention.reorder(rows)
-
-    def select(self, positions: Tensor) -> None:
-        """Keep only some positions of each row, (batch, kept), in every block; what was read of a memory stays."""
-        for block in self.blocks:
-            block.attention.select(positions)
-
-    def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on; what was read of a memory stays."""
-        for block in self.blocks:
-            block.attention.truncate(length)
+from lm.model.positions import Embedding
+from lm.model.scope import Scope
 
 
 class Transformer(nn.Module):
@@ -47,14 +21,25 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config, config.vocab_size)
-        self.rotary = RotaryPositions(config) if config.positions == "rotary" else None
-        self.biases = LinearBiases(config) if config.positions == "alibi" else None
         self.decoder = Stack(config, config.n_layers, cross_attention=config.is_encoder_decoder)
         self.head = None if config.tie_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for decoding step by step."""
         return DecoderCache(self.config.n_layers)
+
+    def decode(self, tokens: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
+        """Final states of target tokens, of which each sees what it is given to see.
+
+        Args:
+            tokens: (batch, length) ids, after those in the caches.
+            own: what self-attention sees of the target.
+            memory: what cross-attention sees of a source, in an encoder-decoder.
+
+        Returns:
+            (batch, length, d_model).
+        """
+        return self.decoder(self.embedding(tokens, start=own.start, branches=own.branches), own, memory)
 
     @property
     def output_weight(self) -> Tensor:
@@ -64,10 +49,6 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, d_model) -> (…, vocabulary), `capped` as the config says."""
         return capped(linear(hidden, self.output_weight), self.config.softcap)
-
-    def rotation(self, tokens: Tensor, *, start: int = 0) -> Rotation | None:
-        """The rotary positions of (batch, length) ids at start …, if this model has them."""
-        return None if self.rotary is None else self.rotary(start, tokens.shape[1], tokens.device)
 
 
 def capped(logits: Tensor, cap: float) -> Tensor:
@@ -80,18 +61,19 @@ def capped(logits: Tensor, cap: float) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).div(cap).tanh_() * cap
 
 
+def _causal(cache: DecoderCache | None) -> Scope:
+    """What a target sees of itself: each token the tokens before it, those in the cache among them."""
+    if cache is None:
+        return Scope(mask=Mask.causal())
+    return Scope(mask=Mask.causal(), caches=cache.own, start=cache.length)
+
+
 class DecoderOnly(Transformer):
     """A GPT: tokens in, the logits of the next token at each position out."""
 
     def hidden(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
         """(batch, length) ids, after those in the cache -> (batch, length, d_model) final states."""
-        start = cache.length if cache else 0
-        rotation = self.rotation(tokens, start=start)
-        x = self.embedding(tokens, start=start)
-        length = tokens.shape[1]
-        bias = None if self.biases is None else self.biases(length, start + length, tokens.device)
-        mask = Mask.causal(bias=bias)
-        return self.decoder(x, mask=mask, rotation=rotation, cache=cache.blocks if cache else None)
+        return self.decode(tokens, _causal(cache))
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
         """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""
@@ -111,8 +93,7 @@ class EncoderDecoder(Transformer):
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model)."""
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        rotation = self.rotation(source)
-        return self.encoder(embedding(source), mask=Mask.keys(lengths), rotation=rotation)
+        return self.encoder(embedding(source), Scope(mask=Mask.keys(lengths)))
 
     def hidden(
         self, target: Tensor, *, memory: Tensor, lengths: Tensor | None = None, cache: DecoderCache | None = None
@@ -125,15 +106,8 @@ class EncoderDecoder(Transformer):
             lengths: (batch,) real source lengths.
             cache: extended in place.
         """
-        start = cache.length if cache else 0
-        return self.decoder(
-            self.embedding(target, start=start),
-            mask=Mask.causal(),
-            memory=memory,
-            memory_mask=Mask.keys(lengths),
-            rotation=self.rotation(target, start=start),
-            cache=cache.blocks if cache else None,
-        )
+        source = Scope(mask=Mask.keys(lengths), memory=memory, caches=None if cache is None else cache.memory)
+        return self.decode(target, _causal(cache), source)
 
     def read(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) and (batch, target length) ids -> (batch, target length, d_model) final states."""

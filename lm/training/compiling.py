@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from lm.errors import TrainingError, UsageError
-from lm.model.positions import RotaryPositions, SinusoidalPositions
+from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.training.objective import States, final_states
 
@@ -49,8 +49,8 @@ def compiled(model: DecoderOnly | EncoderDecoder, device: torch.device) -> State
     all of it again.
     """
     for module in model.modules():
-        if isinstance(module, SinusoidalPositions | RotaryPositions):
-            module.table.fill(device)
+        if isinstance(module, PositionTable):
+            module.fill(device)
     states: States = torch.compile(final_states(model))
     return states
 

@@ -25,8 +25,19 @@ from lm.training.objective import summed_loss
 from lm.training.run import Run, diverged
 
 _SAMPLE_TOKENS = 60
+"""Of a continuation that is watched: a line or two of a terminal."""
+
 _SHOWN_TRANSLATIONS = 2
-_TIMED_TOKENS, _TIMED_SENTENCES, _SHARE_OF_LONGEST = 2048, 32, 0.5
+"""Translations that are shown: always those of the first sentences of the split, so that progress is seen in them."""
+
+_TIMED_TOKENS = 2048
+"""Of each part of the split whose loss is timed: large enough to be as quick for a token as the whole batch is."""
+
+_TIMED_SENTENCES = 32
+"""Sentences whose translation is timed: few, since a model that has learned nothing makes each as long as it may."""
+
+_SHARE_OF_LONGEST = 0.5
+"""The time that a model takes for a translation once it knows when to end, as a share of that for the longest."""
 
 
 def report(run: Run) -> Iterator[Evaluation | Sample]:
@@ -59,6 +70,7 @@ def _evaluating(run: Run) -> Iterator[None]:
 
 
 def _evaluate(run: Run) -> tuple[Evaluation, list[Sample]]:
+    """The scores on the validation split, and the translations of it that are shown."""
     began = time.perf_counter()
     nats, predicted = validation_loss(run)
     if not math.isfinite(nats):
@@ -87,7 +99,7 @@ class Cost:
 
     Attributes:
         loss: seconds for the loss on the whole validation split.
-        sentence: seconds for the translation of a sentence; 0 for a model that doesn't translate.
+        sentence: seconds for the translation of a sentence; 0 for a model that does not translate.
     """
 
     loss: float
@@ -95,14 +107,17 @@ class Cost:
 
 
 def cost(run: Run, *, seconds: float) -> Cost:
-    """Look for about so long at what evaluating this run takes."""
+    """Measure for about so many seconds what an evaluation of this run takes."""
     with _evaluating(run):
         return Cost(_seconds_for_loss(run, seconds), _seconds_for_sentence(run))
 
 
 @torch.inference_mode()
 def _seconds_for_loss(run: Run, limit: float) -> float:
-    """For the whole split, by some rows of it; the first time doesn't count."""
+    """Seconds for the loss on the whole split, of which as many rows are timed as the limit allows.
+
+    The first part doesn't count: kernels are chosen and memory is claimed in it.
+    """
     looked_at, targets, taken, is_first = 0, 0, 0.0, True
     for batch in run.data.validation():
         targets += batch.predicted
@@ -117,7 +132,10 @@ def _seconds_for_loss(run: Run, limit: float) -> float:
 
 
 def _seconds_for_sentence(run: Run) -> float:
-    """A model that has not learned yet does not know when to end: its translations are as long as they may be."""
+    """Seconds for the translation of a sentence, once the model has learned to end one.
+
+    A model that has learned nothing does not know when to end, and its translations are as long as they may be.
+    """
     references = run.data.references(_TIMED_SENTENCES)
     if not references:
         return 0.0
@@ -126,7 +144,10 @@ def _seconds_for_sentence(run: Run) -> float:
 
 
 def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
-    """BLEU of greedy translations of the validation split, and these after their sources; nothing of a GPT."""
+    """BLEU of greedy translations of the validation split, and each of them after its source.
+
+    None and nothing for data that has nothing to translate.
+    """
     references = run.data.references(run.config.training.bleu_sentences)
     if not references:
         return None, []
@@ -149,6 +170,7 @@ def _translate(run: Run, sources: Sequence[tuple[str, LanguageTag | None]]) -> l
 
 
 def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
+    """Whether no evaluation of the run was better so far; then its state has these scores as the best."""
     state = run.state
     if run.config.training.best_by == "bleu" and bleu is not None:
         is_best = state.best_bleu is None or bleu > state.best_bleu

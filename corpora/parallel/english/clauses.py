@@ -6,8 +6,16 @@ from ..features import Case, Slot, Tense
 from ..lexicon.entries import Modal
 from ..lexicon.function_words import BE_ALLOWED_TO, HAVE_TO, MUST
 from ..syntax import Agreement, Clause, Mood, Pronoun, Sentence, Subordinate, agreement, asks_for_subject
-from . import phrases
 from .inflection import be, past, present, present_participle
+from .phrases import Phrases
+
+
+def relative_clause(clause: Clause) -> list[str]:
+    """Spell out a relative clause."""
+    return finite_clause(clause)
+
+
+phrases = Phrases(relative_clause)
 
 
 @dataclass
@@ -125,11 +133,6 @@ def finite_clause(clause: Clause, *, inverted: bool = False, subject_omitted: bo
     """Spell out a clause; questions invert subject and auxiliary."""
     subject = [] if subject_omitted else phrases.nominal(clause.subject, Case.NOMINATIVE)
     return [*front(clause), *predication(clause, subject, inverted=inverted), *after_verb(clause)]
-
-
-def relative_clause(clause: Clause) -> list[str]:
-    """Spell out a relative clause."""
-    return finite_clause(clause)
 
 
 def subordinate(clause: Subordinate) -> list[str]:

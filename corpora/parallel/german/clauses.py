@@ -23,9 +23,16 @@ from ..syntax import (
     asks_for_subject,
     is_definite,
 )
-from . import phrases
 from .conjugation import infinitive, irregular, present, preterite, zu_infinitive
-from .phrases import Phrase
+from .phrases import Phrase, Phrases
+
+
+def relative_clause(clause: Clause) -> list[str]:
+    """Spell out a relative clause, between commas."""
+    return [",", *verb_final(clause), ","]
+
+
+phrases = Phrases(relative_clause)
 
 
 @dataclass

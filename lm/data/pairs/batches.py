@@ -115,7 +115,7 @@ class PairData(TrainingData):
             batch_tokens=training.batch_tokens,
             rows=training.batch_size if training.batch_tokens is None else None,
             seed=training.seed,
-            context=config.model.context_length if config.model.positions == "learned" else None,
+            context=config.model.position_limit,
         )
 
     def __init__(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-import numpy as np
 import pytest
 
 from lm.config.data import DataConfig
@@ -16,18 +12,16 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data import training_data
-from lm.data.batch import Batch
 from lm.data.examples.batches import ExampleData
-from lm.data.kind import TrainingData
 from lm.data.pairs.batches import PairData
 from lm.data.pairs.store import StoredPairs
-from lm.data.shards import SourceRecord
 from lm.data.training_data import check_model, data_files, data_key, open_data
 from lm.data.windows.batches import WindowData
 from lm.data.windows.prepare import prepare
 from lm.errors import InputError, UsageError
 from lm.text.files import text_files
 from lm.tokenizer import training
+from tests.lm.data.test_kind import CountData
 
 GPT = ModelConfig(context_length=8, d_model=16, n_layers=1, n_heads=2)
 TRANSLATOR = ModelConfig(context_length=64, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2)
@@ -109,51 +103,8 @@ def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored
     assert len(open_data(stored.folder, RunConfig(TRANSLATOR, training=TRAINING)).references(5)) == 5
 
 
-@dataclass(frozen=True)
-class CountManifest:
-    key: str
-    sources: tuple[SourceRecord, ...]
-
-
-class CountData(TrainingData):
-    """A kind of data that is added: rows that count up; a folder of it has a file that says how far."""
-
-    @classmethod
-    def is_in(cls, folder: Path) -> bool:
-        return (folder / "count.txt").is_file()
-
-    @classmethod
-    def manifest(cls, folder: Path) -> CountManifest:
-        text = (folder / "count.txt").read_text()
-        return CountManifest(f"count-{text}", (SourceRecord("one to ten", 10, ""),))
-
-    @classmethod
-    def open(cls, folder: Path, config: RunConfig) -> Self:
-        return cls(int((folder / "count.txt").read_text()))
-
-    def __init__(self, most: int) -> None:
-        self.samples = self.tokens = self.validation_bytes = most
-        self.steps_per_epoch = most / 2
-
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        rows = [np.array([0, number % self.samples]) for number in range(consumed, consumed + 2)]
-        return Batch.of_rows(rows, [1, 1])
-
-    def validation(self) -> Iterator[Batch]:
-        yield self.batch(0)
-
-    def batch_size(self) -> str:
-        return "2 numbers"
-
-    def epoch_size(self, parameters: int) -> tuple[float, str]:
-        return self.samples, "numbers"
-
-
 def test_a_new_kind_takes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "count.txt").write_text("10")
     monkeypatch.setattr(training_data, "KINDS", (CountData, *training_data.KINDS))
-    data = open_data(tmp_path, RunConfig())
-    assert isinstance(data, CountData)
+    assert isinstance(open_data(tmp_path, RunConfig()), CountData)
     assert (data_key(tmp_path), data_files(tmp_path)) == ("count-10", ["one to ten"])
-    assert data.warnings(parameters=9, epochs=9, patience=None) == []
-    assert (data.references(), data.plan(9), data.tag) == ([], None, None)

@@ -94,7 +94,7 @@ def test_a_source_is_projected_once_and_not_again_for_each_hypothesis():
         block.cross_attention.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0].shape))
     steps.feed(random_ids(15, 1))
     assert calls == [(3, 5, 32)] * 2  # three sentences with five queries each
-    held = [block.cross_attention.contents()[0] for block in steps._cache.blocks]
+    held = [layer.contents()[0] for layer in steps._cache.memory]
     assert [keys.shape[:3] for keys in held] == [(3, 4, 7)] * 2
 
 
@@ -118,7 +118,7 @@ def test_coverage_is_that_of_the_attention_weights_of_the_last_layer():
         steps.feed(part)
     expected = []
     for one, length, row in zip(source, LENGTHS, tokens, strict=True):
-        with captured([model.decoder.blocks[-1].cross_attention]) as weights:
+        with captured(model.decoder.attentions(cross=True)[-1:]) as weights:
             model(one[None, :length], row[None])
         received = weights[0][0].double().mean(0).sum(0)  # over heads, then over target positions
         expected.append(float(received.clamp(max=1).log().sum()))

@@ -86,7 +86,7 @@ def test_self_attention_of_words_is_summed_and_averaged():
     assert found.weights.shape == (2, 2, 8, 8)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
     assert (np.triu(found.weights, 1) == 0).all()
-    with captured([block.attention for block in model.decoder.blocks]) as layers:
+    with captured(model.decoder.attentions()) as layers:
         model(torch.tensor([axis.tokens]))
     for weights, layer in zip(found.weights, layers, strict=True):
         np.testing.assert_allclose(weights, by_loop(layer[0].detach(), axis, axis), atol=1e-6)
@@ -105,7 +105,7 @@ def test_cross_attention_is_of_the_step_that_predicts():
             model, tokenizer=tokenizer, source_tokenizer=tokenizer, source="The owl 狐", tokens=tokens, unit="tokens"
         )
         source = torch.tensor([[*tokenizer.encode("The owl 狐"), end]])
-        with captured([block.cross_attention for block in model.decoder.blocks]) as layers:
+        with captured(model.decoder.attentions(cross=True)) as layers:
             model(source, torch.tensor([[end, *target]]))
         np.testing.assert_allclose(found.weights, torch.cat(layers).detach().numpy(), atol=1e-6)
         assert found.queries.labels[-1] == found.keys.labels[-1] == "</s>"

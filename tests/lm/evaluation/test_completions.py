@@ -12,7 +12,7 @@ from lm.data.batch import Batch
 from lm.data.examples.batches import ExampleData
 from lm.data.examples.store import open_examples
 from lm.data.windows.prepare import prepare
-from lm.decoding.generate import end_ids, prompt_ids
+from lm.decoding.prompts import prompt_ids
 from lm.errors import InputError
 from lm.evaluation import completions
 from lm.evaluation.completions import measure_completions
@@ -64,7 +64,7 @@ def test_training_and_scoring_give_a_model_the_same_rows(data, monkeypatch):
 def test_what_is_read_begins_as_a_prompt_does_when_text_is_generated(data):
     batch = data.batch(0)
     for example in EXAMPLES[:2]:
-        prompt, rest = prompt_ids(BPE, example.prompt), [*BPE.encode(example.completion), *end_ids(BPE)]
+        prompt, rest = prompt_ids(BPE, example.prompt), [*BPE.encode(example.completion), BPE.end_of_text]
         padding = [0] * (batch.inputs.shape[1] - len(prompt + rest[:-1]))
         assert [*prompt, *rest[:-1], *padding] in batch.inputs.tolist()
 

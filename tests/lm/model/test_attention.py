@@ -11,8 +11,10 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model import attention
-from lm.model.attention import KeyValueCache, MultiHeadAttention, attend
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.cache import KeyValueCache
 from lm.model.masks import Mask
+from lm.model.scope import Scope
 
 BATCH, HEADS, HEAD = 3, 4, 8
 
@@ -146,26 +148,13 @@ def test_cross_attention_uses_the_parts_of_one_projection(qk_norm, bias):
     config = ModelConfig(d_model=32, n_heads=4, n_kv_heads=2, qk_norm=qk_norm, bias=bias, positions="none")
     module = MultiHeadAttention(config)
     x = torch.randn(2, 5, 32)
-    torch.testing.assert_close(module(x, mask=Mask(), memory=x), module(x, mask=Mask()))
+    torch.testing.assert_close(module(x, Scope(Mask(), memory=x)), module(x, Scope(Mask())))
 
 
 def test_memory_is_projected_once():
     module = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, positions="none"))
     x, memory, cache = torch.randn(2, 3, 32), torch.randn(2, 5, 32), KeyValueCache()
-    first = module(x, mask=Mask(), memory=memory, cache=cache)
+    first = module(x, Scope(Mask(), memory=memory, caches=[cache]))
     assert cache.length == 5
-    again = module(x, mask=Mask(), memory=torch.full_like(memory, torch.nan), cache=cache)
+    again = module(x, Scope(Mask(), memory=torch.full_like(memory, torch.nan), caches=[cache]))
     torch.testing.assert_close(first, again)
-
-
-def test_cache_reorders_repeats_and_forgets():
-    cache, keys = KeyValueCache(), torch.randn(3, 2, 100, 4)
-    for start in range(0, 100, 7):
-        cache.extend(keys[:, :, start : start + 7], -keys[:, :, start : start + 7])
-    rows = torch.tensor([2, 0, 0, 1])
-    cache.reorder(rows)
-    cache.truncate(60)
-    key, value = cache.extend(keys[rows, :, :1], -keys[rows, :, :1])
-    expected = torch.cat((keys[rows, :, :60], keys[rows, :, :1]), dim=2)
-    assert torch.equal(key, expected)
-    assert torch.equal(value, -expected)

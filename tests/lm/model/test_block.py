@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import FirstValues
 from lm.model.block import Block, Stack
 from lm.model.capture import captured
 from lm.model.cost import parameters_by_part
 from lm.model.masks import Mask
+from lm.model.scope import FirstValues, Scope
 from lm.model.transformer import build_model
 from tests.lm.model.hugging_face import randomise
 
@@ -43,7 +43,7 @@ def test_with_zero_init_each_block_starts_as_the_identity(fields):
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     assert len(blocks) == 3 + fields.get("n_encoder_layers", 0)
     for block in blocks:
-        assert torch.equal(block(x, mask=Mask.causal(), memory=memory), x)
+        assert torch.equal(block(x, Scope(Mask.causal()), Scope(Mask(), memory=memory)), x)
     assert not model.logits(x).any()
 
 
@@ -88,7 +88,7 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
     randomise(model)
     model.double().requires_grad_(False)
     inputs = (ids(2, 7), ids(2, 9)) if layers else (ids(2, 9),)
-    attentions = [block.attention for block in (model.encoder if stack == "encoder" else model.decoder).blocks]
+    attentions = (model.encoder if stack == "encoder" else model.decoder).attentions()
     with captured(attentions) as weights:
         calls = calls_of(attentions, lambda: model(*inputs))
     first = None
@@ -126,9 +126,7 @@ def test_mixing_keeps_the_type_of_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         values = FirstValues()
         for block in model.decoder.blocks:
-            query, key, value = block.attention.project(
-                torch.randn(2, 7, 32), memory=None, rotation=None, first_values=values, cache=None
-            )
+            query, key, value = block.attention.project(torch.randn(2, 7, 32), Scope(Mask(), first_values=values))
             assert query.dtype is key.dtype is value.dtype is torch.bfloat16
         hidden = model.hidden(ids(2, 7))
         logits = model.logits(hidden)

@@ -6,6 +6,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.model.capture import attention_weights, captured
 from lm.model.masks import Mask
+from lm.model.scope import Scope
 from lm.model.transformer import build_model
 
 SHAPE = {"vocab_size": 50, "context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}
@@ -24,11 +25,9 @@ def model_of(**fields):
 
 
 def seen_by(attention, run):
-    """What an attention layer is called with and returns while `run` is called."""
+    """The input, scope and output of an attention layer while `run` is called."""
     calls = []
-    hook = attention.register_forward_hook(
-        lambda _, inputs, options, output: calls.append((inputs[0], options, output)), with_kwargs=True
-    )
+    hook = attention.register_forward_hook(lambda _, inputs, output: calls.append((*inputs, output)))
     run()
     hook.remove()
     return calls[0]
@@ -70,7 +69,7 @@ def turned(x, base):
 def test_self_attention_is_what_float64_by_hand_gives(variant):
     model = model_of(**VARIANTS[variant])
     tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
-    attentions = [block.attention for block in model.decoder.blocks]
+    attentions = model.decoder.attentions()
     with captured(attentions) as weights:
         model.hidden(tokens)
     assert [tuple(layer.shape) for layer in weights] == [(2, 4, 9, 9)] * 2
@@ -90,15 +89,15 @@ def test_cross_and_encoder_attention_see_only_real_positions(variant):
     generator = torch.Generator().manual_seed(0)
     source, target = torch.randint(50, (2, 7), generator=generator), torch.randint(50, (2, 5), generator=generator)
     lengths = torch.tensor([7, 4])
-    cross = [block.cross_attention for block in model.decoder.blocks]
+    cross = model.decoder.attentions(cross=True)
     encoder = model.encoder.blocks[0].attention
     with captured([encoder, *cross]) as weights:
         model(source, target, lengths=lengths)
     assert [tuple(layer.shape) for layer in weights] == [(2, 4, 7, 7), (2, 4, 5, 7), (2, 4, 5, 7)]
     base = model.config.rope_base if model.config.positions == "rotary" else None
     for attention, captured_weights in zip((encoder, *cross), weights, strict=True):
-        x, options, _ = seen_by(attention, lambda: model(source, target, lengths=lengths))
-        memory = options.get("memory")
+        x, scope, _ = seen_by(attention, lambda: model(source, target, lengths=lengths))
+        memory = scope.memory
         for row in range(2):
             keys, turn = (x, base) if memory is None else (memory, None)
             expected = by_hand(attention, x[row], keys[row], causal=False, lengths=int(lengths[row]), rotary_base=turn)
@@ -114,7 +113,7 @@ def test_the_weights_are_those_the_values_are_weighed_by(variant):
     with captured([attention]) as weights:
         model.hidden(tokens)
     x, _, output = seen_by(attention, lambda: model.hidden(tokens))
-    _, _, value = attention.project(x, memory=None, rotation=None, cache=None)
+    _, _, value = attention.project(x, Scope(Mask()))
     mixed = weights[0].double() @ value.repeat_interleave(attention.heads // attention.kv_heads, dim=1)
     torch.testing.assert_close(attention.output(mixed.transpose(1, 2).flatten(2)), output, atol=1e-6, rtol=1e-5)
 

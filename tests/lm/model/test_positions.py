@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from lm.config.model import ModelConfig
+from lm.config.model import ModelConfig, Positions
 from lm.errors import UsageError
-from lm.model.positions import Embedding, LinearBiases, PositionTable, RotaryPositions, sinusoids
+from lm.model.masks import Mask
+from lm.model.positions import ABSOLUTE, RELATIVE, Embedding, LinearBiases, PositionTable, sinusoids
+from lm.model.scope import Scope
+from lm.model.transformer import build_model
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -24,37 +28,15 @@ def test_sinusoids_follow_the_formula(interleaved):
             assert float(table[position, cosine]) == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-def test_rotation_turns_pairs_as_complex_numbers():
-    rotation = RotaryPositions(ModelConfig(d_model=16, n_heads=2, rope_base=100.0))(3, 4, torch.device("cpu"))
-    x = torch.randn(2, 2, 4, 8)
-    turned = rotation(x)
-    for offset in range(4):
-        pairs = torch.complex(x[:, :, offset, :4], x[:, :, offset, 4:])
-        angles = torch.tensor([(3 + offset) * 100.0 ** (-2 * i / 8) for i in range(4)])
-        expected = pairs * torch.polar(torch.ones(4), angles)
-        torch.testing.assert_close(turned[:, :, offset, :4], expected.real)
-        torch.testing.assert_close(turned[:, :, offset, 4:], expected.imag)
-
-
-def test_rotary_scores_depend_on_distance_alone():
-    rotary = RotaryPositions(ModelConfig(d_model=32, n_heads=2))
-    query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
-
-    def score(at: int, seen: int) -> float:
-        cpu = torch.device("cpu")
-        return float((rotary(at, 1, cpu)(query) * rotary(seen, 1, cpu)(key)).sum())
-
-    assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-4)
-    assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-4)
-
-
 @pytest.mark.parametrize("heads", [1, 2, 6, 8, 12])
 def test_linear_biases_attend_as_those_of_bloom(heads):
     """Hugging Face counts from the first key, we from the query: the softmax is the same."""
-    bias = LinearBiases(ModelConfig(d_model=4 * heads, n_heads=heads, positions="alibi"))(3, 9, torch.device("cpu"))
+    linear = LinearBiases(ModelConfig(d_model=4 * heads, n_heads=heads, positions="alibi"))
+    mask = linear(Scope(Mask.causal(), start=6), 3, torch.device("cpu")).mask
+    assert mask.is_causal
     theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 1, 9)
     scores, seen = torch.randn(heads, 3, 9), torch.ones(9, 9).tril()[6:] > 0
-    ours, expected = ((scores + each).masked_fill(~seen, -torch.inf).softmax(-1) for each in (bias[0], theirs))
+    ours, expected = ((scores + each).masked_fill(~seen, -torch.inf).softmax(-1) for each in (mask.bias[0], theirs))
     torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
 
 
@@ -75,3 +57,25 @@ def test_learned_positions_refuse_to():
     embedding(torch.zeros(1, 3, dtype=torch.long), start=5)
     with pytest.raises(UsageError, match="end at 8, but the sequence has 9"):
         embedding(torch.zeros(1, 4, dtype=torch.long), start=5)
+
+
+def test_each_scheme_of_the_config_has_one_place():
+    named = set(get_args(Positions)) - {"none"}
+    assert not set(ABSOLUTE) & set(RELATIVE)
+    assert set(ABSOLUTE) | set(RELATIVE) == named
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-half", "rotary", "none"])
+def test_branches_beside_each_other_stand_where_each_stands_alone(positions):
+    """Three continuations of one past in a row, that don't see each other."""
+    model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
+    past, branches = torch.randint(40, (2, 5)), torch.randint(40, (2, 3, 4))
+    apart = torch.block_diag(*torch.ones(3, 4, 4).tril()) > 0
+    allowed = torch.cat((torch.ones(12, 5, dtype=torch.bool), apart), dim=1)
+    cache = model.eval().new_cache()
+    model.hidden(past, cache=cache)
+    mask = Mask(bias=torch.zeros(12, 17).masked_fill(~allowed, -torch.inf))
+    together = model.decode(branches.flatten(1), Scope(mask, caches=cache.own, start=5, branches=3))
+    for branch in range(3):
+        alone = model.hidden(torch.cat((past, branches[:, branch]), dim=1))[:, 5:]
+        torch.testing.assert_close(together[:, 4 * branch : 4 * branch + 4], alone, atol=1e-5, rtol=1e-5)

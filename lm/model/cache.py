@@ -1,0 +1,97 @@
+"""Keys and values of positions that were read before, so that a decoder reads each token only once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class KeyValueCache:
+    """Keys and values of the positions that one attention layer has read so far, in buffers that grow by doubling."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._key: Tensor | None = None
+        self._value: Tensor | None = None
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append (batch, kv_heads, n, head) keys and values, and return all keys and values so far."""
+        start, self.length = self.length, self.length + key.shape[2]
+        if self._key is None or self._value is None:  # without room: a memory never grows
+            self._key, self._value = key.contiguous(), value.contiguous()
+            return self._key, self._value
+        self._key = _with_room(self._key, key, start, self.length)
+        self._value = _with_room(self._value, value, start, self.length)
+        self._key[:, :, start : self.length] = key
+        self._value[:, :, start : self.length] = value
+        return self.contents()
+
+    def contents(self) -> tuple[Tensor, Tensor]:
+        """Keys and values so far, (batch, kv_heads, length, head) each."""
+        assert self._key is not None
+        assert self._value is not None
+        return self._key[:, :, : self.length], self._value[:, :, : self.length]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+        if self._key is not None and self._value is not None:
+            self._key = self._key.index_select(0, rows)
+            self._value = self._value.index_select(0, rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only these positions of each row, in this order; `positions` is (batch, kept)."""
+        if self._key is not None and self._value is not None:
+            batch, heads, room, head = self._key.shape
+            first = torch.arange(0, batch * heads * room, room, device=positions.device).view(batch, heads, 1)
+            places = (first + positions[:, None]).flatten()
+            self.length = positions.shape[1]
+            for buffer in (self._key, self._value):
+                kept = buffer.view(-1, head).index_select(0, places)
+                buffer[:, :, : self.length] = kept.view(batch, heads, -1, head)
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on."""
+        self.length = min(self.length, length)
+
+
+def _with_room(buffer: Tensor, like: Tensor, used: int, needed: int) -> Tensor:
+    """A buffer for `needed` positions or more that holds the first `used` positions of the old one."""
+    if buffer.shape[2] >= needed:
+        return buffer
+    batch, heads, _, head = like.shape
+    grown = like.new_empty(batch, heads, max(needed, 2 * used, 64), head)
+    grown[:, :, :used] = buffer[:, :, :used]
+    return grown
+
+
+class DecoderCache:
+    """What the layers of a decoder remember from step to step.
+
+    Attributes:
+        own: for each layer, keys and values of the decoder's own positions.
+        memory: for each layer, keys and values of the memory that cross-attention reads; they are computed once.
+    """
+
+    def __init__(self, n_layers: int) -> None:
+        self.own = [KeyValueCache() for _ in range(n_layers)]
+        self.memory = [KeyValueCache() for _ in range(n_layers)]
+
+    @property
+    def length(self) -> int:
+        """Positions fed so far."""
+        return self.own[0].length
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was, in every layer."""
+        for layer in (*self.own, *self.memory):
+            layer.reorder(rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only some of its own positions of each row, (batch, kept), in every layer; the memory stays."""
+        for layer in self.own:
+            layer.select(positions)
+
+    def truncate(self, length: int) -> None:
+        """Forget its own positions from `length` on; the memory stays."""
+        for layer in self.own:
+            layer.truncate(length)

@@ -1,0 +1,72 @@
+"""What attention sees: the one description that travels from a model through its stack and blocks to each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lm.model.cache import KeyValueCache
+from lm.model.masks import Mask
+from lm.model.rotation import Rotation
+
+
+class FirstValues:
+    """The values of the first layer of a stack, which every layer mixes with its own.
+
+    Source: Zhou et al. 2024 (Value Residual Learning); for the first layer too, as in Jordan et al. 2024
+    (modded-nanogpt), so that all are alike.
+    """
+
+    def __init__(self) -> None:
+        self._values: Tensor | None = None
+
+    def mix(self, value: Tensor, shares: Tensor) -> Tensor:
+        """Mix the values of the next layer with those of the first, in learned shares.
+
+        A share is a tensor without dimensions, so under autocast the values keep their type.
+
+        Args:
+            value: (batch, kv_heads, length, head) of the next layer; the first call sets those of the first layer.
+            shares: (2,), the share of the first layer's values and that of the layer's own.
+
+        Returns:
+            (batch, kv_heads, length, head).
+        """
+        if self._values is None:
+            self._values = value
+        of_first, of_own = shares
+        return of_first * self._values + of_own * value
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the positions of a batch attend to in each layer of a stack, and where they stand.
+
+    Self-attention has one scope, and the cross-attention of a decoder that reads a source another. A model says what
+    is seen; its stack adds the rotation and the first values, which all layers share.
+
+    Attributes:
+        mask: which keys each query may see.
+        memory: (batch, memory length, d_model) states to attend to, instead of the queries' own.
+        caches: for each layer, keys and values of earlier positions, extended in place; those of a memory are
+            computed once.
+        start: the position of the first query.
+        branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
+            and the mask keeps them apart.
+        rotation: turns queries and keys by their positions (rotary embeddings).
+        first_values: the values of the first layer, for layers that mix them with their own.
+    """
+
+    mask: Mask
+    memory: Tensor | None = None
+    caches: Sequence[KeyValueCache] | None = None
+    start: int = 0
+    branches: int = 1
+    rotation: Rotation | None = None
+    first_values: FirstValues | None = None
+
+    def cache(self, layer: int) -> KeyValueCache | None:
+        """The cache of a layer, counted from 0, if there are caches."""
+        return None if self.caches is None else self.caches[layer]

@@ -1,0 +1,73 @@
+"""What a kind of data need not answer has an answer already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+
+from lm.config.run import RunConfig
+from lm.data.batch import Batch
+from lm.data.kind import TrainingData
+from lm.data.shards import SourceRecord
+
+
+@dataclass(frozen=True)
+class CountManifest:
+    key: str
+    sources: tuple[SourceRecord, ...]
+
+
+class CountData(TrainingData):
+    """A kind of data that is added: rows that count up; a folder of it has a file that says how far."""
+
+    @classmethod
+    def is_in(cls, folder: Path) -> bool:
+        return (folder / "count.txt").is_file()
+
+    @classmethod
+    def manifest(cls, folder: Path) -> CountManifest:
+        text = (folder / "count.txt").read_text()
+        return CountManifest(f"count-{text}", (SourceRecord("one to ten", 10, ""),))
+
+    @classmethod
+    def open(cls, folder: Path, config: RunConfig) -> Self:
+        return cls(int((folder / "count.txt").read_text()))
+
+    def __init__(self, most: int) -> None:
+        self.samples = self.tokens = self.validation_bytes = most
+        self.steps_per_epoch = most / 2
+
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        rows = [np.array([0, number % self.samples]) for number in range(consumed, consumed + 2)]
+        return Batch.of_rows(rows, [1, 1])
+
+    def validation(self) -> Iterator[Batch]:
+        yield self.batch(0)
+
+    def batch_size(self) -> str:
+        return "2 numbers"
+
+    def epoch_size(self, parameters: int) -> tuple[float, str]:
+        return self.samples, "numbers"
+
+
+def test_a_kind_need_not_know_of_translation_or_of_the_length_of_runs() -> None:
+    data = CountData(10)
+    assert (data.needs_encoder, data.tag, data.references(), data.references(3)) == (False, None, [], [])
+    assert data.warnings(parameters=10**9, epochs=1e9, patience=None) == []
+    before = data.batch(4).targets.tolist()
+    data.plan(7)
+    assert data.batch(4).targets.tolist() == before == [[4], [5]]
+
+
+def test_data_without_batches_are_none() -> None:
+    class Nothing(TrainingData):
+        pass
+
+    with pytest.raises(TypeError, match="batch"):
+        Nothing()

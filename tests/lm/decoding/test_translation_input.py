@@ -1,0 +1,60 @@
+"""A line is read within its frame by each model, and cut where a model's positions end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lm.checkpoint import load_model
+from lm.decoding.translation_input import TranslationModel, line_of, padded
+from lm.errors import UsageError
+from lm.hardware import Hardware
+from lm.tokenizer.framing import Frame
+from tests.cli.small_runs import make_run
+
+TAGGED, PLAIN = Frame((7,), (9,)), Frame((), (8,))
+
+
+def model(limit: int | None) -> SimpleNamespace:
+    return SimpleNamespace(limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("limit", "read", "left_out"),
+    [
+        (None, [7, 1, 2, 3, 9], 0),
+        (5, [7, 1, 2, 3, 9], 0),
+        (4, [7, 1, 2, 9], 1),
+        (2, [7, 9], 3),
+        (1, [7, 9], 3),
+    ],
+)
+def test_the_frame_stays_and_the_text_is_cut(limit: int | None, read: list[int], left_out: int) -> None:
+    line = line_of(4, "one two three", [(model(limit), TAGGED, [1, 2, 3])], [5, 6])
+    assert (line.number, line.text, line.prefix) == (4, "one two three", [5, 6])
+    assert (line.sources, line.left_out, line.length) == ((read,), left_out, len(read))
+
+
+def test_each_model_reads_the_line_in_its_own_way() -> None:
+    line = line_of(0, "", [(model(3), TAGGED, [1, 2]), (model(None), PLAIN, [3, 4, 5])], [])
+    assert line.sources == ([7, 1, 9], [3, 4, 5, 8])
+    assert (line.left_out, line.length, line.is_blank) == (1, 4, True)
+
+
+def test_sources_are_padded_to_the_longest() -> None:
+    ids, lengths = padded([[1, 2, 3], [4], [5, 6]])
+    assert torch.equal(ids, torch.tensor([[1, 2, 3], [4, 0, 0], [5, 6, 0]]))
+    assert torch.equal(lengths, torch.tensor([3, 1, 2]))
+
+
+def test_only_a_model_with_an_encoder_translates(tmp_path: Path) -> None:
+    hardware = Hardware("cpu", "float32", 1)
+    with pytest.raises(UsageError, match="only one with an encoder translates"):
+        TranslationModel.of(load_model(make_run(tmp_path / "gpt"), hardware))
+    rotary = make_run(tmp_path / "rotary", n_encoder_layers=1, positions="rotary")
+    learned = make_run(tmp_path / "learned", n_encoder_layers=1, positions="learned", context_length=20)
+    limits = [TranslationModel.of(load_model(folder, hardware)).limit for folder in (rotary, learned)]
+    assert limits == [None, 20]

@@ -1,0 +1,54 @@
+"""What models cost: the published sizes, and arithmetic counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from lm.config.model import ModelConfig
+from lm.config.presets import resolve
+from lm.model.block import count_parameters
+from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_flops, training_flops_per_token
+from lm.model.transformer import build_model
+
+PUBLISHED = {
+    "gpt1": 116_534_784, "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200, "llama-15m": 15_191_712, "smollm-135m": 134_515_008,
+    "transformer-base": 44_138_496 + 512 * 37_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(name):
+    assert sum(parameters_by_part(resolve(name).model).values()) == PUBLISHED[name]
+
+
+def test_gpt2_counts_as_hugging_face_counts():
+    with torch.device("meta"):
+        ours, theirs = build_model(resolve("gpt2").model), GPT2LMHeadModel(GPT2LMHeadModel.config_class())
+        assert count_parameters(ours) == count_parameters(theirs)
+
+
+def test_flops_of_gpt2_by_hand():
+    matrices = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50257 * 768
+    assert training_flops_per_token(resolve("gpt2").model) == pytest.approx(6 * matrices + 6 * 12 * 768 * 1024)
+
+
+def test_flops_of_an_encoder_decoder_by_hand():
+    """3 sources of 7 and targets of 5: queries and outputs of cross-attention on the target, keys and values not."""
+    layer, d_ff = 512 * 512, 2 * 512 * 2048
+    of_source = 7 * 6 * (4 * layer + d_ff) + 7 * 6 * 2 * layer + 6 * 2 * 512 * 7 * 7
+    of_target = 5 * (6 * (4 * layer + 2 * layer + d_ff) + 37000 * 512) + 6 * 512 * (5 * 5 + 2 * 5 * 7)
+    flops = training_flops(resolve("transformer-base").model, rows=3, length=5, source_length=7)
+    assert flops == 6 * 3 * (of_source + of_target)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_a_cache_takes_as_many_bytes_as_its_tensors(kv_heads):
+    config = ModelConfig(vocab_size=9, d_model=16, n_layers=3, n_heads=4, n_kv_heads=kv_heads)
+    model = build_model(config).eval()
+    cache = model.new_cache()
+    model.hidden(torch.zeros(2, 5, dtype=torch.long), cache=cache)
+    held = sum(tensor.nbytes for layer in cache.own for tensor in layer.contents())
+    assert held == 2 * 5 * cache_bytes_per_token(config)
