@@ -108,7 +108,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def _screen(output: str) -> list[str]:
+def screen(output: str) -> list[str]:
     """The lines that a terminal would show, colours kept: cursors that go up and lines that are erased are followed."""
     lines, row, start = [""], 0, 0
     for match in _CONTROL.finditer(output):
@@ -128,7 +128,7 @@ def _screen(output: str) -> list[str]:
 def _save(file: Path, command: str, output: str) -> None:
     """Draw the screen that a command's output leaves."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="256")
-    for line in _screen(output):
+    for line in screen(output):
         console.print(Text.from_ansi(line), soft_wrap=True)
     drawn = console.export_svg(title=f"$ {command}", theme=_THEME, unique_id=file.stem)
     file.write_text(_FONT_TO_FETCH.sub("", drawn), encoding="utf-8")
