@@ -9,11 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from cli.console.escapes import json_line, label
+from cli.console.numbers import count, duration, perplexity, quantity, size
+from cli.console.tables import table
 from cli.flags import completion
 from lm.config.options import suggestion
 from lm.config.presets import PRESETS, is_preset, resolve
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
+from lm.run_folder import find_checkpoint, load_config, load_state, verify
 
 
 def info(
@@ -37,7 +40,12 @@ def info(
     if target is None:
         _list_presets(as_json)
         return
-    described = _describe(target)
+    config, progress = _find(target)
+    from cli.costs import costs
+
+    described = {
+        "name": target, "preset": config.preset, **costs(config), "config": config.to_dict(), **progress,
+    }  # fmt: skip
     if as_json:
         print(json_line(described))
         return
@@ -45,34 +53,13 @@ def info(
 
 
 def _list_presets(as_json: bool) -> None:
-    from cli.console.numbers import count
-    from cli.console.tables import table
-    from lm.model.cost import parameters_by_part
+    from cli.costs import count_parameters
 
-    rows = {name: (sum(parameters_by_part(resolve(name).model).values()), row.summary) for name, row in PRESETS.items()}
+    rows = {name: (count_parameters(resolve(name)), row.summary) for name, row in PRESETS.items()}
     if as_json:
         print(json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
         return
     table(("preset", "parameters", "what it is"), [(name, count(n), summary) for name, (n, summary) in rows.items()])
-
-
-def _describe(target: str) -> dict[str, Any]:
-    from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_flops_per_token
-    from lm.optimization.optimizers import training_bytes
-
-    config, progress = _find(target)
-    model, parts = config.model, dict(parameters_by_part(config.model))
-    return {
-        "name": target,
-        "preset": config.preset,
-        "parameters": {**{part: number for part, number in parts.items() if number}, "total": sum(parts.values())},
-        "weights_bytes": {"float32": 4 * sum(parts.values()), "bfloat16": 2 * sum(parts.values())},
-        "training_bytes": training_bytes(model, config.training),
-        "cache_bytes_per_token": cache_bytes_per_token(model),
-        "training_flops_per_token": training_flops_per_token(model, passes=config.training.passes),
-        "config": config.to_dict(),
-        **progress,
-    }
 
 
 def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
@@ -83,16 +70,12 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
         hint = suggestion(target, PRESETS)  # of what is nearly a preset the command line is wrong, else a file missing
         problem = f"{target}: neither a run nor a preset{hint}; `lm info` lists presets"
         raise UsageError(problem) if hint else InputError(problem)
-    from lm.run_folder import find_checkpoint, load_config, load_state, verify
-
     folder = find_checkpoint(Path(target), which="last")
     verify(folder)
     return load_config(folder), {"checkpoint": str(folder), "progress": dataclasses.asdict(load_state(folder))}
 
 
 def _print(described: dict[str, Any]) -> None:
-    from cli.console.tables import table
-
     parameters = described["parameters"]
     shares = [
         (part, f"{number:,}", f"{100 * number / parameters['total']:.1f}%") for part, number in parameters.items()
@@ -104,8 +87,6 @@ def _print(described: dict[str, Any]) -> None:
 
 
 def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
-    from cli.console.numbers import quantity, size
-
     model, weights = described["config"]["model"], described["weights_bytes"]
     encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
     return [
@@ -139,8 +120,6 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
 
 
 def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:
-    from cli.console.numbers import count, duration, perplexity, quantity
-
     if "progress" not in described:
         return []
     state, plan = described["progress"], described["config"]["plan"]

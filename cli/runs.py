@@ -5,19 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from shutil import get_terminal_size
+from typing import Annotated, Any
 
 import typer
 
+from cli.console.curves import draw
 from cli.console.escapes import json_line, label
+from cli.console.messages import note
+from cli.console.numbers import count, duration, perplexity
+from cli.console.tables import table
 from cli.flags import completion
 from lm.config.options import suggestion
 from lm.errors import InputError, LMError, UsageError
 from lm.files import replaced_bytes
-
-if TYPE_CHECKING:
-    from lm.training.history import Curve, Summary
-
+from lm.run_folder import is_run
+from lm.training import history
+from lm.training.history import Curve, Summary
 
 _What = Annotated[
     str,
@@ -40,13 +44,7 @@ def runs(
       lm runs
       lm runs experiments/ --json
     """
-    from cli.console.messages import note
-    from cli.console.numbers import count, duration, perplexity
-    from cli.console.tables import table
-    from lm.run_folder import is_run
-    from lm.training.history import runs as find_runs
-
-    found, damaged = find_runs(folder)
+    found, damaged = history.runs(folder)
     for problem in damaged:
         note(f"left out: {problem}")
     if as_json:
@@ -55,17 +53,16 @@ def runs(
     if not found:
         note(f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs"))
         return
-    rows = []
-    for summary in found:
-        state = summary.state
-        best = ("–", "–") if state.best_loss is None else (f"{state.best_loss:.4f}", perplexity(state.best_loss))
-        steps = f"{state.step:,}/{summary.steps:,}"
-        status = "finished" if state.finished else "unfinished"
-        rows.append(
-            (str(summary.folder), str(summary.config.preset), count(summary.parameters), steps, *best,
-             duration(state.seconds), status)
-        )  # fmt: skip
-    table(("run", "preset", "size", "steps", "best loss", "perplexity", "time", ""), rows)
+    table(("run", "preset", "size", "steps", "best loss", "perplexity", "time", ""), [_row(each) for each in found])
+
+
+def _row(summary: Summary) -> tuple[str, ...]:
+    state = summary.state
+    best = ("–", "–") if state.best_loss is None else (f"{state.best_loss:.4f}", perplexity(state.best_loss))
+    steps = f"{state.step:,}/{summary.steps:,}"
+    status = "finished" if state.finished else "unfinished"
+    return (str(summary.folder), str(summary.config.preset), count(summary.parameters), steps, *best,
+            duration(state.seconds), status)  # fmt: skip
 
 
 def _described(summary: Summary) -> dict[str, Any]:
@@ -100,10 +97,6 @@ def plot(
     if out is not None:
         _picture(chosen, what, out)
         return
-    from shutil import get_terminal_size
-
-    from cli.console.curves import draw
-
     print(draw({label(name): (curve.steps, curve.values) for name, curve in chosen.items()}, title=label(what),
                width=width or min(get_terminal_size().columns, 120), height=height,
                colour=sys.stdout.isatty()))  # fmt: skip
@@ -111,8 +104,6 @@ def plot(
 
 def _chosen(runs: Sequence[Path], what: str) -> dict[str, Curve]:
     """The curves to draw by run, without the runs that have none; the first error if that leaves nothing."""
-    from cli.console.messages import note
-
     chosen, problems = {}, []
     for folder in runs:
         try:
@@ -127,9 +118,7 @@ def _chosen(runs: Sequence[Path], what: str) -> dict[str, Curve]:
 
 
 def _curve(run: Path, what: str) -> Curve:
-    from lm.training.history import curves
-
-    found = curves(run)
+    found = history.curves(run)
     if what not in found:
         raise UsageError(f"{run}: no {what!r}{suggestion(what, found)}; there is {', '.join(found)} (--what)")
     return found[what]

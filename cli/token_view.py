@@ -15,7 +15,9 @@ from rich.text import Text
 from cli.console.colours import BANDS, BLACK
 from cli.console.escapes import label
 from cli.console.numbers import size
-from lm.tokenizer.inspection import Fit, visible
+from cli.console.progress import encode_progress
+from lm.text.files import TextFile, text_size
+from lm.tokenizer.inspection import Fit, measure, visible
 from lm.tokenizer.tokenizer import Tokenizer
 
 Tokens = Sequence[int]
@@ -46,6 +48,13 @@ def described(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None, split: Tok
         "tokens": None if split is None else listed(split),
         "sha256": tokenizer.sha256,
     }
+
+
+def measured(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> Fit:
+    """How well a tokenizer fits files, with a bar on stderr if that is a terminal."""
+    with encode_progress() as show:
+        total = text_size(files) if show else None
+        return measure(tokenizer, files, separator, progress=None if show is None else lambda done: show(done, total))
 
 
 def show_facts(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None) -> None:

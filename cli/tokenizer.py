@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,16 +19,8 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.files import check_place
 
-if TYPE_CHECKING:
-    from lm.data.corpus import Corpus
-    from lm.text.files import TextFile
-    from lm.tokenizer.inspection import Fit
-    from lm.tokenizer.tokenizer import Tokenizer
-    from lm.tokenizer.training import Trained
-
 app = typer.Typer(help="Train a tokenizer, encode text, decode ids, and look into one.", rich_markup_mode=None)
 
-_MEASURED_BYTES = 1_000_000
 _LONGEST = 12
 
 
@@ -54,6 +45,7 @@ def train(
     check_place(out)
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
+    from cli import tokenizer_report
     from cli.console.messages import note
     from lm.data.corpus import survey, training_texts
     from lm.text.files import text_files
@@ -71,42 +63,10 @@ def train(
         unknown=unknown,
     )
     trained.tokenizer.save(out)
-    report = _report(trained, surveyed, config, out)
-    note(_described(report))
+    report = tokenizer_report.report(trained, surveyed, config, out)
+    note(tokenizer_report.described(report))
     if as_json:
         print(json_line(report))
-
-
-def _report(trained: Trained, surveyed: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
-    from lm.data.corpus import training_texts
-    from lm.tokenizer.training import Sample
-
-    sample = Sample(training_texts(surveyed), corpus_bytes=surveyed.files_bytes, limit=_MEASURED_BYTES)
-    tokens = sum(len(ids) for text in sample for ids in trained.tokenizer.encode_batch([text]))
-    return {
-        "path": str(out),
-        "kind": config.kind,
-        "vocab_size": trained.tokenizer.vocab_size,
-        "special_tokens": trained.tokenizer.special_tokens,
-        "bytes_per_token": round(sample.used / tokens, 4) if tokens else None,
-        "sample_bytes": trained.sample_bytes,
-        "corpus_bytes": trained.corpus_bytes,
-        "sha256": trained.tokenizer.sha256,
-    }
-
-
-def _described(report: Mapping[str, Any]) -> str:
-    from cli.console.numbers import size
-
-    sample, corpus = report["sample_bytes"], report["corpus_bytes"]
-    compression = f", {report['bytes_per_token']:.2f} bytes per token" if report["bytes_per_token"] else ""
-    if report["kind"] == "byte":
-        used = "nothing to train"
-    elif sample < corpus:
-        used = f"trained on a sample: {size(sample)} of {size(corpus)}"
-    else:
-        used = f"trained on {size(corpus)}"
-    return f"{report['path']}: {report['kind']}, vocabulary {report['vocab_size']:,}{compression}; {used}"
 
 
 @app.command()
@@ -144,7 +104,7 @@ def decode(
     skip_special: Annotated[bool, typer.Option("--skip-special", help="Leave special tokens out.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the text of ids, exactly: nothing is added to it unless stdout is a terminal."""
+    """Print the text of ids exactly; only a terminal gets a line end after it."""
     loaded = load_tokenizer(tokenizer)
     text = loaded.decode(_numbers(" ".join(ids) if ids else _stdin()), skip_special=skip_special)
     if as_json:
@@ -191,7 +151,7 @@ def inspect(
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
     files = text_files(file, field=data.field, supervised=data.supervised) if file else []
-    fit = _fit(loaded, files, data.separator) if files else None
+    fit = token_view.measured(loaded, files, data.separator) if files else None
     longest = inspection.longest(loaded, _LONGEST)
     if as_json:
         print(json_line(token_view.described(loaded, longest, fit, ids)))
@@ -202,19 +162,8 @@ def inspect(
         token_view.show_tokens(loaded, ids)
 
 
-def _fit(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> Fit:
-    from cli.console.progress import encode_progress
-    from lm.text.files import text_size
-    from lm.tokenizer import inspection
-
-    with encode_progress() as show:
-        total = text_size(files) if show else None
-        return inspection.measure(
-            tokenizer, files, separator, progress=None if show is None else lambda done: show(done, total)
-        )
-
-
 def _numbers(text: str) -> list[int]:
+    """The ids in a text, whether they are separated by spaces or written as a list."""
     words = re.sub(r"[\[\],]", " ", text).split()
     wrong = next((word for word in words if not word.isascii() or not word.isdecimal()), None)
     if wrong is not None:
@@ -223,6 +172,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _stdin() -> str:
+    """All of stdin, line ends included."""
     data = sys.stdin.buffer.read()
     try:
         return data.decode()

@@ -197,11 +197,20 @@ def run_of(path: Path) -> Path:
     return found.parent.parent
 
 
-def find_tokenizer(folder: Path) -> Path | None:
-    """The file of the tokenizer in a folder of any kind, or in the last checkpoint of a run; None without one."""
-    last = pointed_to(folder, "last")
-    folders = [folder, *([folder / CHECKPOINTS / last] if last and is_name_of_checkpoint(last) else [])]
-    return next((place / TOKENIZER for place in folders if (place / TOKENIZER).is_file()), None)
+def find_tokenizer(path: Path) -> Path:
+    """The file of a tokenizer: itself, in a folder of any kind, or in the last checkpoint of a run.
+
+    Raises:
+        InputError: it is a folder without one.
+    """
+    if not path.is_dir():
+        return path
+    last = pointed_to(path, "last")
+    folders = [path, *([path / CHECKPOINTS / last] if last and is_name_of_checkpoint(last) else [])]
+    found = next((folder / TOKENIZER for folder in folders if (folder / TOKENIZER).is_file()), None)
+    if found is None:
+        raise InputError(f"{path}: no {TOKENIZER} in this folder, and it is no run with {CHECKPOINTS}")
+    return found
 
 
 def refuse_existing(folder: Path) -> None:

@@ -9,8 +9,8 @@ import typer
 
 from cli.flags import completion
 from lm.config.hardware import HardwareConfig
-from lm.errors import InputError, UsageError
-from lm.run_folder import TOKENIZER, find_tokenizer
+from lm.errors import UsageError
+from lm.run_folder import find_tokenizer
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
@@ -48,8 +48,4 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a file, of a folder that has one, or of a run's last checkpoint; InputError without one."""
     from lm.tokenizer.tokenizer import Tokenizer
 
-    if not path.is_dir():
-        return Tokenizer.load(path)
-    if (found := find_tokenizer(path)) is None:
-        raise InputError(f"{path}: no {TOKENIZER} in this folder, and it is no run with checkpoints")
-    return Tokenizer.load(found)
+    return Tokenizer.load(find_tokenizer(path))

@@ -21,8 +21,14 @@ def print_json(
     files: Sequence[TextFile], differences: Sequence[Difference], total: Difference, models: Sequence[dict[str, Any]]
 ) -> None:
     """Print one object: `files`, `total`, and how each of the two models scored them."""
-    scored = [{"file": file.name, **_figures(difference)} for file, difference in zip(files, differences, strict=True)]
-    report = {"files": scored, "total": _figures(total), "unit": "byte", "first": models[0], "second": models[1]}
+    pairs = zip(files, differences, strict=True)
+    report = {
+        "files": [{"file": file.name, **_figures(difference)} for file, difference in pairs],
+        "total": _figures(total),
+        "unit": "byte",
+        "first": models[0],
+        "second": models[1],
+    }
     print(json_line(report))
 
 

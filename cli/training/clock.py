@@ -1,4 +1,4 @@
-"""When the command began, for what counts from there."""
+"""The time since the command began, which is what a budget counts from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PROCESS_BEGAN = time.monotonic() - time.process_time()  # about: starting Pytho
 
 
 def begin(*, with_process: bool = False) -> None:
-    """A command begins now, or began with the process that is there for it."""
+    """Start the clock now, or set it to when the process began, if that is there for this command alone."""
     _COMMAND.began = _PROCESS_BEGAN if with_process else time.monotonic()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -16,10 +16,7 @@ from cli.console.messages import note
 from cli.console.numbers import count, duration, perplexity
 from cli.console.progress import progress
 from cli.console.wrapping import hanging
-from lm.training.events import Decay, EndMoved, Evaluation, Sample, Step, Stopped
-
-if TYPE_CHECKING:
-    from lm.training.events import Event
+from lm.training.events import Decay, EndMoved, Evaluation, Event, Sample, Step, Stopped
 
 _PLAIN_LINES = 20
 _SMOOTHING = 0.9
@@ -32,7 +29,13 @@ class TrainingDisplay:
     """Draws the events of training: a live line on a terminal, now and then a plain line elsewhere."""
 
     def __init__(self, *, steps: int, first_step: int, matrix_rate: float) -> None:
-        """For steps first_step + 1 … steps; model-FLOPs utilisation is against `matrix_rate` FLOP/s."""
+        """Draw the steps from first_step + 1 to the last.
+
+        Args:
+            steps: the number of the last step.
+            first_step: steps that an earlier process has taken.
+            matrix_rate: FLOP/s of matrix products, of which model-FLOPs utilisation is a share.
+        """
         self.steps, self.matrix_rate = steps, matrix_rate
         self.loss, self.tokens, self.flops = 0.0, 0, 0.0
         self.recent: list[float] = []
@@ -79,11 +82,12 @@ class TrainingDisplay:
             )
 
     def _expect(self, steps: int) -> None:
+        """Move the end to a number of steps."""
         self.steps = steps
         self.progress.update(self.task, total=steps)
 
     def _step(self, event: Step) -> None:
-        if event.step > self.steps:  # of a budget, whose clock has not said yet how many there will be
+        if event.step > self.steps:  # under a budget, the clock has not told yet how many there will be
             self._expect(event.step)
         self.shown += 1
         self.seconds += event.seconds

@@ -1,4 +1,4 @@
-"""The flags of `lm train` that are no config fields."""
+"""The flags of `lm train` that are not fields of a config."""
 
 from __future__ import annotations
 
@@ -17,6 +17,35 @@ Corpus = Annotated[
         help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), - for stdin, "
         "or a folder of lm prepare.",
     ),
+]
+Source = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source", metavar="FILE", help="For translation: sentences, one a line; with --target. Can be repeated."
+    ),
+]
+Target = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="FILE", help="Their translations, line by line."),
+]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pairs",
+        metavar="FILE",
+        help="Both in one file: source, tab, target on each line, or JSON Lines. Can be repeated.",
+    ),
+]
+ValidationSource = Annotated[
+    str | None,
+    typer.Option(
+        "--validation-source",
+        metavar="FILE",
+        help="Hold out these sentences, with --validation-target, instead of a share of the pairs.",
+    ),
+]
+ValidationTarget = Annotated[
+    str | None, typer.Option("--validation-target", metavar="FILE", help="Their translations, line by line.")
 ]
 Out = Annotated[
     Path | None,
@@ -89,3 +118,4 @@ TensorBoard = Annotated[
         show_default=False,
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]

@@ -1,22 +1,21 @@
-"""What will be trained, on what and for how long, said before the first step."""
+"""What will be trained, on what and for how long, described before the first step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from lm.config.run import RunConfig
-    from lm.training.run import Run
+from cli.console.messages import fact, note
+from cli.console.numbers import count, duration, quantity, threads
+from lm.config.run import RunConfig
+from lm.hardware import matrix_rate
+from lm.model.block import count_parameters
+from lm.training.compiling import COMPILATION_SECONDS
+from lm.training.run import Run
+from lm.training.trainer import batch_flops
 
 _BATCHES_LOOKED_AT = 20  # batches of pairs differ in their shapes
 
 
 def describe(run: Run) -> None:
-    """Say what will be trained, on what, for how long; and warn where model and data are far from fitting."""
-    from cli.console.messages import fact, note
-    from cli.console.numbers import count, quantity, threads
-    from lm.model.block import count_parameters
-
+    """Describe on stderr what will be trained, on what and for how long, and warn of what is unlikely to be meant."""
     parameters, flops = count_parameters(run.model), _planned_flops(run)
     epochs = run.plan.steps / run.data.steps_per_epoch
     kind = f"{count(parameters)} parameters (preset {run.config.preset})"
@@ -27,16 +26,15 @@ def describe(run: Run) -> None:
     note(f"run     {run.folder}")
     for warning in (
         *compiling_warnings(run, flops),
-        *_schedule(run),
-        *_passes(run.config),
+        *_schedule_warnings(run),
+        *_r_drop_warnings(run.config),
         *run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience),
     ):
         fact("warning", warning)
 
 
 def _planned_flops(run: Run) -> float:
-    from lm.training.trainer import batch_flops
-
+    """The arithmetic of all steps, as the first batches tell it."""
     consumed, flops = 0, 0.0
     for _ in range(_BATCHES_LOOKED_AT):
         batch = run.data.batch(consumed)
@@ -45,13 +43,9 @@ def _planned_flops(run: Run) -> float:
 
 
 def compiling_warnings(run: Run, flops: float) -> list[str]:
-    """Whether the model will be compiled for a run that is over about as soon."""
+    """A warning if compiling the model takes longer than the whole run would."""
     if not run.config.training.compile:
         return []
-    from cli.console.numbers import duration
-    from lm.hardware import matrix_rate
-    from lm.training.compiling import COMPILATION_SECONDS
-
     shortest = flops / matrix_rate(run.hardware)
     if shortest >= COMPILATION_SECONDS:
         return []
@@ -61,8 +55,8 @@ def compiling_warnings(run: Run, flops: float) -> list[str]:
     ]
 
 
-def _schedule(run: Run) -> list[str]:
-    """Whether what rises at first has the steps to do so."""
+def _schedule_warnings(run: Run) -> list[str]:
+    """A warning for each quantity that rises over more than half of the steps."""
     training, steps = run.config.training, run.plan.steps
     rises = (
         ("learning rate", training.warmup_steps, "--warmup-steps"),
@@ -75,8 +69,8 @@ def _schedule(run: Run) -> list[str]:
     ]
 
 
-def _passes(config: RunConfig) -> list[str]:
-    """Whether a batch goes through twice for nothing."""
+def _r_drop_warnings(config: RunConfig) -> list[str]:
+    """A warning if R-Drop compares two passes that are the same, as nothing is dropped."""
     if config.training.passes == 1 or config.model.dropout or config.model.dropped_attention:
         return []
     return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]

@@ -1,8 +1,9 @@
-"""What a new run is to be, as the preset, the file, the environment, the flags and a budget say."""
+"""The settings of a new run, from the preset, the file, the environment, the flags and a budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lm.config.run import SECTIONS, RunConfig
 from lm.config.toml import read_toml
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
+from lm.run_folder import find_checkpoint, load_config
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,21 @@ class Settings:
 
     Attributes:
         config: of the run.
-        said: what of it the user or the model to start from said, by section: whatever else chooses leaves that alone.
+        fixed: the fields that the user, or the model to start from, has set, by section: nothing else changes them.
         is_sized: whether a budget chose the preset.
     """
 
     config: RunConfig
-    said: dict[str, dict[str, Any]]
+    fixed: dict[str, dict[str, Any]]
     is_sized: bool
+
+    def where_open(self, config: RunConfig, chosen: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+        """A config with some fields changed, by section, except those that are fixed."""
+        changed = {}
+        for section, fields in chosen.items():
+            left_open = {name: value for name, value in fields.items() if name not in self.fixed[section]}
+            changed[section] = dataclasses.replace(getattr(config, section), **left_open)
+        return dataclasses.replace(config, **changed)
 
 
 _OF_TEXT = {"data": ("separator", "field", "supervised")}
@@ -40,9 +50,9 @@ _OF_PAIRS = {
 
 
 def refuse_other_kind(given: Given, *, pairs: bool) -> None:
-    """UsageError for a flag of text where the corpus is of pairs, or of pairs where it is text.
+    """Raise UsageError for a flag of text where the corpus is of pairs, or of pairs where it is text.
 
-    The environment and files of settings may speak of both kinds, and what is switched off is no contradiction.
+    The environment and files of settings may hold both kinds, and an option that is switched off contradicts nothing.
     """
     for section, names in (_OF_TEXT if pairs else _OF_PAIRS).items():
         typed = given.typed[section]
@@ -61,23 +71,27 @@ def settle(
     default: str,
     sized: Callable[[str, RunConfig], tuple[str, dict[str, dict[str, Any]]]],
 ) -> Settings:
-    """What the preset, the model to start from, the file, the environment and the flags say, the last one winning.
+    """The settings of a new run: those of the preset, the model to start from, the file, the environment, the flags.
 
-    Where nothing says what to start from, a budget does: `sized` gives the preset that suits it, and what of that is
-    different.
+    The last of these wins. If none of them says what to start from, a budget does.
+
+    Args:
+        preset: the name of a preset.
+        file: a TOML file of settings.
+        weights: a run, the shape of whose model is taken.
+        given: environment and flags.
+        default: the preset if nothing names one.
+        sized: chooses a preset for a budget, and the settings that differ from it.
     """
     named, values = read_toml(file) if file else (None, {})
     ambient, typed = given.ambient, given.typed
-    said = {name: overlaid(overlaid(values.get(name, {}), ambient[name]), typed[name]) for name in SECTIONS}
+    fixed = {name: overlaid(overlaid(values.get(name, {}), ambient[name]), typed[name]) for name in SECTIONS}
     if weights:
-        from lm.run_folder import find_checkpoint, load_config
-
         base = vars(load_config(find_checkpoint(weights)).model)
-        said["model"] = {**base, **said["model"]}
-    budget = said["training"].get("budget")
+        fixed["model"] = {**base, **fixed["model"]}
+    budget = fixed["training"].get("budget")
     if budget is None or preset or named or weights:
-        return Settings(resolve(preset or named or default, said), said, is_sized=False)
-    checked = resolve(default, said)
-    chosen_preset, chosen = sized(budget, checked)
-    everything = {name: overlaid(chosen.get(name, {}), said[name]) for name in SECTIONS}
-    return Settings(resolve(chosen_preset, everything), said, is_sized=True)
+        return Settings(resolve(preset or named or default, fixed), fixed, is_sized=False)
+    chosen_preset, chosen = sized(budget, resolve(default, fixed))
+    everything = {name: overlaid(chosen.get(name, {}), fixed[name]) for name in SECTIONS}
+    return Settings(resolve(chosen_preset, everything), fixed, is_sized=True)

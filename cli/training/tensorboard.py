@@ -1,4 +1,4 @@
-"""The events of training as TensorBoard's files, in RUN/tensorboard/."""
+"""The events of training written for TensorBoard, in RUN/tensorboard/."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLUSH_SECONDS = 10
 
 
 def check_installed() -> None:
-    """InputError unless TensorBoard is there."""
+    """Raise InputError unless TensorBoard is installed."""
     _writer_class()
 
 
@@ -26,11 +26,11 @@ def is_recorded(run: Path) -> bool:
 
 @contextmanager
 def recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]:
-    """What writes down the events it is called with; curves are called as in the run's journals.
+    """Write events to files; the function it yields takes each event. Curves have the names of the run's journals.
 
     Args:
         run: the run's folder.
-        first_step: that will be recorded; what an earlier process recorded from there on is no longer shown.
+        first_step: the first step to be recorded; what an earlier process has recorded from there on is hidden.
     """
     writer = _writer_class()(str(run / TENSORBOARD), purge_step=first_step, flush_secs=_FLUSH_SECONDS)
 

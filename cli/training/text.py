@@ -1,24 +1,28 @@
-"""From a corpus of text or of examples to a folder of tokens for training, and what is said about it."""
+"""From a corpus of text or of examples to a folder of tokens for training, described on stderr."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from cli.console.messages import fact, note
+from cli.console.numbers import count, size
+from cli.console.progress import encode_progress
+from cli.flags.loading import load_tokenizer
+from cli.preparing import note_repetition, trained_tokenizer
 from lm.config.data import DataConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
-from lm.data.manifest import MANIFEST
+from lm.data.corpus import Corpus, survey
+from lm.data.manifest import MANIFEST, Manifest
+from lm.data.shards import read_manifest
+from lm.data.training_data import prepare_corpus
 from lm.errors import InputError, UsageError
 from lm.run_folder import is_journal
-
-if TYPE_CHECKING:
-    from lm.data.corpus import Corpus
-    from lm.data.manifest import Manifest
-    from lm.text.files import TextFile
-    from lm.tokenizer.tokenizer import Tokenizer
+from lm.text.files import TextFile, text_files, text_size
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 
 class TextCorpus:
@@ -34,26 +38,14 @@ class TextCorpus:
     holds_pairs: ClassVar[bool] = False
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Nothing is read before it is asked for."""
+        """Read nothing before it is asked for."""
         self.names = tuple(names)
         is_prepared = len(names) == 1 and (Path(names[0]) / MANIFEST).is_file()
         self.prepared = Path(names[0]) if is_prepared else None
         self._surveyed: Corpus | None = None
 
-    def __bool__(self) -> bool:
-        """Whether anything is named."""
-        return bool(self.names)
-
-    @property
-    def first(self) -> str:
-        """A name for all of it."""
-        return self.names[0]
-
     def text_bytes(self, config: RunConfig) -> int:
         """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
-        from lm.data.shards import read_manifest
-        from lm.text.files import text_size
-
         if self.prepared:
             return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
         size = text_size(self._files(config.data))
@@ -61,8 +53,6 @@ class TextCorpus:
 
     def survey(self, config: DataConfig) -> Corpus:
         """The files after one pass over them; asked again, another fraction may be held out of what was read then."""
-        from lm.data.corpus import survey
-
         if self._surveyed is None:
             files = self._files(config)
             _refuse_runs(files)
@@ -80,37 +70,29 @@ class TextCorpus:
             InputError: examples are asked for, and the tokens are of text.
             UsageError: a flag contradicts what the tokens were made with.
         """
-        from lm.data.shards import read_manifest
-
         if not self.prepared:
             return config
-        made = read_manifest(self.prepared).data
+        folder, made = self.names[0], read_manifest(self.prepared).data
         if config.supervised and not made.supervised:
-            raise InputError(f"{self.first}: holds tokens of text, not examples; make it with lm prepare --supervised")
+            raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
         for described in options(DataConfig):
             name, was = described.name, getattr(made, described.name)
             if name in typed and typed[name] != was:
-                problem = f"the tokens in {self.first} were made with {name} {was!r}, not {typed[name]!r}"
+                problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"
                 raise UsageError(f"{problem}; prepare the text again, or leave it out ({described.flag})")
         return made
 
     def _files(self, config: DataConfig) -> list[TextFile]:
-        from lm.text.files import text_files
-
         return text_files(self.names, field=config.field, supervised=config.supervised)
 
 
 def prepare(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path]:
     """The tokenizer and the folder of tokens: those of `lm prepare`, or made now; says what there is to train on."""
-    from cli.prepare import note_repetition
-
     found = _made_before if corpus.prepared else _made_now
     made, folder, manifest = found(corpus, config, tokenizer)
-    _say(manifest, made)
+    _describe(manifest, made)
     is_trained_here = tokenizer is None and not corpus.prepared
     if is_trained_here and config.tokenizer.kind == "bpe" and made.vocab_size < config.tokenizer.vocab_size:
-        from cli.console.messages import fact
-
         fact("", f"(no more pairs occur often enough for a vocabulary of {config.tokenizer.vocab_size:,})")
     note_repetition(manifest)
     return made, folder
@@ -118,9 +100,6 @@ def prepare(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> tu
 
 def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path, Manifest]:
     """The tokens in a folder that the user names, with the tokenizer that made them."""
-    from lm.data.shards import read_manifest
-    from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
-
     assert corpus.prepared
     folder = corpus.prepared
     path = tokenizer or folder / FILE_NAME
@@ -133,12 +112,6 @@ def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tu
 
 def _made_now(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizer, Path, Manifest]:
     """Tokens in the cache, made of the files by a tokenizer that the user names, or by one trained on them."""
-    from cli.console.messages import note
-    from cli.console.progress import encode_progress
-    from cli.flags.loading import load_tokenizer
-    from cli.prepare import trained_tokenizer
-    from lm.data.training_data import prepare_corpus
-
     given = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = corpus.survey(config.data)
     made = given or trained_tokenizer(surveyed, config.tokenizer)
@@ -148,11 +121,8 @@ def _made_now(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> 
     return made, prepared.folder, prepared.manifest
 
 
-def _say(manifest: Manifest, tokenizer: Tokenizer) -> None:
+def _describe(manifest: Manifest, tokenizer: Tokenizer) -> None:
     """How much there is to train on, and how much is held out."""
-    from cli.console.messages import fact
-    from cli.console.numbers import count, size
-
     train, held_out = manifest.splits["train"], manifest.splits["validation"]
     if manifest.supervised:
         parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
@@ -163,7 +133,7 @@ def _say(manifest: Manifest, tokenizer: Tokenizer) -> None:
 
 
 def _refuse_runs(files: Sequence[TextFile]) -> None:
-    """InputError if the journals of a run are among the files: they came with a folder."""
+    """Raise InputError if the journals of a run are among the files: they came with a folder."""
     for file in files:
         if is_journal(file.path):
             run = Path(file.name).parent

@@ -7,7 +7,6 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from lm import files
 from lm.benchmark import random_pairs
 from lm.benchmark.timing import Timed, alternate, whole_step
+from lm.budget.pace import Pace
 from lm.config.run import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.data.array_writer import token_dtype
@@ -27,7 +27,8 @@ from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.evaluation import Cost, cost
+from lm.training.corpus import TrainingCorpus
+from lm.training.evaluation import cost
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import batch_flops, train
@@ -68,19 +69,12 @@ def random_run(config: RunConfig, *, rows: int) -> Iterator[Run]:
         else:
             length = config.model.context_length
             _write_tokens(data, tokens=_BATCHES * rows * length + length, vocab_size=config.model.vocab_size)
-        with trial(config, tokenizer, data) as run:
+        with trial(config, TrainingCorpus(data, tokenizer)) as run:
             yield run
 
 
 @contextmanager
-def trial(
-    config: RunConfig,
-    tokenizer: Tokenizer,
-    data: Path,
-    *,
-    opened: TrainingData | None = None,
-    source_tokenizer: Tokenizer | None = None,
-) -> Iterator[Run]:
+def trial(config: RunConfig, corpus: TrainingCorpus, *, data: TrainingData | None = None) -> Iterator[Run]:
     """A run on prepared data, planned as any other; what it writes is gone in the end.
 
     It never ends, evaluates nor saves.
@@ -91,7 +85,7 @@ def trial(
     )  # fmt: skip
     config = dataclasses.replace(config, training=training)
     with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
-        yield start(Path(name) / "run", config, tokenizer, data, opened=opened, source_tokenizer=source_tokenizer)
+        yield start(Path(name) / "run", config, corpus, data=data)
 
 
 def training_step(run: Run, *, passes: float = 1.0) -> Timed:
@@ -100,34 +94,16 @@ def training_step(run: Run, *, passes: float = 1.0) -> Timed:
     return whole_step(lambda: timed(lambda: next(events), run.hardware), run.optimizers, run.hardware, passes=passes)
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How fast a run goes on this machine.
+def pace(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> Pace:
+    """Measure a run on its own data (how full batches of pairs are depends on their lengths) for about so long.
 
-    Attributes:
-        step: seconds of an optimizer step.
-        evaluation: what an evaluation takes.
-        hardware: that it was found to be fastest on.
-        pause: seconds to evaluate and save, where it is known how much of the validation split is translated.
+    Args:
+        config: of the run.
+        corpus: of the run.
+        data: the same, open.
+        seconds: for steps; a quarter of that for evaluations.
     """
-
-    step: float
-    evaluation: Cost
-    hardware: Hardware
-    pause: float = 0.0
-
-
-def pace(
-    config: RunConfig,
-    data: Path,
-    opened: TrainingData,
-    tokenizer: Tokenizer,
-    source_tokenizer: Tokenizer | None,
-    *,
-    seconds: float,
-) -> Pace:
-    """Measure a run on its own data (how full batches of pairs are depends on their lengths) for about so long."""
-    with trial(config, tokenizer, data, opened=opened, source_tokenizer=source_tokenizer) as run:
+    with trial(config, corpus, data=data) as run:
         a_step = step_seconds(run, seconds=seconds)
         return Pace(a_step, cost(run, seconds=seconds / 4), run.hardware)
 

@@ -1,4 +1,4 @@
-"""Lengths of time as a person writes them."""
+"""Lengths of time as a person writes them: 90s, 10m, 1h30m."""
 
 from __future__ import annotations
 

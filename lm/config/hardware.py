@@ -1,4 +1,4 @@
-"""What to run on."""
+"""The hardware to run on, and its arithmetic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DType = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class HardwareConfig(Checked):
-    """What to run on; `auto` is resolved by looking at the machine."""
+    """The hardware to run on; `auto` is resolved by looking at the machine."""
 
     device: Device = option("auto", "Where to run: auto takes a GPU if there is one.")
     dtype: DType = option(

@@ -1,6 +1,6 @@
 """One description of each option: a dataclass field that knows its type, default, help and limits.
 
-Flags, validation messages, TOML keys and the documentation are all read off these fields.
+Flags, validation messages, TOML keys and the documentation are all derived from these fields.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ C = TypeVar("C")
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What is known of one field.
+    """The description of one field of a config.
 
     Attributes:
-        name: the field's name, and the key in files.
+        name: the field's name, and its key in files.
         kind: the plain type: int, float, str, bool, or tuple for several strings.
         choices: the values allowed, if only some are.
         optional: whether None is allowed.
-        default: the value without a flag.
-        help: one line for a person.
+        default: the value where none is given.
+        help: what the option does, for a person.
         minimum: the least value allowed (for numbers).
         maximum: the greatest value allowed (for numbers).
         flag: the command-line flag, with its dashes.
@@ -47,7 +47,7 @@ class Option:
     may_name_files: bool = False
 
     def check(self, value: Any) -> None:  # noqa: ANN401 (it is the type that is checked)
-        """Raise UsageError unless `value` is one this option can have."""
+        """UsageError unless `value` is one that this option can have; the message names the option and its flag."""
         if value is None and self.optional:
             return
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -76,9 +76,9 @@ def check_text(text: str, *, name: str, flag: str | None = None) -> None:
     """UsageError if a text has bytes that are no UTF-8, which stand in a command line as lone surrogates.
 
     Args:
-        text: what was given.
-        name: what it is called in the message.
-        flag: where it was given, if that was a flag.
+        text: the text to check.
+        name: its name for the message.
+        flag: the flag that it was given with, if it was.
     """
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise UsageError(f"{name} is not valid UTF-8: {text!r}" + (f" ({flag})" if flag else ""))
@@ -157,7 +157,7 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     Args:
         config: the dataclass.
         values: field names to values.
-        where: what the mapping is, for the message ("config.json", "[model] of my.toml").
+        where: where the mapping comes from, for the message ("config.json", "[model] of my.toml").
 
     Raises:
         UsageError: it is no mapping, a key is missing or not known, or a value cannot be used.
@@ -185,7 +185,7 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
 
 @cache
 def _plain(config: type[Any]) -> dict[str, tuple[type, ...]]:
-    """The fields that don't describe themselves and hold a number, a word or nothing: which of these each may be."""
+    """For each field without a description that holds a plain value: the types that the value may have."""
     found = {}
     hints = get_type_hints(config)
     for field in dataclasses.fields(config):
@@ -203,11 +203,11 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:  # noqa: ANN401
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like another; None when none is close."""
+    """The known word that is most like another; None if none is close."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """` (did you mean …?)`, or nothing when no known word is close."""
+    """` (did you mean …?)` for a message, or an empty string if no known word is close."""
     found = nearest(word, known)
     return f" (did you mean {found!r}?)" if found else ""

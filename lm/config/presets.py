@@ -1,4 +1,4 @@
-"""Presets: each a row of values, no code. The published ones have the published parameter counts."""
+"""Presets: each a row of values, no code. Those of published models have the published numbers of parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Preset:
-    """Values that differ from the defaults of the configs, by section."""
+    """The values that differ from the defaults of the configs, by section, and a summary for `lm info`."""
 
     summary: str
     model: Values = field(default_factory=dict)
@@ -67,9 +67,9 @@ def _small_translator(n_layers: int, d_model: int, dropout: float) -> dict[str, 
 
 
 def _recipe_training(d_model: int) -> dict[str, Any]:
-    """The learning rate falls with the square root of the width.
+    """How the recipe is trained (docs/recipe.md); the learning rate falls with the square root of the width.
 
-    So the update of a matrix, whose root mean square Muon keeps, changes what comes out of it by as much at any width.
+    The update of a matrix, whose root mean square Muon keeps, then changes its outputs by as much at any width.
     """
     return {
         "optimizer": "muon", "learning_rate": round(0.02 * (128 / d_model) ** 0.5, 5), "schedule": "linear",
@@ -208,7 +208,7 @@ def preset(name: str) -> Preset:
 
 
 def of_depth(depth: int) -> Preset:
-    """A model of which one number says all: so many layers, 64 of d_model and one head for each, 20 tokens a parameter.
+    """A model set by one number: so many layers, 64 of d_model and one head for each layer, 20 tokens a parameter.
 
     Source: the dial, nanochat (Karpathy 2025); the length, Hoffmann et al. 2022.
     """
@@ -229,7 +229,7 @@ def of_depth(depth: int) -> Preset:
 
 
 def translation_of_depth(depth: int) -> Preset:
-    """An encoder-decoder of which one number says all: so many layers on each side, and 64 of d_model for each.
+    """An encoder-decoder set by one number: so many layers on each side, and 64 of d_model for each layer.
 
     It is trained for ten epochs, which suits tens of thousands of pairs.
     """
@@ -266,9 +266,9 @@ def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
 
 
 def overlaid(values: Values, given: Values) -> dict[str, Any]:
-    """Values with those that were given in their place.
+    """Values, of which those that were given are replaced.
 
-    A length that was given (steps, epochs, tokens, a budget) replaces one of another kind; so for the size of a batch.
+    A length that was given (steps, epochs, tokens, a budget) replaces one of another kind, and so does a batch size.
     """
     kept = dict(values)
     for rivals in (LENGTHS, ("batch_size", "batch_tokens")):

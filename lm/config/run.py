@@ -1,4 +1,4 @@
-"""Everything that a run is: its settings, and the plan that was made of them."""
+"""Everything that defines a run: its settings, and the plan that was made of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 
 FORMAT_VERSION = 1
+"""Of `config.json`, and with it of a run folder; the formats of prepared data have versions of their own."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,13 @@ class Plan:
     """What was decided by looking at the machine and the data: written before the first step, only read afterwards.
 
     Attributes:
-        device: where the run trains.
+        device: the device that the run trains on.
         dtype: arithmetic of the matrix products.
         threads: CPU threads.
         optimizer_dtype: arithmetic of Muon's products.
         steps: optimizer steps in all; with a deadline, about so many.
-        data: folder of the token shards.
-        data_key: hash of what the tokens were made from.
+        data: folder of the prepared data.
+        data_key: hash of everything that the data were made from.
         deadline: seconds that a run under a budget has, until the decay of its learning rate has begun: from then on
             the steps are exact, and there is none.
         decay_step: of a run under a budget, the step after which its learning rate falls.
@@ -67,12 +68,16 @@ class RunConfig:
     plan: Plan | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with the format's version in front."""
+        """Plain values for JSON, with the version of the format in front."""
         return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str) -> RunConfig:
-        """The inverse of `to_dict`; `where` names the file in messages."""
+        """The inverse of `to_dict`; `where` names the file in messages.
+
+        Raises:
+            UsageError: a value is missing or wrong, or the format is another version's.
+        """
         if not isinstance(values, Mapping):
             raise UsageError(f"{where}: must be names with values, not {values!r}")
         version = values.get("format_version")

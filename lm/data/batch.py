@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,10 @@ class Batch:
             rows: (tokens,) ids of each row, at least one; the model reads all but the last.
             predicted: how many tokens of each row count, at most all but the first.
         """
-        ids = Ragged.of(rows)
-        lengths, longest = ids.lengths()[:, None], max(map(len, rows))
-        places = np.arange(1, longest)  # of what is predicted
-        counts = (places >= lengths - np.array(predicted)[:, None]) & (places < lengths)
-        padded = ids.padded(_PADDING)
-        inputs = np.where(places < lengths, padded[:, :-1], _PADDING)
-        return cls(inputs, np.where(counts, padded[:, 1:], IGNORED))
+        inputs, following = Ragged.of([row[:-1] for row in rows]), Ragged.of([row[1:] for row in rows])
+        only_read, targets = following.lengths() - np.array(predicted), following.padded(IGNORED)
+        targets[np.arange(targets.shape[1]) < only_read[:, None]] = IGNORED
+        return cls(inputs.padded(_PADDING), targets)
 
     @classmethod
     def of_pairs(cls, sources: Ragged, targets: Ragged, *, start: int) -> Batch:
@@ -93,13 +91,13 @@ class Batch:
     def split(self, rows: int | None) -> Iterator[Batch]:
         """Parts of at most `rows` rows each; the batch itself for None."""
         for start in range(0, self.rows, rows or self.rows):
-            part = slice(start, start + (rows or self.rows))
-            yield Batch(
-                self.inputs[part],
-                self.targets[part],
-                None if self.source is None else self.source[part],
-                None if self.source_lengths is None else self.source_lengths[part],
-            )
+            yield self.each(itemgetter(slice(start, start + (rows or self.rows))))
+
+    def each(self, change: Callable[[Ids], Ids]) -> Batch:
+        """The batch with the same change made to each of its arrays."""
+        source = None if self.source is None else change(self.source)
+        lengths = None if self.source_lengths is None else change(self.source_lengths)
+        return Batch(change(self.inputs), change(self.targets), source, lengths)
 
 
 def batch_rows(config: RunConfig) -> int:

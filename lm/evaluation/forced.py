@@ -27,32 +27,6 @@ _BATCH_TOKENS = 4096
 """Padded tokens of a batch, on the longer side: more make scoring no faster, and change no score."""
 
 
-class PairEncoder:
-    """Turns pairs of text into ids, framed as in training."""
-
-    def __init__(
-        self, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None, *, tag: LanguageTag | None = None
-    ) -> None:
-        """With the tokenizers of a run (one where they are joint), and the tag that asks for a direction, if one does.
-
-        Raises:
-            UsageError: a tokenizer has no token that ends a text.
-        """
-        self._target, self._source = tokenizer, source_tokenizer or tokenizer
-        self._frames = pair_frames(tokenizer, source_tokenizer, tag=tag)
-
-    def encode(self, pairs: Sequence[Pair]) -> TokenPairs:
-        """The ids of some pairs."""
-        sources, targets = (
-            Ragged.of(tokenizer.encode_batch(texts)).framed(frame.before, frame.after)
-            for tokenizer, frame, texts in (
-                (self._source, self._frames.source, [pair.source for pair in pairs]),
-                (self._target, self._frames.target, [pair.target for pair in pairs]),
-            )
-        )
-        return TokenPairs(sources, targets, self._frames.start)
-
-
 @dataclass(frozen=True)
 class TokenPairs:
     """Pairs as a model reads them.
@@ -79,6 +53,32 @@ class TokenPairs:
         """Some of them."""
         rows = np.array(numbers)
         return Batch.of_pairs(self.sources.take(rows), self.targets.take(rows), start=self.start)
+
+
+class PairEncoder:
+    """Turns pairs of text into ids, framed as in training."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None, *, tag: LanguageTag | None = None
+    ) -> None:
+        """With the tokenizers of a run (one where they are joint), and the tag that asks for a direction, if one does.
+
+        Raises:
+            UsageError: a tokenizer has no token that ends a text.
+        """
+        self._target, self._source = tokenizer, source_tokenizer or tokenizer
+        self._frames = pair_frames(tokenizer, source_tokenizer, tag=tag)
+
+    def encode(self, pairs: Sequence[Pair]) -> TokenPairs:
+        """The ids of some pairs."""
+        sources, targets = (
+            Ragged.of(tokenizer.encode_batch(texts)).framed(frame.before, frame.after)
+            for tokenizer, frame, texts in (
+                (self._source, self._frames.source, [pair.source for pair in pairs]),
+                (self._target, self._frames.target, [pair.target for pair in pairs]),
+            )
+        )
+        return TokenPairs(sources, targets, self._frames.start)
 
 
 def score_pairs(model: EncoderDecoder, pairs: TokenPairs, *, batch_tokens: int = _BATCH_TOKENS) -> list[Nats]:

@@ -156,7 +156,7 @@ class FileScore:
 def measure(
     model: DecoderOnly,
     tokenizer: Tokenizer,
-    sources: Sequence[TextFile],
+    files: Sequence[TextFile],
     *,
     separator: str,
     context: int,
@@ -168,9 +168,9 @@ def measure(
     Yields:
         Scored after each batch; at the end one FileScore a file.
     """
-    tallies = [Tally() for _ in sources]
+    tallies = [Tally() for _ in files]
     batches = stretches(
-        model, tokenizer, sources, separator=separator, context=context, stride=stride, batch_size=batch_size
+        model, tokenizer, files, separator=separator, context=context, stride=stride, batch_size=batch_size
     )
     tokens, text = 0, 0.0
     for batch in batches:
@@ -179,5 +179,5 @@ def measure(
             tokens += len(stretch.nats)
             text += len(stretch.passage.data) * len(stretch.nats) / max(1, len(stretch.passage.tokens))
         yield Scored(tokens, round(text), batch)
-    for source, tally in zip(sources, tallies, strict=True):
-        yield FileScore(source.name, tally)
+    for file, tally in zip(files, tallies, strict=True):
+        yield FileScore(file.name, tally)

@@ -124,7 +124,7 @@ def score(
 def stretches(
     model: DecoderOnly,
     tokenizer: Tokenizer,
-    sources: Sequence[TextFile],
+    files: Sequence[TextFile],
     *,
     separator: str,
     context: int,
@@ -136,7 +136,7 @@ def stretches(
     Args:
         model: in eval mode.
         tokenizer: the model's.
-        sources: text files.
+        files: of text.
         separator: the line that ends a document within a file.
         context: tokens the model reads at once.
         stride: from one window to the next, at most `context`.
@@ -149,13 +149,13 @@ def stretches(
         InputError: a file is not text that the tokenizer can encode, or the model's output is not a number.
     """
     reader = _Reader(tokenizer, separator, context, stride)
-    windows = (window for file, source in enumerate(sources) for window in reader.read(file, source))
+    windows = (window for number, file in enumerate(files) for window in reader.read(number, file))
     for batch in _batches(windows, batch_size):
         scored = np.concatenate(score_windows(model, batch))
         taken = list(reader.take(scored))
         for stretch in taken:
             if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > _unscored(stretch, tokenizer):
-                name = sources[stretch.passage.file].name
+                name = files[stretch.passage.file].name
                 raise InputError(f"{name}: the model's output on this file is not a number; the model is damaged")
         yield taken
     if rest := list(reader.take(np.zeros(0))):
@@ -177,15 +177,21 @@ class _Reader:
         self._waiting: deque[Passage] = deque()  # read, and not scored to the end
         self._taken = 0  # tokens of the first of them that are
 
-    def read(self, file: int, source: TextFile) -> Iterator[Window]:
+    def read(self, number: int, file: TextFile) -> Iterator[Window]:
+        """The windows of a file; its passages wait until all of their tokens are scored.
+
+        Args:
+            number: of the file, from 0.
+            file: of text.
+        """
         cutter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
-        for piece in pieces(fragments(source, self._separator), self._tokenizer):
+        for piece in pieces(fragments(file, self._separator), self._tokenizer):
             if piece.starts_document:
                 yield from cutter.finish()
                 cutter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
-            tokens = self._encode(piece, source)
+            tokens = self._encode(piece, file)
             words = len(piece.text.split()) - (not (last.isspace() or piece.text[0].isspace()))
-            self._waiting.append(Passage(file, document, first, offset, piece, tokens, words, self._offsets))
+            self._waiting.append(Passage(number, document, first, offset, piece, tokens, words, self._offsets))
             first, offset, last = first + len(tokens), offset + len(piece.text.encode()), piece.text[-1]
             yield from cutter.push(tokens)
         yield from cutter.finish()
@@ -206,11 +212,11 @@ class _Reader:
     def _cutter(self) -> Cutter:
         return Cutter(context=self._context, stride=self._stride, start_token=self._tokenizer.start_of_text)
 
-    def _encode(self, piece: Piece, source: TextFile) -> Ids:
+    def _encode(self, piece: Piece, file: TextFile) -> Ids:
         try:
             return self._tokenizer.encode_batch([piece.context + piece.text])[0][piece.context_tokens :]
         except InputError as error:
-            raise InputError(f"{source.name}: {error}") from None
+            raise InputError(f"{file.name}: {error}") from None
 
 
 def _batches(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:

@@ -62,7 +62,7 @@ class Span:
         return Span(self.file, self.document, self.text + following.text, tokens, nats)
 
 
-def token_scores(stretches: Iterable[Stretch], sources: Sequence[TextFile]) -> Iterator[TokenScore]:
+def token_scores(stretches: Iterable[Stretch], files: Sequence[TextFile]) -> Iterator[TokenScore]:
     """Each token with its surprisal, in reading order."""
     for stretch in stretches:
         passage, start = stretch.passage, stretch.start
@@ -70,7 +70,7 @@ def token_scores(stretches: Iterable[Stretch], sources: Sequence[TextFile]) -> I
         columns = zip(stretch.tokens.tolist(), stretch.ends.tolist(), stretch.nats.tolist(), strict=True)
         for index, (token, end, nats) in enumerate(columns, first):
             yield TokenScore(
-                file=sources[passage.file].name,
+                file=files[passage.file].name,
                 document=passage.document,
                 index=index,
                 offset=passage.offset + start,

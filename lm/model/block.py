@@ -93,17 +93,16 @@ class Block(nn.Module):
         Returns:
             (batch, length, d_model).
         """
-        x = self._residual(x, self.attention_norm, lambda h: self.attention(h, own))
+        x = self._residual(x, self.attention_norm, self.attention, own)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
-            attention, source = self.cross_attention, memory
-            assert source is not None, "cross-attention needs a memory"
-            x = self._residual(x, self.cross_attention_norm, lambda h: attention(h, source))
+            x = self._residual(x, self.cross_attention_norm, self.cross_attention, memory)
         return self._residual(x, self.feed_forward_norm, self.feed_forward)
 
-    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: Scope | None) -> Tensor:
+        """`x` and what a sublayer makes of it, given what it sees; normalised before or after."""
         if self.norm_first:
-            return x + self.dropout(sublayer(norm(x)))
-        return norm(x + self.dropout(sublayer(x)))
+            return x + self.dropout(sublayer(norm(x), *seen))
+        return norm(x + self.dropout(sublayer(x, *seen)))
 
 
 class Stack(nn.Module):

@@ -71,7 +71,7 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
         model = build_model(config)
     encoder, decoder, memory = 0, config.vocab_size * config.d_model, 0
     for name, parameter in model.named_parameters():
-        if parameter.ndim < 2 or not name.startswith(("encoder.", "decoder.")):
+        if parameter.ndim < 2 or not name.startswith(("encoder.blocks.", "decoder.blocks.")):
             continue
         if name.startswith("encoder."):
             encoder += parameter.numel()

@@ -1,4 +1,4 @@
-"""One model out of several checkpoints: the mean of their weights."""
+"""The mean of the weights of several checkpoints, as a run of its own."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def latest(run: Path, count: int) -> list[Path]:
 
 
 def _mean(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights, summed in float64; InputError unless they are of one model and one tokenizer."""
     total: dict[str, Tensor] = {}
     for folder in checkpoints:
         weights = checkpoint.load_weights(folder)

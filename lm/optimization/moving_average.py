@@ -1,4 +1,4 @@
-"""A moving average of the weights, which is better than where the last noisy steps have left them."""
+"""A moving average of the weights, which generalises better than the weights after the last, noisy steps."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class MovingAverage:
     """
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
-        """Starts at the model's weights."""
+        """An average that starts at the model's weights, with this decay once it has grown to it."""
         self._model, self._decay = model, decay
         self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
 
     def update(self, step: int) -> None:
-        """Follow the model, after optimizer step number `step`."""
+        """Take the model's weights into the average, after optimizer step number `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
         averages, weights = list(self.weights.values()), list(self._model.state_dict().values())
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Go on from these averages."""
+        """Replace the average by one that was saved; KeyError if a weight is missing there."""
         for name, value in self.weights.items():
             value.copy_(weights[name])
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """While open, the model has the averages for its weights."""
+        """While open, the model has the average for its weights; afterwards those that are trained again."""
         trained = {name: value.clone() for name, value in self._model.state_dict().items()}
         self._model.load_state_dict(self.weights)
         try:

@@ -33,10 +33,10 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        """For matrices of hidden layers, (outputs, inputs) each; several may stand in one parameter.
+        """An optimizer of matrices of hidden layers, (outputs, inputs) each; several may be stacked in one parameter.
 
         Args:
-            parameters: each with the outputs of the matrices that stand in it, one above the other.
+            parameters: each with the numbers of outputs of the matrices that are stacked in it.
             lr: learning rate.
             weight_decay: share of the learning rate by which weights shrink.
             momentum: decay of the mean gradient.

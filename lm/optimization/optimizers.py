@@ -43,7 +43,11 @@ def make_optimizers(
 
 
 def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
-    """The matrices of the blocks; each parameter with the outputs of those that stand in it, one above the other."""
+    """The matrices of the blocks.
+
+    Returns:
+        Each parameter with the numbers of outputs of the matrices stacked in it, such as queries, keys and values.
+    """
     found: dict[Tensor, Sequence[int]] = {}
     for block in (module for module in model.modules() if isinstance(module, Block)):
         found |= {parameter: (len(parameter),) for parameter in block.parameters() if parameter.ndim == 2}
@@ -56,7 +60,7 @@ def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
 
 
 def training_bytes(model: ModelConfig, config: TrainingConfig) -> int:
-    """Memory of float32 weights, their gradients, their average if there is one, and what the optimizers keep of each.
+    """Bytes of float32 weights, their gradients, their average if there is one, and the optimizers' state.
 
     AdamW keeps the mean of a gradient and of its square, Muon a momentum. Activations come on top.
     """

@@ -31,12 +31,12 @@ def learning_rate(
 
 
 def _falling(step: int, since: int, share: float, *, steps: int, final: float) -> float:
-    """A share of the peak that falls linearly, `since` a step, to `final` after all steps."""
+    """A share of the peak that falls linearly from `share`, after step `since`, to `final` after the last step."""
     return share - (share - final) * min(1.0, (step - since) / max(1, steps - since))
 
 
 def share_of_batch(step: int, *, config: TrainingConfig) -> float:
-    """What share of a whole batch is learned from in a step, counted from 0: small batches serve at first.
+    """The share of a whole batch that a step, counted from 0, learns from: small batches serve at first.
 
     Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training.
     """

@@ -34,7 +34,7 @@ class Ahead:
 
     def forget(self) -> None:
         """Make the next batch anew, since the data have been told something that changes it."""
-        self._next = None  # the one thread makes batches one after another, so none is made of two minds
+        self._next = None  # what the thread may still be making is not asked for, and the next is made after it
 
     def _begun(self, place: Place) -> Future[Batch]:
         return self._thread.submit(lambda: pinned(self._data.batch(place[0], share=place[1])))
@@ -42,10 +42,7 @@ class Ahead:
 
 def pinned(batch: Batch) -> Batch:
     """The same batch in memory that is never paged out, if there is a GPU to read it while Python goes on."""
-    if not torch.cuda.is_available():
-        return batch
-    parts = (batch.inputs, batch.targets, batch.source, batch.source_lengths)
-    return Batch(*(None if part is None else _pinned(part) for part in parts))  # type: ignore[arg-type]
+    return batch.each(_pinned) if torch.cuda.is_available() else batch
 
 
 def _pinned(ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,4 +1,7 @@
-"""The arithmetic that a run trains in: the types of its products and the threads that are fastest on this machine."""
+"""The arithmetic that a run trains in: the types of its products and the threads that are fastest on this machine.
+
+Nothing here knows a processor: whatever there is to choose from is timed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from lm.training.objective import summed_loss
 
 Choice = TypeVar("Choice")
 
-_SECONDS, _AT_MOST = 0.3, 0.6  # for each of the three choices
+_SECONDS, _AT_MOST = 0.3, 0.6  # for each of the three choices: all of them take about a second of a run
 _FEWEST_TRIES, _TRIES = 3, 15
 _WORTH_IT = 0.9  # of the time that the first choice takes: what is nearly equal should not change from run to run
 _FIRST_OPERATIONS, _FEWEST_TOKENS = 3e9, 64  # of a first try: with less, what comes with each call would decide
@@ -37,7 +40,7 @@ def training_hardware(config: RunConfig, batch: Batch) -> Hardware:
 
     Args:
         config: of the run.
-        batch: that goes through the model at once, or as much of it as there is time for.
+        batch: what goes through the model at once; as much of it is timed as there is time for.
     """
     asked = config.hardware
     hardware = dataclasses.replace(inference_hardware(asked), optimizer_dtype="float32")
@@ -61,8 +64,8 @@ def fastest(choices: Sequence[Choice], seconds: Callable[[Choice, int], float], 
 
     Args:
         choices: at least one; one alone is not measured.
-        seconds: what a choice takes for work of some size.
-        sizes: that are tried one after the other, about twice as much work each, while a fraction of a second lasts.
+        seconds: times a choice at work of some size.
+        sizes: of the work, each about twice the one before; the largest that a fraction of a second allows decides.
     """
     if len(choices) == 1:
         return choices[0]
@@ -84,7 +87,7 @@ def fastest(choices: Sequence[Choice], seconds: Callable[[Choice, int], float], 
 
 
 class _Probe:
-    """One layer of a model, that part of a batch goes through."""
+    """One layer of a model, and a batch of which parts go through it to be timed."""
 
     def __init__(self, config: ModelConfig, batch: Batch, hardware: Hardware) -> None:
         one_layer = dataclasses.replace(
@@ -101,19 +104,19 @@ class _Probe:
         self.sizes = _doubled(min(max(_FEWEST_TOKENS, first), tokens), tokens)
 
     def seconds(self, hardware: Hardware, tokens: int) -> float:
-        """What it takes forward and back, for some of the tokens of the batch."""
+        """Seconds to go forward and back with so many tokens of the batch."""
         length = min(tokens, self._batch.inputs.shape[1])
         part = self._batch.part(rows=max(1, tokens // length), length=length)
         return timed(lambda: summed_loss(self._model, part, hardware).backward(), hardware)
 
     def seconds_with_threads(self, hardware: Hardware, tokens: int) -> float:
-        """The same, with as many threads as the hardware says."""
+        """Seconds for the same, with as many threads as the hardware says."""
         torch.set_num_threads(hardware.threads)
         return self.seconds(hardware, tokens)
 
 
 def _square_products(n: int) -> Callable[[Hardware, int], float]:
-    """What it takes to multiply so many pairs of matrices of n rows and columns, in the type of the optimizer."""
+    """Seconds to multiply so many pairs of matrices of n rows and columns, in the type of the optimizer."""
 
     def seconds(hardware: Hardware, matrices: int) -> float:
         dtype = getattr(torch, hardware.optimizer_dtype)

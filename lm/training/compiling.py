@@ -45,8 +45,8 @@ def check_compiler(device: str) -> None:
 def compiled(model: DecoderOnly | EncoderDecoder, device: torch.device) -> States:
     """`final_states` of a model, compiled when they are first asked for.
 
-    Its tables of positions are there by then: one that came into being at the first step would make the second compile
-    all of it again.
+    Its tables of positions are filled before that: one that came into being at the first step would make the second
+    step compile everything again.
     """
     for module in model.modules():
         if isinstance(module, PositionTable):
@@ -57,7 +57,7 @@ def compiled(model: DecoderOnly | EncoderDecoder, device: torch.device) -> State
 
 @contextmanager
 def failures_in_a_line() -> Iterator[None]:
-    """TrainingError where the compiler, or what torch wrote for it, fails on a model."""
+    """While open, a failure of the compiler, or of what torch wrote for it, is a TrainingError of one line."""
     from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415 (takes a second, and only to compile)
 
     try:

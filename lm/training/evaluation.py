@@ -7,11 +7,11 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from lm.budget.pace import Cost
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translator
@@ -40,11 +40,11 @@ _SHARE_OF_LONGEST = 0.5
 """The time that a model takes for a translation once it knows when to end, as a share of that for the longest."""
 
 
-def report(run: Run) -> Iterator[Evaluation | Sample]:
+def evaluate(run: Run) -> Iterator[Evaluation | Sample]:
     """Evaluate the run as it is; `run.state` knows the best from then on.
 
     Yields:
-        the evaluation, if there is a validation split, and what the model makes of its sample prompts; for
+        The evaluation, if there is a validation split, and what the model makes of its sample prompts; for
         translation, also of the first sentences of the split.
 
     Raises:
@@ -52,7 +52,7 @@ def report(run: Run) -> Iterator[Evaluation | Sample]:
     """
     with _evaluating(run):
         if run.data.validation_bytes:
-            evaluation, shown = _evaluate(run)
+            evaluation, shown = _validate(run)
             yield evaluation
             yield from shown
         yield from _samples(run)
@@ -69,7 +69,7 @@ def _evaluating(run: Run) -> Iterator[None]:
         run.model.train()
 
 
-def _evaluate(run: Run) -> tuple[Evaluation, list[Sample]]:
+def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     """The scores on the validation split, and the translations of it that are shown."""
     began = time.perf_counter()
     nats, predicted = validation_loss(run)
@@ -91,19 +91,6 @@ def validation_loss(run: Run) -> tuple[float, int]:
             nats += float(summed_loss(run.model, batch, run.hardware))
             predicted += batch.predicted
     return nats, predicted
-
-
-@dataclass(frozen=True)
-class Cost:
-    """About how long an evaluation takes.
-
-    Attributes:
-        loss: seconds for the loss on the whole validation split.
-        sentence: seconds for the translation of a sentence; 0 for a model that does not translate.
-    """
-
-    loss: float
-    sentence: float
 
 
 def cost(run: Run, *, seconds: float) -> Cost:

@@ -11,13 +11,13 @@ class Step:
     """One optimizer step.
 
     Attributes:
-        step: its number, from 1.
-        loss: mean over the targets, in nats.
-        learning_rate: that it was taken with.
-        gradient_norm: before clipping.
-        tokens: targets.
-        flops: arithmetic spent on them.
-        seconds: how long it took.
+        step: the number of the step, from 1.
+        loss: mean surprisal of the targets, in nats.
+        learning_rate: the rate of this step.
+        gradient_norm: norm of the gradient before clipping.
+        tokens: number of targets.
+        flops: arithmetic of the step, forward and back.
+        seconds: wall-clock time of the step.
     """
 
     step: int
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Decay:
-    """Of a run under a budget: the learning rate falls from here on, and `steps` will be the last step."""
+    """In a run under a budget, the learning rate falls from here on, and `steps` will be the last step."""
 
     step: int
     steps: int
@@ -39,7 +39,7 @@ class Decay:
 
 @dataclass(frozen=True)
 class EndMoved:
-    """The machine is busier than it was, or less so: `steps` will be the last step now."""
+    """The last step of a decay was moved to `steps`, since the machine is busier than it was, or less busy."""
 
     step: int
     steps: int
@@ -47,7 +47,17 @@ class EndMoved:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss over the whole validation split, in nats per token and bits per byte of text; BLEU of translations."""
+    """How good the model is on the whole validation split.
+
+    Attributes:
+        step: the step after which it was evaluated.
+        loss: nats per token.
+        bits_per_byte: the same for each UTF-8 byte of text.
+        tokens: number of targets.
+        seconds: wall-clock time of the evaluation.
+        is_best: whether no earlier evaluation was better.
+        bleu: BLEU of greedy translations, of an encoder-decoder.
+    """
 
     step: int
     loss: float
@@ -60,7 +70,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model makes of a fixed prompt by now: how it goes on, or with `is_translation` its translation."""
+    """What the model makes of a fixed prompt: a continuation, or with `is_translation` a translation."""
 
     step: int
     prompt: str
@@ -78,7 +88,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Training ended before its last step, because the caller asked, or for want of progress; it is saved."""
+    """Training ended before its last step, and the run is saved: the caller asked for it, or patience ran out."""
 
     step: int
     patience_ran_out: bool = False

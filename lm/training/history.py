@@ -1,4 +1,4 @@
-"""What runs have left behind: how far they came, and the curves of their journals."""
+"""Runs as their folders tell of them, without torch: how far they came, and the curves of their journals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Summary:
     """One run at a glance.
 
     Attributes:
-        folder: the run's.
-        config: its configuration.
+        folder: the folder of the run.
+        config: its settings and its plan.
         state: how far it had come at its last checkpoint.
-        parameters: of its model.
+        parameters: number of parameters of its model.
         changed: when its journal or checkpoint was last written, in seconds since 1970.
     """
 
@@ -40,7 +40,7 @@ class Summary:
 
 
 def runs(folder: Path) -> tuple[list[Summary], list[str]]:
-    """The runs in a folder that have a checkpoint, those changed last at the end; and what is wrong with others."""
+    """The runs in a folder that have a checkpoint, those changed last at the end, and what is wrong with others."""
     if not folder.is_dir():
         raise InputError(f"{folder}: " + ("is a file, not a folder of runs" if folder.exists() else "no such folder"))
     found, damaged = [], []
@@ -56,7 +56,7 @@ def runs(folder: Path) -> tuple[list[Summary], list[str]]:
 
 
 def summarise(run: Path) -> Summary:
-    """One run; InputError if it is none."""
+    """One run at a glance; InputError if the folder is no run or is damaged."""
     last = run_folder.find_checkpoint(run, which="last")
     config, state = run_folder.load_config(last), run_folder.load_state(last)
     changed = max(path.stat().st_mtime for path in (last, run / run_folder.METRICS) if path.exists())

@@ -1,4 +1,4 @@
-"""The run's two logs: what was learned, the same for every repetition of a run, and how fast."""
+"""The two logs of a run: what was learned, which is the same whenever the run is repeated, and how fast."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Journal:
             files.replace_text(_aside(path), _kept(path, math.inf))
 
     def settle(self) -> None:
-        """Forget what was set aside."""
+        """Forget the logs that were set aside: this branch of the run has saved something."""
         for path in (self.metrics, self.timings):
             _aside(path).unlink(missing_ok=True)
 
     def restore(self) -> None:
-        """Go back to what was set aside, if anything still is."""
+        """Go back to the logs that were set aside, if any still are: their branch has saved nothing."""
         for path in (self.metrics, self.timings):
             with contextlib.suppress(FileNotFoundError):
                 _aside(path).replace(path)
@@ -97,7 +97,7 @@ def _kept(path: Path, step: float, *, evaluation_due: bool = False) -> str:
 
 
 def _is_kept(line: bytes, step: float, evaluation_due: bool) -> bool:
-    """Whether a line tells of a step up to `step`; a line torn by a crash tells of none."""
+    """Whether a line is an entry of a step up to `step`; a line torn by a crash is none."""
     try:
         entry = json.loads(line)
         of_step = int(entry["step"])

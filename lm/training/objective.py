@@ -1,4 +1,4 @@
-"""What training makes smaller: the surprisal of the targets of a batch."""
+"""The loss: what training makes smaller, the surprisal of the targets of a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ States = Callable[..., Tensor]
 
 
 def final_states(model: DecoderOnly | EncoderDecoder) -> States:
-    """What a model makes of its inputs before the output layer."""
+    """The function that gives what a model makes of its inputs before the output layer."""
     return model.read if isinstance(model, EncoderDecoder) else model.hidden
 
 
@@ -51,23 +51,45 @@ def summed_loss(
     targets = _on_device(batch.targets, hardware)
     with hardware.autocast():
         hidden = _states(states, batch, hardware)
-        if not r_drop:
-            return linear_cross_entropy(
-                hidden,
-                model.output_weight,
-                targets,
-                places=places,
-                label_smoothing=label_smoothing,
-                softcap=model.config.softcap,
-            )
+        if r_drop:
+            return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
+        return linear_cross_entropy(
+            hidden,
+            model.output_weight,
+            targets,
+            places=places,
+            label_smoothing=label_smoothing,
+            softcap=model.config.softcap,
+        )
 
-        def loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-            logits = capped(linear(hidden, weight), model.config.softcap)
-            surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
-            return surprisal + r_drop / 4 * disagreement(*logits)
 
-        once = targets[: len(targets) // 2].flatten()
-        return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_weight, once, places=places)
+def _of_two_passes(
+    model: DecoderOnly | EncoderDecoder,
+    hidden: Tensor,
+    targets: Tensor,
+    places: Tensor,
+    *,
+    label_smoothing: float,
+    r_drop: float,
+) -> Tensor:
+    """The mean surprisal of two passes of a batch, and what they disagree by, weighted by `r_drop`.
+
+    Args:
+        model: what made the states.
+        hidden: (2 · rows, length, d_model), the states of the second pass below those of the first.
+        targets: (2 · rows, length), twice the same.
+        places: of the targets of one pass that count, in its flattened (rows · length).
+        label_smoothing: see `cross_entropy`.
+        r_drop: see `summed_loss`.
+    """
+
+    def loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        logits = capped(linear(hidden, weight), model.config.softcap)
+        surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
+        return surprisal + r_drop / 4 * disagreement(*logits)
+
+    once = targets[: len(targets) // 2].flatten()
+    return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_weight, once, places=places)
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
@@ -96,5 +118,4 @@ def _on_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
 
 
 def _twice(batch: Batch) -> Batch:
-    parts = (batch.inputs, batch.targets, batch.source, batch.source_lengths)
-    return Batch(*(None if part is None else np.concatenate((part, part)) for part in parts))  # type: ignore[arg-type]
+    return batch.each(lambda ids: np.concatenate((ids, ids)))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from lm.budget.pace import Pace
 from lm.config import durations
 from lm.config.run import Plan, RunConfig
 from lm.config.training import LENGTHS, TrainingConfig
 from lm.data.kind import TrainingData
 from lm.data.training_data import data_key
 from lm.errors import UsageError
-from lm.hardware import Hardware
 from lm.optimization.schedules import steps_for
 from lm.run_folder import TrainingState
 from lm.training.arithmetic import training_hardware
 
 
 def planned(
-    config: RunConfig, folder: Path, data: TrainingData, *, hardware: Hardware | None, pace: float, spent: float
+    config: RunConfig, folder: Path, data: TrainingData, *, pace: Pace | None = None, spent: float = 0.0
 ) -> RunConfig:
     """The settings of a new run with a plan.
 
@@ -26,15 +26,16 @@ def planned(
         config: what to train.
         folder: of the prepared data.
         data: the same, open.
-        hardware: what to train on; None to find out what is fastest.
-        pace: seconds that a step takes, about; for a budget.
+        pace: how fast the run goes and on which hardware, where that was measured.
         spent: seconds of a budget that are gone already.
     """
-    if hardware is None:
+    if pace is None:
         hardware = training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
+    else:
+        hardware = pace.hardware
     plan = Plan(
         **vars(hardware),
-        steps=planned_steps(config.training, data, pace=pace, spent=spent),
+        steps=planned_steps(config.training, data, pace=1.0 if pace is None else pace.step, spent=spent),
         data=str(folder.resolve()),
         data_key=data_key(folder),
         deadline=None if config.training.budget is None else durations.seconds(config.training.budget),

@@ -15,6 +15,7 @@ from lm.data.training_data import data_files, data_key, open_data
 from lm.errors import InputError, UsageError
 from lm.locks import LockFile
 from lm.run_folder import TrainingState
+from lm.training.corpus import TrainingCorpus
 from lm.training.journal import Journal
 from lm.training.lock import claimed, lock_of
 from lm.training.planning import prolonged
@@ -59,7 +60,7 @@ def resume(
         if compiled is not None:
             config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
-        run = _loaded(found, dataclasses.replace(config, plan=plan), state, data=opened, lock=lock, spent=spent)
+        run = _loaded(found, config, plan, state, data=opened, lock=lock, spent=spent)
         run.write_config()
         _branch(run)
         Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
@@ -105,20 +106,19 @@ def _refuse_finished(run: Path, plan: Plan, state: TrainingState, *, is_longer: 
 
 
 def _loaded(
-    found: Path, config: RunConfig, state: TrainingState, *, data: TrainingData, lock: LockFile, spent: float
+    found: Path,
+    config: RunConfig,
+    plan: Plan,
+    state: TrainingState,
+    *,
+    data: TrainingData,
+    lock: LockFile,
+    spent: float,
 ) -> Run:
     """The run with the weights and the state of the optimizers that a checkpoint has."""
-    tokenizer, source_tokenizer = checkpoint.load_tokenizers(found)
-    run = Run(
-        run_folder.run_of(found),
-        config,
-        state,
-        data=data,
-        tokenizer=tokenizer,
-        source_tokenizer=source_tokenizer,
-        lock=lock,
-        spent=spent,
-    )
+    corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
+    config = dataclasses.replace(config, plan=plan)
+    run = Run(run_folder.run_of(found), config, state, corpus=corpus, data=data, lock=lock, spent=spent)
     files = (run_folder.MODEL, run_folder.OPTIMIZER)
     weights, optimizer = (checkpoint.load_tensors(found / name) for name in files)
     try:

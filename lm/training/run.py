@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from lm import files, run_folder
+from lm.budget.clock import Clock
 from lm.config.run import Plan, RunConfig
 from lm.data.kind import TrainingData
 from lm.errors import TrainingError
@@ -18,10 +19,10 @@ from lm.optimization.moving_average import MovingAverage
 from lm.optimization.optimizers import make_optimizers
 from lm.optimization.schedules import learning_rate
 from lm.run_folder import TrainingState
-from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.ahead import Ahead
-from lm.training.budget import Clock
 from lm.training.compiling import compiled
+from lm.training.corpus import TrainingCorpus
+from lm.training.events import Decay, EndMoved
 from lm.training.lock import lock_of
 from lm.training.objective import final_states
 
@@ -44,9 +45,8 @@ class Run:
         config: RunConfig,
         state: TrainingState,
         *,
+        corpus: TrainingCorpus,
         data: TrainingData,
-        tokenizer: Tokenizer,
-        source_tokenizer: Tokenizer | None,
         lock: LockFile | None = None,
         spent: float,
         pause: float = 0.0,
@@ -57,15 +57,14 @@ class Run:
             folder: of the run; nothing is written to it.
             config: with a plan.
             state: how far the run has come.
-            data: of the plan, open.
-            tokenizer: of the texts, or of the targets.
-            source_tokenizer: of the sources, if they have their own.
+            corpus: what the run learns from.
+            data: the same, open.
             lock: of the run, if it is held already.
             spent: seconds of a budget that are gone, besides those that `state` knows of.
             pause: seconds that it takes to evaluate and save, about; for a budget.
         """
         self.folder, self.config, self.state, self.data = folder, config, state, data
-        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
+        self.tokenizer, self.source_tokenizer = corpus.tokenizer, corpus.source_tokenizer
         self.other_branch: list[Path] = []
         self.lock = lock_of(folder) if lock is None else lock
         self._build()
@@ -108,14 +107,17 @@ class Run:
         steps = self.plan.steps if self.plan.deadline is None else None
         return learning_rate(self.state.step, config=self.config.training, steps=steps, falls_from=self.plan.falls_from)
 
-    def settle_length(self) -> bool:
-        """Under a budget, make the number of steps final if the decay has to begin now; returns whether it does.
+    def settle_length(self) -> Decay | EndMoved | None:
+        """Under a budget, make the number of steps final if the decay of the learning rate has to begin now.
 
         In a decay that would end far too soon or too late, since the machine is busier than it was or less so, the end
         is moved, and the learning rate falls from where it is.
+
+        Returns:
+            What has changed, which is written down in the run's config; None if nothing has.
         """
         if self.clock is None:
-            return False
+            return None
         step, training = self.state.step, self.config.training
         if begins := self.plan.deadline is not None:
             steps, share = self.clock.steps_in_all(step, config=training), 1.0
@@ -123,9 +125,9 @@ class Run:
             steps = self.clock.moved_end(step, self.plan.steps, config=training)
             share = self.rate / training.learning_rate if training.learning_rate else 1.0
         if steps is None:
-            return False
+            return None
         self._settle(dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share))
-        return begins
+        return Decay(step, steps) if begins else EndMoved(step, steps)
 
     def _settle(self, plan: Plan) -> None:
         self.config = dataclasses.replace(self.config, plan=plan)

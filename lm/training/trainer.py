@@ -16,8 +16,8 @@ from lm.errors import TrainingError
 from lm.model.cost import training_flops
 from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
-from lm.training.evaluation import report
-from lm.training.events import Decay, EndMoved, Evaluation, Event, Sample, Saved, Step, Stopped
+from lm.training.evaluation import evaluate
+from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.lock import claim
 from lm.training.objective import summed_loss
@@ -47,25 +47,19 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
 
 
 def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
+    """The loop: a step, an evaluation and a checkpoint where they are due, and again."""
     journal = Journal(run.folder)
     if run.state.evaluation_due:
-        yield from _evaluated(run, journal)
-        yield Saved(run.state.step, save(run, is_best=run.state.best_step == run.state.step))
-        if run.state.finished and not run.is_complete:
-            yield Stopped(run.state.step, patience_ran_out=True)
+        yield from _evaluation_put_off(run, journal)
+        if run.state.finished:
             return
-        if run.clock is not None:
-            run.clock.note(is_plain=False)
     while not run.is_complete:
         step = _step(run)
         journal.step(step, epoch=run.epoch)
         yield step
         stopping, is_last = stop(), run.is_complete
-        planned = run.plan.steps
-        if decay_begins := run.settle_length():
-            yield Decay(run.state.step, run.plan.steps)
-        elif run.plan.steps != planned:
-            yield EndMoved(run.state.step, run.plan.steps)
+        if changed := run.settle_length():
+            yield changed
         evaluation_due = is_last or _evaluation_due(run)
         run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
         evaluated = evaluation_due and (is_last or not stopping)
@@ -73,7 +67,7 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
             yield from _evaluated(run, journal)
         is_best = run.state.best_step == run.state.step
         ends = stopping or run.state.finished
-        saved = ends or is_best or decay_begins or _checkpoint_due(run, evaluated=evaluated)
+        saved = ends or is_best or isinstance(changed, Decay) or _checkpoint_due(run, evaluated=evaluated)
         if saved:
             yield Saved(run.state.step, save(run, is_best=is_best))
         if ends and not is_last:
@@ -83,8 +77,18 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
             run.clock.note(is_plain=not evaluated and not saved)
 
 
+def _evaluation_put_off(run: Run, journal: Journal) -> Iterator[Event]:
+    """Make up for the evaluation that stopping had put off, and save what it has shown."""
+    yield from _evaluated(run, journal)
+    yield Saved(run.state.step, save(run, is_best=run.state.best_step == run.state.step))
+    if run.state.finished and not run.is_complete:
+        yield Stopped(run.state.step, patience_ran_out=True)
+    if run.clock is not None:
+        run.clock.note(is_plain=False)
+
+
 def _evaluated(run: Run, journal: Journal) -> Iterator[Evaluation | Sample]:
-    """Evaluate the run as it is and note what that brings; its state knows of it, and whether that was the last one."""
+    """Evaluate the run as it is and note the results; its state then says whether that was the last evaluation."""
     for event in _evaluation(run):
         journal.note(event)
         yield event
@@ -103,11 +107,13 @@ def _evaluation_due(run: Run) -> bool:
 
 
 def _checkpoint_due(run: Run, *, evaluated: bool) -> bool:
+    """Whether it is time to save: with each evaluation, unless a number of steps was given."""
     every = run.config.training.checkpoint_every
     return evaluated if every is None else _due(every, run.state.step)
 
 
 def _out_of_patience(run: Run) -> bool:
+    """Whether as many evaluations in a row as the config has patience for were no better than the best."""
     training, state = run.config.training, run.state
     if training.patience is None or state.best_step is None:
         return False
@@ -115,6 +121,7 @@ def _out_of_patience(run: Run) -> bool:
 
 
 def _step(run: Run) -> Step:
+    """Take one optimizer step; TrainingError if its loss or gradient is not finite, before a weight has changed."""
     began = time.perf_counter()
     config, state = run.config.training, run.state
     rate = run.rate
@@ -147,7 +154,7 @@ def _step(run: Run) -> Step:
 
 
 def _batch(run: Run) -> Batch:
-    """What the next step learns from."""
+    """The batch of the next step."""
     config, state = run.config.training, run.state
     share, next_share = (share_of_batch(step, config=config) for step in (state.step, state.step + 1))
     if run.ahead is None:
@@ -191,9 +198,9 @@ def batch_flops(run: Run, batch: Batch) -> float:
 
 
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
-    """What evaluating brings; if it fails, what was trained is saved first, unless it is that which is broken."""
+    """The results of an evaluation; if it fails, the run is saved first, unless its weights are what is broken."""
     try:
-        yield from report(run)
+        yield from evaluate(run)
     except TrainingError:
         raise
     except Exception:

@@ -25,11 +25,11 @@ import tokenizers
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data import corpus
-from lm.data.windows.prepare import prepare
+from lm.data.corpus import survey, training_texts
 from lm.text.files import text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import train
+from tests.lm.data.preparing import prepare
 
 PIECE_CHARACTERS = 1 << 16
 BATCH = 16
@@ -74,9 +74,8 @@ def parsed() -> argparse.Namespace:
 
 
 def trained(path: Path) -> Tokenizer:
-    surveyed = corpus.survey(text_files([str(path)]), DataConfig())
-    texts = corpus.training_texts(surveyed)
-    return train(texts, TokenizerConfig(), corpus_bytes=surveyed.source_bytes).tokenizer
+    surveyed = survey(text_files([str(path)]), DataConfig())
+    return train(training_texts(surveyed), TokenizerConfig(), corpus_bytes=surveyed.files_bytes).tokenizer
 
 
 def encode_directly(library: tokenizers.Tokenizer, text: str) -> int:

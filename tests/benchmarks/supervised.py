@@ -26,13 +26,14 @@ from corpora.stories.lexicon import NAMES
 from lm.config.decoding import SamplingConfig
 from lm.config.presets import resolve
 from lm.config.run import RunConfig
-from lm.data import corpus as corpora
-from lm.data.windows import prepare
+from lm.data.corpus import survey, train_tokenizer
+from lm.data.training_data import prepare_corpus
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
 from lm.model.transformer import DecoderOnly
 from lm.text.files import text_files
 from lm.tokenizer.framing import text_frame
+from lm.training.corpus import TrainingCorpus
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
@@ -60,10 +61,10 @@ def questions(file: str) -> list[Question]:
 def pretrained(folder: Path, steps: int) -> Run:
     """The preset tiny after some steps on the stories, without labels."""
     config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}})
-    sources = text_files([str(CORPUS / "train.txt")])
-    tokenizer = corpora.train_tokenizer(corpora.survey(sources, config.data), config.tokenizer)
-    tokens = prepare.prepare(sources, tokenizer, config.data, folder / "tokens").folder
-    run = start(folder / "pretrained", config, tokenizer, tokens)
+    corpus = survey(text_files([str(CORPUS / "train.txt")]), config.data)
+    tokenizer = train_tokenizer(corpus, config.tokenizer)
+    tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
+    run = start(folder / "pretrained", config, TrainingCorpus(tokens, tokenizer))
     for _ in train(run):
         pass
     return run
@@ -120,8 +121,8 @@ def main() -> None:
         (folder / "task.jsonl").write_text("".join(lines))
         base = pretrained(folder, given.pretraining)
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
-        sources = text_files([str(folder / "task.jsonl")], supervised=True)
-        task = prepare.prepare(sources, base.tokenizer, settings(1, 1.0).data, folder / "examples").folder
+        corpus = survey(text_files([str(folder / "task.jsonl")], supervised=True), settings(1, 1.0).data)
+        task = prepare_corpus(corpus, base.tokenizer, folder=folder / "examples").folder
         print(
             f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True
         )
@@ -132,7 +133,7 @@ def main() -> None:
                 runs = [
                     start(
                         folder / f"{kind}-{steps}-{seed}", settings(steps, given.learning_rate, seed),
-                        base.tokenizer, task, weights=initial,
+                        TrainingCorpus(task, base.tokenizer), weights=initial,
                     )
                     for seed in given.seeds
                 ]  # fmt: skip

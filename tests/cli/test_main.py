@@ -15,6 +15,7 @@ from cli.main import run
 from lm.config.hardware import HardwareConfig
 from lm.hardware import inference_hardware
 from tests.cli.small_runs import make_run
+from tests.documented_help import helps
 
 
 def test_the_version_says_with_which_torch_and_on_what(capsys):
@@ -37,3 +38,17 @@ def test_a_closed_stdin_is_an_empty_one(tmp_path, arguments):
     said = (tmp_path / "err").read_text()
     assert "Traceback" not in said
     assert code == (0 if arguments[0] == "tokenizer" else 1)
+
+
+@pytest.mark.parametrize("command", [name.removeprefix("lm") for name, _ in helps()])
+def test_help_imports_nothing_heavy(command):
+    """So that it is there at once."""
+    code = (
+        "import sys; from cli.main import run; run(sys.argv[1:] + ['--help']);"
+        "heavy = {'torch', 'tokenizers', 'numpy', 'safetensors', 'sacrebleu', 'matplotlib'} & set(sys.modules);"
+        "heavy |= {name for name in sys.modules if name.startswith(('lm.data', 'lm.model', 'lm.training'))};"
+        "sys.exit(f'{heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: lm" in done.stdout

@@ -26,6 +26,7 @@ DICTIONARY = {
     "狐": "여우",
 }
 LONGEST = 5
+SOURCE, TARGET = "one 狐 three fox", "Fuchs drei 여우 eins"
 
 
 def pairs(count: int, *, seed: int) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
+from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
 from lm.training.resuming import resume
 from lm.training.run import Run
@@ -40,7 +41,7 @@ def run_on(tmp_path, shards, byte_tokenizer):
         settings = TrainingConfig(**{"steps": 12, "batch_size": 8, "warmup_steps": 2, "evaluate_every": 6, **training})
         model = ModelConfig(**{**SHAPE, "dropout": 0.0, "positions": "rotary", "qk_norm": True})
         config = RunConfig(model, training=settings, hardware=HardwareConfig(device=device, dtype=dtype))
-        return start(tmp_path / name, config, byte_tokenizer, shards)
+        return start(tmp_path / name, config, TrainingCorpus(shards, byte_tokenizer))
 
     return made
 

@@ -157,3 +157,15 @@ def test_json_too_deep_to_read_is_told_of(tmp_path):
     (tmp_path / "a.json").write_text("[" * 200_000)
     with pytest.raises(InputError, match=r"a\.json: not JSON"):
         files.read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [({"LM_CACHE": "/a"}, "/a"), ({"XDG_CACHE_HOME": "/b"}, "/b/lm"), ({"HOME": "/c"}, "/c/.cache/lm")],
+)
+def test_the_cache_is_where_the_environment_says(variables, expected, monkeypatch):
+    for name in ("LM_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert files.cache_root() == Path(expected)

@@ -123,8 +123,10 @@ def test_the_tokenizer_of_a_run_is_that_of_its_last_checkpoint(save, tmp_path):
     last = save(12)
     assert run_folder.find_tokenizer(tmp_path) == last / "tokenizer.json"
     assert run_folder.find_tokenizer(last) == last / "tokenizer.json"
+    assert run_folder.find_tokenizer(last / "tokenizer.json") == last / "tokenizer.json"
     (tmp_path / "last").write_text("../step-3")
-    assert run_folder.find_tokenizer(tmp_path) is None
+    with pytest.raises(InputError, match="no tokenizer.json in this folder, and it is no run with checkpoints"):
+        run_folder.find_tokenizer(tmp_path)
 
 
 def test_a_journal_is_a_log_beside_checkpoints(save, tmp_path):

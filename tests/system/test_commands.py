@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,15 +14,8 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.config.data import ParallelConfig
-from lm.config.options import options
-from lm.locks import LockFile
 from tests.lm.full_disk import full_disk
 from tests.system.conftest import SMALL
-
-COMMANDS = ["demo", "train", "generate", "perplexity", "info", "prepare", "tokenizer",
-            "runs", "plot", "tokenizer train", "tokenizer encode", "tokenizer decode", "tokenizer inspect",
-            "corpus", "corpus list", "corpus get"]  # fmt: skip
 
 
 def lm(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -46,23 +37,6 @@ def test_from_a_text_to_a_measured_model(place, capsys):
     described = json.loads(capsys.readouterr().out)
     assert described["progress"]["step"] == 30
     assert described["progress"]["flops"] == pytest.approx(described["training_flops_per_token"] * 30 * 4 * 16)
-
-
-def test_information_names_what_a_block_has_besides_the_usual(capsys):
-    assert run(["info", "tiny"]) == 0
-    assert "QK-norm, value residual" in capsys.readouterr().out
-    assert run(["info", "gpt2"]) == 0
-    assert "QK-norm" not in capsys.readouterr().out
-
-
-def test_information_says_what_each_optimizer_keeps(capsys):
-    def facts(preset):
-        assert run(["info", preset]) == 0
-        return capsys.readouterr().out
-
-    assert "gradients and AdamW's two moments;" in facts("gpt2")
-    assert "gradients and Muon's momentum (matrices) or AdamW's two moments (the rest);" in facts("tiny")
-    assert "their average, gradients and Muon's" in facts("translation")
 
 
 def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
@@ -87,24 +61,6 @@ def test_training_says_nothing_on_stdout_but_what_is_asked_for(place):
     assert json.loads(done.stdout)["steps"] == 5
     assert "\x1b" not in done.stderr
     assert "validation loss" in done.stderr
-
-
-def test_without_out_the_run_gets_a_name_of_its_own(place, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        assert run(["train", str(place / "text.txt"), "--steps", "2", *SMALL]) == 0
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["text-tiny", "text-tiny-2"]
-
-
-def test_a_second_run_reuses_the_tokens(place, capsys):
-    assert run(["train", str(place / "text.txt"), "-o", str(place / "again"), "--steps", "2", *SMALL]) == 0
-    assert "made before" in capsys.readouterr().err
-
-
-def test_prepared_tokens_are_a_corpus(place):
-    assert run(["prepare", str(place / "text.txt"), "-o", str(place / "tokens"), "--kind", "char"]) == 0
-    shape = SMALL[:-2]
-    assert run(["train", str(place / "tokens"), "-o", str(place / "prepared"), "--steps", "2", *shape]) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -136,28 +92,9 @@ def test_a_signal_saves_and_says_how_to_resume(place, number):
     assert (folder / "last").read_text() == f"step-{stopped + 3}\n"
 
 
-def test_resuming_changes_nothing_but_the_length(place, capsys):
-    assert run(["train", "--resume", str(place / "run"), "--learning-rate", "1"]) == 2
-    assert "learning-rate" in capsys.readouterr().err
-    assert run(["train", "--resume", str(place / "run")]) == 2
-    assert "finished after 30 steps" in capsys.readouterr().err
-
-
 def test_stdin_is_a_corpus(place):
     done = lm("train", "-", "-o", str(place / "piped"), "--steps", "2", *SMALL, input=(place / "text.txt").read_text())
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_needs_no_torch(command):
-    code = (
-        "import sys; from cli.main import run; run(sys.argv[1:] + ['--help']);"
-        "heavy = {'torch', 'tokenizers', 'numpy', 'safetensors'} & set(sys.modules);"
-        "sys.exit(f'{heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr
-    assert "Usage: lm" in done.stdout
 
 
 def test_the_demo_tells_the_whole_story(tmp_path):
@@ -202,29 +139,6 @@ def test_training_goes_on_from_the_weights_of_another_run(place, capsys):
     assert not (place / "wide").exists()
 
 
-def test_resume_alone_goes_on_with_the_newest_unfinished_run(place, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert run(["train", "--resume"]) == 1
-    assert "runs: no such folder" in capsys.readouterr().err
-    for name, steps in (("old", "4"), ("new", "4"), ("done", "2")):
-        assert run(["train", str(place / "text.txt"), "-o", f"runs/{name}", "--steps", steps, *SMALL]) == 0
-        state = tmp_path / "runs" / name / "checkpoints" / f"step-{steps}" / "state.json"
-        if name != "done":
-            unfinish(state)
-    assert run(["train", "--resume", "--steps", "6"]) == 0
-    assert (tmp_path / "runs/new/last").read_text() == "step-6\n"
-    assert (tmp_path / "runs/old/last").read_text() == "step-4\n"
-
-
-def unfinish(state: Path) -> None:
-    """Make a checkpoint look as if more steps had been planned."""
-    state.write_text(state.read_text().replace('"finished": true', '"finished": false'))
-    manifest = state.with_name("manifest.json")
-    sums = json.loads(manifest.read_text())
-    sums["sha256"]["state.json"] = hashlib.sha256(state.read_bytes()).hexdigest()
-    manifest.write_text(json.dumps(sums))
-
-
 def test_runs_are_listed(place, capsys):
     assert run(["runs", str(place), "--json"]) == 0
     listed = {Path(each["run"]).name: each for each in json.loads(capsys.readouterr().out)}
@@ -263,32 +177,6 @@ def test_plots(place, capsys, tmp_path):
     assert "did you mean 'loss'" in capsys.readouterr().err
 
 
-def test_a_run_whose_tokens_are_gone_takes_its_corpus_again_and_no_other(place, capsys):
-    text, folder = place / "gone.txt", place / "gone"
-    text.write_text((place / "text.txt").read_text() + "\nseven")
-    assert run(["train", str(text), "-o", str(folder), "--steps", "2", *SMALL]) == 0
-    shutil.rmtree(json.loads((folder / "config.json").read_text())["plan"]["data"])
-    capsys.readouterr()
-    assert run(["train", "--resume", str(folder), "--steps", "4"]) == 1
-    assert f"lm train CORPUS --resume {folder}" in capsys.readouterr().err
-    assert run(["train", str(place / "text.txt"), "--resume", str(folder), "--steps", "4"]) == 1
-    assert "not the corpus that this run was started on; name its corpus again" in capsys.readouterr().err
-    assert run(["train", str(text), "--resume", str(folder), "--steps", "4"]) == 0
-    capsys.readouterr()
-    assert run(["train", str(place / "text.txt"), "--resume", str(folder), "--steps", "6"]) == 1
-    assert f"text.txt: not the corpus that this run was started on; that was {text}" in capsys.readouterr().err
-
-
-def test_a_small_vocabulary_is_explained_only_where_it_was_made(place, capsys):
-    tokens, said = str(place / "small-tokens"), "no more pairs occur often enough"
-    assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--vocab-size", "260"]) == 0
-    shape = SMALL[:-2]
-    assert run(["train", tokens, "-o", str(place / "small"), "--steps", "2", *shape]) == 0
-    assert said not in capsys.readouterr().err
-    assert run(["train", str(place / "text.txt"), "-o", str(place / "bpe"), "--steps", "2", *shape]) == 0
-    assert said in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("flags", "warned"),
     [(["--steps", "3"], True), (["--steps", "3", "--patience", "3"], False), (["--steps", "2"], False)],
@@ -299,100 +187,6 @@ def test_many_passes_over_a_small_text_are_warned_of(place, capsys, tmp_path, fl
     command = ["train", str(place / "few.txt"), "-o", str(tmp_path / "run"), *SMALL, "--batch-size", "220", *flags]
     assert run(command) == 0
     assert ("times the same small text" in capsys.readouterr().err) is warned
-
-
-def test_a_folder_in_which_another_process_trains_is_refused_before_anything_is_prepared(place, capsys, tmp_path):
-    lock = LockFile(tmp_path / "run" / ".lock")
-    lock.acquire()
-    capsys.readouterr()
-    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "3", *SMALL]) == 1
-    assert capsys.readouterr().err.startswith(f"lm: {tmp_path / 'run'}: another process is training this run; wait")
-    lock.release()
-    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "3", *SMALL]) == 0
-
-
-def test_going_on_from_an_older_checkpoint_says_which_ones_will_go(place, capsys, tmp_path):
-    shutil.copytree(place / "run", tmp_path / "run")
-    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "33"]) == 0
-    older = tmp_path / "run" / "checkpoints" / "step-30"
-    capsys.readouterr()
-    assert run(["train", "--resume", str(older), "--steps", "32"]) == 0
-    assert "step-33: of another branch from here on; removed once this one has saved" in capsys.readouterr().err
-    assert {path.name for path in older.parent.iterdir()} == {"step-30", "step-32"}
-
-
-def test_a_run_knows_how_its_prepared_tokens_were_made(place, capsys, tmp_path):
-    words = (place / "text.txt").read_text().split("\n")
-    (tmp_path / "text.txt").write_text("\n%%\n".join(words[:200]))
-    (tmp_path / "held.txt").write_text("\n%%\n".join(words[200:263]))
-    made_with = ["--separator", "%%", "--validation", str(tmp_path / "held.txt"), "--field", "body"]
-    tokens, shape = str(tmp_path / "tokens"), SMALL[:-2]
-    assert run(["prepare", str(tmp_path / "text.txt"), "-o", tokens, "--kind", "byte", *made_with]) == 0
-    for name, flags in (("silent", []), ("agreeing", made_with)):
-        assert run(["train", tokens, "-o", str(tmp_path / name), "--steps", "1", *shape, *flags]) == 0
-        data = json.loads((tmp_path / name / "config.json").read_text())["data"]
-        assert data == {"separator": "%%", "validation": made_with[3], "field": "body", "supervised": False}
-    capsys.readouterr()
-    assert run(["perplexity", str(tmp_path / "silent"), str(tmp_path / "held.txt"), "--per-token"]) == 0
-    documents = {json.loads(line)["document"] for line in capsys.readouterr().out.splitlines()}
-    assert len(documents) == 63
-
-
-@pytest.mark.parametrize("flags", [("--separator", "%%"), ("--validation", "0.2"), ("--field", "body")])
-def test_flags_that_contradict_prepared_tokens_are_refused(place, capsys, tmp_path, monkeypatch, flags):
-    tokens = str(tmp_path / "tokens")
-    assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--kind", "byte"]) == 0
-    capsys.readouterr()
-    assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", *SMALL[:-2], *flags]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert f"({flags[0]})" in said
-    assert not (tmp_path / "run").exists()
-    monkeypatch.setenv("LM_" + flags[0][2:].upper(), flags[1])  # of other corpora
-    assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", *SMALL[:-2]]) == 0
-
-
-_OF_PAIRS = {
-    "--bidirectional": (), "--source-language": ("en",), "--target-language": ("de",), "--source-field": ("a",),
-    "--target-field": ("b",), "--separate-vocabularies": (), "--max-length": ("99",), "--max-ratio": ("9",),
-    "--bpe-dropout": ("0.1",), "--bpe-dropout-until": ("0.5",), "--best-by": ("bleu",), "--bleu-sentences": ("5",),
-    "--validation-source": ("text.en", "--validation-target", "text.de"),
-}  # fmt: skip
-_OF_TEXT = {"--separator": ("%%",), "--field": ("body",), "--supervised": ()}
-
-
-@pytest.fixture
-def pairs(tmp_path):
-    for language in ("en", "de"):
-        (tmp_path / f"text.{language}").write_text("".join(f"{number} {language}\n" for number in range(200)))
-    return ["--source", str(tmp_path / "text.en"), "--target", str(tmp_path / "text.de")]
-
-
-@pytest.mark.parametrize("flag", [*_OF_PAIRS, *_OF_TEXT])
-def test_flags_of_the_other_kind_of_corpus_are_refused(place, pairs, capsys, tmp_path, flag):
-    corpus = [str(place / "text.txt")] if flag in _OF_PAIRS else pairs
-    values = _OF_PAIRS[flag] if flag in _OF_PAIRS else _OF_TEXT[flag]
-    assert run(["train", *corpus, "-o", str(tmp_path / "run"), "--steps", "1", flag, *values]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"lm: {flag} is for {'pairs' if flag in _OF_PAIRS else 'text'}")
-    assert said.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_every_setting_of_pairs_is_known_to_be_one():
-    assert {described.flag for described in options(ParallelConfig)} < set(_OF_PAIRS)
-
-
-def test_the_environment_may_speak_of_both_kinds_of_corpus(place, capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("LM_BPE_DROPOUT", "0.1")
-    flags = ["--steps", "1", "--no-bidirectional", "--best-by", "loss", *SMALL]
-    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *flags]) == 0
-
-
-def test_validation_is_held_out_in_one_way(pairs, capsys):
-    held_out = ["--validation-source", pairs[1], "--validation-target", pairs[3], "--validation", "0.2"]
-    assert run(["train", *pairs, *held_out]) == 2
-    assert "what is held out?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])

@@ -30,6 +30,18 @@ class ExampleData(TrainingData):
         shortened: how many examples of the training split lost the beginning of their prompt (see `shortened`).
     """
 
+    def __init__(self, train: Examples, validation: Examples, *, context: int, rows: int, seed: int) -> None:
+        """Batches of `rows` examples; InputError if a completion does not fit into `context` tokens."""
+        for examples in (train, validation):
+            _refuse_long_completions(examples, context)
+        self._train, self._validation, self._context, self._rows = train, validation, context, rows
+        self._key = mix(np.array([seed], dtype=np.uint64))
+        self.samples = len(train)
+        self.tokens = int(train.index["learned"].sum())
+        self.steps_per_epoch = self.samples / rows
+        self.validation_bytes = int(validation.index["bytes"].sum())
+        self.shortened = int((train.lengths() > context + 1).sum())
+
     @classmethod
     def is_in(cls, folder: Path) -> bool:
         """Whether a folder holds examples."""
@@ -50,18 +62,6 @@ class ExampleData(TrainingData):
             rows=batch_rows(config),
             seed=config.training.seed,
         )
-
-    def __init__(self, train: Examples, validation: Examples, *, context: int, rows: int, seed: int) -> None:
-        """Batches of `rows` examples; InputError if a completion does not fit into `context` tokens."""
-        for examples in (train, validation):
-            _refuse_long_completions(examples, context)
-        self._train, self._validation, self._context, self._rows = train, validation, context, rows
-        self._key = mix(np.array([seed], dtype=np.uint64))
-        self.samples = len(train)
-        self.tokens = int(train.index["learned"].sum())
-        self.steps_per_epoch = self.samples / rows
-        self.validation_bytes = int(validation.index["bytes"].sum())
-        self.shortened = int((train.lengths() > context + 1).sum())
 
     def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
         """The examples that follow `consumed` ones, `share` of a batch; it may go over the end of an epoch."""

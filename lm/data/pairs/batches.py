@@ -95,29 +95,6 @@ class PairData(TrainingData):
 
     needs_encoder = True
 
-    @classmethod
-    def is_in(cls, folder: Path) -> bool:
-        """Whether a folder holds pairs."""
-        return is_pairs(folder)
-
-    @classmethod
-    def manifest(cls, folder: Path) -> PairManifest:
-        """What the folder says of its pairs."""
-        return PairManifest.read(folder)
-
-    @classmethod
-    def open(cls, folder: Path, config: RunConfig) -> Self:
-        """The pairs in a folder, in the directions and the batches of a run."""
-        training = config.training
-        return cls(
-            open_pairs(folder),
-            config.parallel,
-            batch_tokens=training.batch_tokens,
-            rows=training.batch_size if training.batch_tokens is None else None,
-            seed=training.seed,
-            context=config.model.position_limit,
-        )
-
     def __init__(
         self,
         stored: StoredPairs,
@@ -158,22 +135,28 @@ class PairData(TrainingData):
         first = self._batches(0, 0, dropout=self._has_dropout)
         self.steps_per_epoch = len(first) * self.samples / int(self._order.starts[1])
 
-    def _check_lengths(self, context: int | None) -> None:
-        """InputError if a pair of either split does not fit into the context."""
-        longest = max(split.longest for split in self._stored.manifest.splits.values()) + 1 + (self.tag is not None)
-        if context is not None and longest > context:
-            raise InputError(
-                f"the longest sentence takes {longest} tokens, more than the context of {context} "
-                "(--max-length, --context)"
-            )
+    @classmethod
+    def is_in(cls, folder: Path) -> bool:
+        """Whether a folder holds pairs."""
+        return is_pairs(folder)
 
-    def _count(self) -> None:
-        """How much there is in an epoch, and in the validation split."""
-        train, validation = (self._stored.manifest.splits[split] for split in ("train", "validation"))
-        targets = [direction.target for direction in self._directions]
-        self.samples = train.pairs * len(targets)
-        self.tokens = sum(getattr(train, f"{side}_tokens") + train.pairs for side in targets)
-        self.validation_bytes = sum(getattr(validation, f"{side}_bytes") for side in targets)
+    @classmethod
+    def manifest(cls, folder: Path) -> PairManifest:
+        """What the folder says of its pairs."""
+        return PairManifest.read(folder)
+
+    @classmethod
+    def open(cls, folder: Path, config: RunConfig) -> Self:
+        """The pairs in a folder, in the directions and the batches of a run."""
+        training = config.training
+        return cls(
+            open_pairs(folder),
+            config.parallel,
+            batch_tokens=training.batch_tokens,
+            rows=training.batch_size if training.batch_tokens is None else None,
+            seed=training.seed,
+            context=config.model.position_limit,
+        )
 
     def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
         """The pairs that follow `consumed` ones, `share` of a batch; what is left of one if these end within it."""
@@ -218,6 +201,23 @@ class PairData(TrainingData):
             if limit is not None and len(found) >= limit:
                 return found[:limit]
         return found
+
+    def _check_lengths(self, context: int | None) -> None:
+        """InputError if a pair of either split does not fit into the context."""
+        longest = max(split.longest for split in self._stored.manifest.splits.values()) + 1 + (self.tag is not None)
+        if context is not None and longest > context:
+            raise InputError(
+                f"the longest sentence takes {longest} tokens, more than the context of {context} "
+                "(--max-length, --context)"
+            )
+
+    def _count(self) -> None:
+        """How much there is in an epoch, and in the validation split."""
+        train, validation = (self._stored.manifest.splits[split] for split in ("train", "validation"))
+        targets = [direction.target for direction in self._directions]
+        self.samples = train.pairs * len(targets)
+        self.tokens = sum(getattr(train, f"{side}_tokens") + train.pairs for side in targets)
+        self.validation_bytes = sum(getattr(validation, f"{side}_bytes") for side in targets)
 
     def _batches(self, epoch: int, pool: int, *, dropout: bool) -> PairBatches:
         """The batches of a pool in an epoch; the last pool is kept, as batches are asked for one after another."""

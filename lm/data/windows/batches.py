@@ -86,6 +86,24 @@ def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Itera
 class WindowData(TrainingData):
     """Training data of a language model: windows of the training split, and the whole validation split in order."""
 
+    def __init__(self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int) -> None:
+        """Batches of `rows` windows of `context` tokens; InputError if there is not one, or nothing to evaluate on."""
+        if len(train) <= context:
+            raise InputError(
+                f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
+                "add text, or use a shorter --context"
+            )
+        if len(validation) == 1:
+            raise InputError(
+                "the validation split has 1 token, which nothing before it predicts: hold out more text (--validation)"
+            )
+        self._train, self._validation, self._context, self._rows = train, validation, context, rows
+        self._order = WindowOrder(tokens=len(train), context=context, seed=seed)
+        self.samples = self._order.windows
+        self.tokens = self.samples * context
+        self.steps_per_epoch = self.samples / rows
+        self.validation_bytes = validation.bytes
+
     @classmethod
     def is_in(cls, folder: Path) -> bool:
         """Whether a folder holds the tokens of running text."""
@@ -106,24 +124,6 @@ class WindowData(TrainingData):
             rows=batch_rows(config),
             seed=config.training.seed,
         )
-
-    def __init__(self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int) -> None:
-        """Batches of `rows` windows of `context` tokens; InputError if there is not one, or nothing to evaluate on."""
-        if len(train) <= context:
-            raise InputError(
-                f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
-                "add text, or use a shorter --context"
-            )
-        if len(validation) == 1:
-            raise InputError(
-                "the validation split has 1 token, which nothing before it predicts: hold out more text (--validation)"
-            )
-        self._train, self._validation, self._context, self._rows = train, validation, context, rows
-        self._order = WindowOrder(tokens=len(train), context=context, seed=seed)
-        self.samples = self._order.windows
-        self.tokens = self.samples * context
-        self.steps_per_epoch = self.samples / rows
-        self.validation_bytes = validation.bytes
 
     def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
         """The windows that follow `consumed` ones; `share` of a batch."""

@@ -13,6 +13,7 @@ from lm.benchmark import generation, hugging_face, random_pairs, training
 from lm.benchmark.limits import Limits, measure_limits
 from lm.benchmark.measuring import STREAMS, TASKS, measure
 from lm.benchmark.training import fitting_rows, random_run, training_step
+from lm.budget.pace import Cost
 from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
@@ -22,7 +23,7 @@ from lm.config.training import TrainingConfig
 from lm.data.training_data import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
-from lm.training.evaluation import Cost
+from lm.training.corpus import TrainingCorpus
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())
 MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)
@@ -170,7 +171,7 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
     )
     config = dataclasses.replace(CONFIG, training=budgeted)
     opened = open_data(tmp_path / "tokens", config)
-    found = training.pace(config, tmp_path / "tokens", opened, tokenizer, None, seconds=8.0)
+    found = training.pace(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
     assert (found.step, found.evaluation, found.hardware.dtype) == (0.25, Cost(3.0, 0.5), "float32")
     (endless, for_steps), for_evaluation = asked
     assert (for_steps, for_evaluation) == (8.0, 2.0)

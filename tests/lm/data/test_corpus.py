@@ -1,25 +1,60 @@
-"""Where a corpus is divided."""
+"""A corpus is its files without those held out; a tokenizer is trained on it once."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+from pathlib import Path
+
 import pytest
 
-from lm.data.corpus import _divided
-from lm.text.documents import Fragment
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.data.corpus import survey, train_tokenizer, training_texts
+from lm.errors import InputError
+from lm.text.files import text_files
+from lm.tokenizer import training
+from tests.lm.data.preparing import written
+from tests.lm.tokenizers_elsewhere import TEXT
+
+WHOLE = DataConfig(validation="0")
 
 
-@pytest.mark.parametrize(
-    ("boundary", "parts"),
-    [(1, ["a", "éé€𝄞"]), (2, ["aé", "é€𝄞"]), (3, ["aé", "é€𝄞"]), (4, ["aéé", "€𝄞"]), (6, ["aéé€", "𝄞"]),
-     (7, ["aéé€", "𝄞"]), (8, ["aéé€", "𝄞"])],
-)  # fmt: skip
-def test_a_document_begins_at_the_first_character_from_the_boundary_on(boundary, parts):
-    """Of one, two, two, three and four bytes."""
-    found = list(_divided([Fragment("aéé€𝄞", starts_document=False)], boundary))
-    assert found == [Fragment(parts[0], starts_document=False), Fragment(parts[1], starts_document=True)]
+def test_what_there_is_of_text(tmp_path: Path) -> None:
+    found = survey(written(tmp_path, "é\n<|endoftext|>\ntwo", "three"), DataConfig(validation="0.25"))
+    assert [file.documents for file in found.files] == [2, 1]
+    assert (found.bytes, found.files_bytes, found.fraction) == (11, 11, Fraction(1, 4))
+    assert (found.name, found.has_few_documents) == ("corpus-0.txt, corpus-1.txt", True)
 
 
-def test_a_boundary_between_two_fragments_begins_a_document_with_the_second():
-    given = [Fragment("ab", starts_document=False), Fragment("cd", starts_document=False)]
-    for boundary, expected in ((0, [True, False]), (2, [False, True]), (4, [False, False])):
-        assert [found.starts_document for found in _divided(given, boundary)] == expected
+def test_files_held_out_are_left_out_of_the_rest(tmp_path: Path) -> None:
+    files = written(tmp_path, "train", "held out")
+    found = survey(files, DataConfig(validation=str(files[1].path)))
+    assert [one.file.name for one in found.files] == ["corpus-0.txt"]
+    assert [one.bytes for one in found.validation_files] == [8]
+    assert (found.bytes, found.files_bytes, found.fraction) == (13, 5, 0)
+    assert list(training_texts(found)) == ["train"]
+    with pytest.raises(InputError, match="no text is left to train on"):
+        survey(files[1:], DataConfig(validation=str(files[1].path)))
+
+
+def test_a_corpus_without_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"corpus-0\.txt, corpus-1\.txt: the corpus is empty"):
+        survey(written(tmp_path, "", "<|endoftext|>\n"), WHOLE)
+
+
+def test_a_tokenizer_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    surveyed = survey(written(tmp_path, TEXT), WHOLE)
+    first = train_tokenizer(surveyed, TokenizerConfig(vocab_size=300))
+    monkeypatch.setattr(training, "train", None)
+    assert train_tokenizer(surveyed, TokenizerConfig(vocab_size=300)).sha256 == first.sha256
+    with pytest.raises(TypeError):
+        train_tokenizer(surveyed, TokenizerConfig(vocab_size=301))
+
+
+def test_a_tokenizer_learns_from_prompts_and_completions(tmp_path: Path) -> None:
+    (tmp_path / "task.jsonl").write_text('{"prompt": "ab", "completion": "cd"}\n{"prompt": "", "completion": "e"}\n')
+    found = survey(text_files([str(tmp_path / "task.jsonl")], supervised=True), DataConfig(supervised=True))
+    assert list(training_texts(found)) == ["abcd", "e"]
+    made = train_tokenizer(found, TokenizerConfig(kind="char"), special_tokens=["<|endoftext|>"])
+    assert made.decode(made.encode("abcde")) == "abcde"

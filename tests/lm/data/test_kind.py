@@ -13,7 +13,7 @@ import pytest
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.data.kind import TrainingData
-from lm.data.shards import SourceRecord
+from lm.data.manifest import SourceRecord
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lm.data import shards
-from lm.data.manifest import Manifest, SourceRecord, SplitRecord
+from lm.data.manifest import MANIFEST, Manifest, SourceRecord, SplitRecord
 from lm.data.shards import ShardWriter, open_split
 from lm.errors import InputError
 

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from lm.budget import clock
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.data.windows import prepare
 from lm.run_folder import find_checkpoint
 from lm.text.files import text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training import budget
+from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import validation_loss
 from lm.training.run import Run
 from lm.training.starting import start
+from tests.lm.data.preparing import prepare
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
@@ -45,7 +46,7 @@ class FakeTime:
 def time(monkeypatch) -> FakeTime:
     """The clock of the budget of a run, which moves when it is told to."""
     fake = FakeTime()
-    monkeypatch.setattr(budget.time, "monotonic", fake.monotonic)
+    monkeypatch.setattr(clock.time, "monotonic", fake.monotonic)
     return fake
 
 
@@ -82,7 +83,7 @@ def shards(tmp_path_factory, byte_tokenizer) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "text.txt").write_text(" ".join(text))
     sources = text_files([str(folder / "text.txt")])
-    return prepare.prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
+    return prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
 
 
 @pytest.fixture
@@ -93,6 +94,6 @@ def make_run(tmp_path, shards, byte_tokenizer):
         shape = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, **(model or {})}
         settings = {"batch_size": 6, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **training}
         config = RunConfig(ModelConfig(**shape), training=TrainingConfig(**settings))
-        return start(tmp_path / name, config, byte_tokenizer, shards)
+        return start(tmp_path / name, config, TrainingCorpus(shards, byte_tokenizer))
 
     return make

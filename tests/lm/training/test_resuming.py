@@ -12,14 +12,15 @@ from safetensors.torch import save_file
 from lm import checkpoint, files, run_folder
 from lm.config.data import DataConfig
 from lm.config.training import TrainingConfig
-from lm.data.windows.prepare import prepare
 from lm.errors import InputError, UsageError
 from lm.optimization import averaging
 from lm.text.files import text_files
+from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, Stopped
 from lm.training.resuming import resume
 from lm.training.starting import start
 from lm.training.trainer import train
+from tests.lm.data.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 
 
@@ -106,7 +107,7 @@ def test_what_a_run_was_started_on_is_named_where_it_is_not_the_corpus_given(
     shutil.copytree(shards, own)
     (tmp_path / "novel.txt").write_text("ba du " * 300)
     prepare(text_files([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
-    run = start(tmp_path / "another run", make_run().config, byte_tokenizer, own)
+    run = start(tmp_path / "another run", make_run().config, TrainingCorpus(own, byte_tokenizer))
     list(train(run, stop=stop_after(2)))
     message = r"novel.txt: not the corpus that this run was started on; that was .*text.txt, and lm train --resume"
     with pytest.raises(InputError, match=message):

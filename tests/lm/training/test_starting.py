@@ -9,6 +9,7 @@ from lm.config.training import TrainingConfig
 from lm.data.training_data import open_data
 from lm.errors import InputError, UsageError
 from lm.training import resuming, starting
+from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
 from lm.training.resuming import resume
 from lm.training.starting import start
@@ -43,7 +44,7 @@ def test_a_run_is_never_overwritten(make_run, shards, byte_tokenizer):
     list(train(run))
     before = sums(run)
     with pytest.raises(InputError, match="holds a run already"):
-        start(run.folder, run.config, byte_tokenizer, shards)
+        start(run.folder, run.config, TrainingCorpus(shards, byte_tokenizer))
     with pytest.raises(UsageError, match="finished after 12 steps"):
         resume(run.folder)
     assert sums(run) == before

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm import run_folder
+from lm.budget import clock
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -20,7 +21,8 @@ from lm.errors import UsageError
 from lm.model.cost import training_flops
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.languages import language_tags
-from lm.training import budget, evaluation
+from lm.training import evaluation
+from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Sample, Step, Stopped
 from lm.training.resuming import resume
 from lm.training.run import Run
@@ -66,7 +68,7 @@ def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
     corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
     tokenizers = prepare.train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare.prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
-    return start(folder, config, tokenizers[0], prepared.folder, source_tokenizer=tokenizers[1])
+    return start(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
 
 def sums(run: Run) -> dict[str, str]:
@@ -105,7 +107,7 @@ def test_resuming_equals_never_having_stopped(make_run):
 def test_bpe_dropout_ends_after_its_share_of_the_steps_that_a_clock_leaves(make_run, monkeypatch):
     """A hundred steps of a second were planned, and each takes five; resumed in the decay it ends as the whole run."""
     now = [0.0]
-    monkeypatch.setattr(budget.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
     settings = {
         "steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "batch_tokens": 8000,
         "evaluate_every": 0, "warmup_steps": 2, "pairs": {"bpe_dropout": 0.5, "bpe_dropout_until": 0.8},
@@ -160,6 +162,16 @@ def test_operations_count_the_source(make_run):
     (rows, length), source_length = batch.inputs.shape, batch.source.shape[1]
     expected = training_flops(run.config.model, rows=rows, length=length, source_length=source_length)
     assert next(train(run)).flops == expected > training_flops(run.config.model, rows=rows, length=length)
+
+
+@pytest.mark.parametrize(("pairs", "tagged"), [({}, [None]), ({"bidirectional": True}, ["de", "en"])])
+def test_references_are_translated_to_their_languages_and_prompts_to_the_first(make_run, monkeypatch, pairs, tagged):
+    run, asked = make_run(list, steps=1, bleu_sentences=4, sample=["ba du"], pairs=pairs), []
+    monkeypatch.setattr(evaluation, "_translate", lambda run, given: asked.append(given) or ["" for _ in given])
+    list(train(run))
+    (references, prompts) = ([tag and tag.language for _, tag in given] for given in asked)
+    assert references == (tagged * 4)[:4]
+    assert prompts == tagged[:1]
 
 
 def test_a_sentence_costs_half_of_the_longest_translation_there_may_be(make_run, monkeypatch):

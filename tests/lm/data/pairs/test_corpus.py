@@ -34,9 +34,9 @@ def test_a_fraction_is_held_out_and_duplicates_stay_together(tmp_path: Path) -> 
     pairs = [*zip(sources, targets, strict=True), *zip(sources, targets[::-1], strict=True)]
     split: dict[str, set[str]] = {}
     held = 0
-    for name, _, pair in survey(tmp_path, pairs).routed():
-        split.setdefault(pair.source, set()).add(name)
-        held += name == "validation"
+    for item in survey(tmp_path, pairs).split_pairs():
+        split.setdefault(item.pair.source, set()).add(item.split)
+        held += item.split == "validation"
     assert all(len(names) == 1 for names in split.values())
     assert 0.08 < held / len(pairs) < 0.12
 
@@ -44,7 +44,7 @@ def test_a_fraction_is_held_out_and_duplicates_stay_together(tmp_path: Path) -> 
 @pytest.mark.parametrize("count", [2, 10, 50])
 def test_of_few_pairs_at_least_one_is_held_out(count: int, tmp_path: Path) -> None:
     corpus = survey(tmp_path, list(zip(*lines(count), strict=True)))
-    held = [pair for name, _, pair in corpus.routed() if name == "validation"]
+    held = [item for item in corpus.split_pairs() if item.split == "validation"]
     assert len(held) == max(1, count // 10)
 
 
@@ -56,10 +56,10 @@ def test_files_for_validation(tmp_path: Path) -> None:
     corpus = parallel.survey(files, DataConfig(), PLAIN, validation=validation)
     assert corpus.languages == ("en", "de")
     assert corpus.pairs == 150
-    assert [name for name, _, _ in corpus.routed()] == ["train"] * 120 + ["validation"] * 30
+    assert [item.split for item in corpus.split_pairs()] == ["train"] * 120 + ["validation"] * 30
     one = one_file(tmp_path, "held.tsv", "a\tb\n")
     by_name = parallel.survey(files, DataConfig(validation=one.name), PLAIN)
-    assert [pair.source for name, _, pair in by_name.routed() if name == "validation"] == ["a"]
+    assert [item.pair.source for item in by_name.split_pairs() if item.split == "validation"] == ["a"]
 
 
 @pytest.mark.parametrize(

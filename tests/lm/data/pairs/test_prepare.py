@@ -13,9 +13,11 @@ from lm.data import encoding
 from lm.data.manifest import SplitName
 from lm.data.pairs import corpus as parallel
 from lm.data.pairs.corpus import ParallelCorpus
-from lm.data.pairs.prepare import PreparedPairs, prepare_pairs, train_tokenizers
+from lm.data.pairs.manifest import PairManifest
+from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
 from lm.data.pairs.store import SIDES, is_pairs, open_pairs
 from lm.data.pairs.word_table import WordTable
+from lm.data.prepare import Prepared
 from lm.data.ragged import Ragged
 from lm.errors import InputError, UsageError
 from lm.text.parallel import parallel_texts
@@ -42,7 +44,7 @@ def corpus(
     return parallel.survey(files, DataConfig(validation=validation), config)
 
 
-def ids(prepared: PreparedPairs, split: SplitName = "train") -> list[list[list[int]]]:
+def ids(prepared: Prepared[PairManifest], split: SplitName = "train") -> list[list[list[int]]]:
     """The tokens of sources and of targets, read back."""
     stored = open_pairs(prepared.folder)
     sides = []
@@ -127,7 +129,7 @@ def test_validation_keeps_its_text(tmp_path: Path) -> None:
     sources, targets = lines(400)
     made = corpus(tmp_path, sources, targets, validation="0.2")
     prepared = prepare_pairs(made, BYTES, PLAIN)
-    held = [(pair.source, pair.target) for split, _, pair in made.routed() if split == "validation"]
+    held = [item.texts for item in made.split_pairs() if item.split == "validation"]
     assert list(open_pairs(prepared.folder).validation_texts()) == held
     assert ids(prepared, "validation") == [[list(text.encode()) for text in side] for side in zip(*held, strict=True)]
     assert prepared.manifest.splits["validation"].target_bytes == sum(len(target.encode()) for _, target in held)

@@ -14,11 +14,11 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.data import shards
 from lm.data.manifest import Repetition
 from lm.data.windows import repetition
-from lm.data.windows.prepare import prepare
 from lm.data.windows.repetition import Documents, measure
 from lm.text.files import TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.data.preparing import prepare
 from tests.lm.tokenizers_elsewhere import gpt2_like, llama2_like
 
 SEPARATOR = "<|endoftext|>"

@@ -1,4 +1,4 @@
-"""A time instead of a number of steps: the clock of a run says when its learning rate falls, and when it is over."""
+"""The clock of a run under a budget: when the learning rate falls, and when the run ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections import deque
 from lm.config.training import TrainingConfig
 from lm.optimization.schedules import steps_in_all
 
-_STEPS_LOOKED_BACK_ON = 100
+_STEPS_LOOKED_BACK_ON = 100  # fewer made runs of two minutes end 5% early (docs/recipe.md)
 _TO_FINISH = 1.0  # seconds for the last checkpoint and the end of the process
 _OFF, _OFF_BY, _OFF_BY_STEPS = 0.02, 0.5, 1.5  # share of a budget, seconds, steps: the end is moved if off by more
-_LONG, _SHARE_OF_LONG, _SHARE_OF_SHORT = 120.0, 0.1, 0.2
+_LONG, _SHARE_OF_LONG, _SHARE_OF_SHORT = 120.0, 0.1, 0.2  # a budget of so many seconds, and what `aside` is of it
 
 
 def aside(budget: float) -> float:
@@ -27,12 +27,12 @@ class Clock:
     """
 
     def __init__(self, left: float, *, spent: float = 0.0, pause: float = 0.0) -> None:
-        """With `left` seconds from now.
+        """A clock that starts now.
 
         Args:
-            left: until the deadline.
-            spent: seconds that went into getting ready.
-            pause: seconds that one will take, about, until the first has shown it.
+            left: seconds until the deadline.
+            spent: seconds of the budget that went into getting ready.
+            pause: seconds that a pause is expected to take, until the first has shown it.
         """
         self._last = time.monotonic()
         self._deadline = self._last + left
@@ -48,7 +48,7 @@ class Clock:
         return self._deadline - time.monotonic()
 
     def note(self, *, is_plain: bool) -> None:
-        """A step was taken; unless it is a plain one, the model was evaluated or saved after it."""
+        """Note that a step was taken, after which, unless it is a plain one, the model was evaluated or saved."""
         now = time.monotonic()
         seconds, self._last = now - self._last, now
         if is_plain:
@@ -57,7 +57,7 @@ class Clock:
             self._pauses.append(max(0.0, seconds - statistics.median(self._steps)))
 
     def has_time_to_pause(self) -> bool:
-        """Whether one more pause and the last one are within what may be spent on all that is not training."""
+        """Whether one more pause, and the last one, are within the time that may go into all that is not training."""
         return sum(self._pauses) + 2 * self._a_pause <= self._aside
 
     def steps_in_all(self, step: int, *, config: TrainingConfig) -> int | None:
@@ -91,10 +91,11 @@ class Clock:
         return statistics.fmean(self._pauses) if self._pauses else self._likely_pause
 
     def _seconds_for(self, step: int, steps: int, *, config: TrainingConfig) -> float:
-        """What is still to come takes, if there are so many steps in all."""
+        """Seconds from now to the end of a run of so many steps in all."""
         return (steps - step) * self._a_step + self._for_pauses(step, steps, config=config)
 
     def _for_pauses(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+        """Seconds for the evaluations that are still to come, as far as they are affordable, and for the end."""
         pauses = 1
         if config.evaluate_every:
             pauses += (steps - 1) // config.evaluate_every - step // config.evaluate_every
@@ -102,6 +103,6 @@ class Clock:
         return min(pauses * self._a_pause, affordable) + _TO_FINISH
 
     def _fitting(self, step: int, steps: int, *, config: TrainingConfig) -> int:
-        """As many steps in all as fit; one more at least."""
+        """The number of steps in all that fits into the time left; one more than now at least."""
         for_steps = self.left - self._for_pauses(step, steps, config=config)
         return step + (max(1, int(for_steps / self._a_step)) if self._a_step else 1)

@@ -1,62 +1,40 @@
+"""A row is what generation sees, then the completion; every epoch sees each example once."""
+
 from __future__ import annotations
 
 import gzip
 import io
-import json
 import math
-import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from lm.config.data import IGNORED, DataConfig
 from lm.config.model import ModelConfig
-from lm.config.tokenizer import TokenizerConfig
-from lm.data import corpus, encoding
+from lm.data import encoding
 from lm.data.batch import Batch
 from lm.data.examples.batches import ExampleData
-from lm.data.examples.store import index_name, open_examples
-from lm.data.windows.prepare import Prepared, prepare, prepare_cached
+from lm.data.examples.store import open_examples
+from lm.data.manifest import Manifest
+from lm.data.prepare import Prepared
 from lm.decoding.prompts import prompt_ids
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
-from lm.text.files import TextFile, text_files
-from lm.tokenizer import training
+from lm.text.files import text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
+from tests.lm.data.examples.small_examples import PAIRS, WHOLE, drawn, lines, source, tokenizer
+from tests.lm.data.preparing import prepare
 
-WHOLE = DataConfig(validation="0", supervised=True)
-PAIRS = [
-    ("Who sat on the mat?", " The cat."),
-    ("", "한국어"),
-    ("1 + 2 = ", "3\n"),
-    ("a <|endoftext|> b", "<|endoftext|>"),
-]
 Row = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def lines(pairs: Sequence[tuple[str, str]], first: str = "prompt", second: str = "completion") -> str:
-    return "".join(json.dumps({first: prompt, second: completion}) + "\n" for prompt, completion in pairs)
-
-
-def source(folder: Path, text: str, *, name: str = "task.jsonl") -> TextFile:
-    path = folder / name
-    path.write_text(text)
-    return text_files([str(path)], supervised=True)[0]
-
-
-def tokenizer(kind: str = "byte") -> Tokenizer:
-    return training.train(["abc"], TokenizerConfig(kind=kind), corpus_bytes=3).tokenizer
-
-
-def data(prepared: Prepared, *, context: int = 200, rows: int = 4, seed: int = 0) -> ExampleData:
+def data(prepared: Prepared[Manifest], *, context: int = 200, rows: int = 4, seed: int = 0) -> ExampleData:
     train, validation = (open_examples(prepared.folder, split) for split in ("train", "validation"))
     return ExampleData(train, validation, context=context, rows=rows, seed=seed)
 
@@ -78,14 +56,6 @@ def expected(made: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Counter[Row]:
     completions = [(*made.encode(completion), made.end_of_text) for _, completion in pairs]
     prompts = [tuple(prompt_ids(made, prompt)) for prompt, _ in pairs]
     return Counter((prompt + rest, rest) for prompt, rest in zip(prompts, completions, strict=True))
-
-
-def drawn(count: int, *, labels: int = 5, seed: int = 1) -> list[tuple[str, str]]:
-    draw = random.Random(seed)
-    return [
-        ("".join(draw.choices("abcdé ", k=draw.randrange(1, 30))), "x" * draw.randrange(1, labels))
-        for _ in range(count)
-    ]
 
 
 class TestRows:
@@ -146,10 +116,10 @@ def _nats(model: torch.nn.Module, pairs: Sequence[tuple[str, str]]) -> float:
 
 class TestOrder:
     @pytest.fixture
-    def prepared(self, tmp_path: Path) -> Prepared:
+    def prepared(self, tmp_path: Path) -> Prepared[Manifest]:
         return prepare([source(tmp_path, lines(drawn(50)))], tokenizer(), WHOLE, tmp_path / "out")
 
-    def test_every_epoch_sees_each_example_once_in_an_order_of_its_own(self, prepared: Prepared) -> None:
+    def test_every_epoch_sees_each_example_once_in_an_order_of_its_own(self, prepared: Prepared[Manifest]) -> None:
         made = data(prepared, rows=10)
         assert (made.samples, made.steps_per_epoch) == (50, 5)
         epochs = [
@@ -160,7 +130,7 @@ class TestOrder:
         assert epochs[0] != epochs[1] != epochs[2]
         assert made.tokens == sum(len(learned) for _, learned in epochs[0])
 
-    def test_follows_from_the_seed_and_the_examples_seen_alone(self, prepared: Prepared) -> None:
+    def test_follows_from_the_seed_and_the_examples_seen_alone(self, prepared: Prepared[Manifest]) -> None:
         wide, narrow, other = data(prepared, rows=35), data(prepared, rows=7), data(prepared, rows=35, seed=1)
         parts = [row for start in range(30, 65, 7) for row in rows(narrow.batch(start))]
         assert rows(wide.batch(30)) == parts
@@ -182,14 +152,6 @@ class TestValidation:
         learned = sum(len(learned) - 1 for (_, learned), count in held_out.items() for _ in range(count))
         assert made.validation_bytes == learned
 
-    @pytest.mark.parametrize(("count", "held_out"), [(1, 0), (2, 1), (10, 1), (99, 9)])
-    def test_of_few_examples_some_are_held_out_nevertheless(self, count: int, held_out: int, tmp_path: Path) -> None:
-        pairs = [(f"prompt {number}", "x") for number in range(count)]
-        config = DataConfig(validation="0.1", supervised=True)
-        prepared = prepare([source(tmp_path, lines(pairs))], tokenizer(), config, tmp_path / "out")
-        assert prepared.manifest.splits["validation"].documents == held_out
-        assert prepared.manifest.splits["train"].documents == count - held_out
-
     def test_files_of_their_own(self, tmp_path: Path) -> None:
         source(tmp_path, lines([("a", "longer than the context")]), name="held-out.jsonl")
         source(tmp_path, lines(PAIRS))
@@ -202,59 +164,6 @@ class TestValidation:
     def test_nothing_may_be_held_out(self, tmp_path: Path) -> None:
         made = data(prepare([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, tmp_path / "out"))
         assert (list(made.validation()), made.validation_bytes) == ([], 0)
-
-
-class TestPreparation:
-    def test_is_done_once_for_the_same_contents(self, tmp_path: Path) -> None:
-        first = prepare_cached([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, root=tmp_path / "cache")
-        again = source(tmp_path, lines(PAIRS), name="other.jsonl")
-        second = prepare_cached([again], tokenizer(), WHOLE, root=tmp_path / "cache")
-        assert (first.reused, second.reused, second.folder) == (False, True, first.folder)
-        changed = source(tmp_path, lines([*PAIRS, ("", "x")]), name="other.jsonl")
-        assert not prepare_cached([changed], tokenizer(), WHOLE, root=tmp_path / "cache").reused
-
-    def test_the_same_file_as_text_is_something_else(self, tmp_path: Path) -> None:
-        text = '{"text": "a", "label": "b"}\n'
-        examples = prepare_cached([source(tmp_path, text)], tokenizer(), WHOLE, root=tmp_path / "cache")
-        plain = text_files([str(tmp_path / "task.jsonl")])
-        tokens = prepare_cached(plain, tokenizer(), DataConfig(validation="0"), root=tmp_path / "cache")
-        assert not tokens.reused
-        assert (examples.manifest.supervised, tokens.manifest.supervised) == (True, False)
-        with pytest.raises(InputError, match="train-examples.npy: missing"):
-            open_examples(tokens.folder, "train")
-
-    def test_a_tokenizer_learns_from_prompts_and_completions(self, tmp_path: Path) -> None:
-        surveyed = corpus.survey([source(tmp_path, lines([("ab", "cd"), ("", "e")]))], WHOLE)
-        assert list(corpus.training_texts(surveyed)) == ["abcd", "e"]
-        made = corpus.train_tokenizer(surveyed, TokenizerConfig(kind="char"), special_tokens=["<|endoftext|>"])
-        assert made.decode(made.encode("abcde")) == "abcde"
-
-    def test_a_tokenizer_must_have_an_end(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="no end-of-text token"):
-            prepare([source(tmp_path, lines([("a", "b")]))], tokenizer("char"), WHOLE, tmp_path / "out")
-
-    def test_a_character_without_token_is_named_by_line(self, tmp_path: Path) -> None:
-        config = TokenizerConfig(kind="char")
-        chars = training.train(["ab"], config, corpus_bytes=2, special_tokens=["<|endoftext|>"]).tokenizer
-        with pytest.raises(InputError, match=r"task.jsonl: line 2: .*'é'"):
-            prepare([source(tmp_path, lines([("a", "b"), ("a", "é")]))], chars, WHOLE, tmp_path / "out")
-
-    def test_damage_is_seen(self, tmp_path: Path) -> None:
-        prepared = prepare([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, tmp_path / "out")
-        path = prepared.folder / index_name("train")
-        np.save(path, np.load(path)[:-1])
-        with pytest.raises(InputError, match="train-examples.npy: missing or damaged"):
-            open_examples(prepared.folder, "train")
-        path.write_bytes(b"")
-        with pytest.raises(InputError, match="train-examples.npy: missing or damaged"):
-            open_examples(prepared.folder, "train")
-
-    def test_progress_reaches_all_text(self, tmp_path: Path) -> None:
-        seen: list[tuple[int, int]] = []
-        prepare([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, tmp_path / "out",
-                progress=lambda done, total: seen.append((done, total)))  # fmt: skip
-        size = sum(len((prompt + completion).encode()) for prompt, completion in PAIRS)
-        assert seen[-1] == (size, size)
 
 
 class TestFiles:
@@ -273,48 +182,3 @@ class TestFiles:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(lines(PAIRS).encode())))
         prepared = prepare(text_files(["-"], supervised=True), tokenizer(), WHOLE, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)
-
-    @pytest.mark.parametrize(
-        ("line", "message"),
-        [
-            ({"prompt": "a", "complete": "b"}, r"no field 'completion' \(did you mean 'complete'\?\) beside 'prompt'"),
-            ({"completion": "b", "promt": "a"}, r"no field 'prompt' \(did you mean 'promt'\?\)"),
-            ({"text": "a"}, r"no field 'label' beside 'text'"),
-            ({"label": "a", "body": ""}, r"no field 'text' beside 'label'"),
-            ({"question": "a", "answer": "b"}, r"needs 'prompt' and 'completion', or .*; it has question, answer"),
-            ({}, r"needs 'prompt' and 'completion', or 'text' and 'label'; it has nothing"),
-            ({"prompt": "", "completion": "", "text": "", "label": ""}, r"has prompt, completion, .*not both"),
-            ({"prompt": "a", "completion": ""}, r"field 'completion' is empty"),
-            ({"text": "a", "label": ""}, r"field 'label' is empty"),
-            ({"text": "a", "label": None}, r"field 'label' is not text but null"),
-            ({"prompt": 3, "completion": "a"}, r"field 'prompt' is not text but a number"),
-            ({"prompt": "a", "completion": ["a"]}, r"field 'completion' is not text but a list"),
-            ({"prompt": "a", "completion": "\ud83d"}, r"field 'completion' has half a character \(\\ud83d\)"),
-            ("a story", r"not a JSON object but a text; .*, such as \{\"prompt\": …, \"completion\": …\}"),
-        ],
-    )  # fmt: skip
-    def test_a_bad_line_is_named(self, line: Any, message: str, tmp_path: Path) -> None:
-        found = source(tmp_path, lines(PAIRS) + "\n" + json.dumps(line) + "\n")
-        with pytest.raises(InputError, match=r"task\.jsonl: line 6: " + message):
-            prepare([found], tokenizer(), WHOLE, tmp_path / "out")
-        assert not (tmp_path / "out").exists()
-
-    def test_the_field_of_texts_has_no_meaning(self) -> None:
-        with pytest.raises(UsageError, match="--field"):
-            DataConfig(supervised=True, field="body")
-
-
-def test_the_text_in_all_batches_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-
-    class Watched(Tokenizer):
-        def encode_batch(self, texts: Sequence[str]) -> list[Any]:
-            sizes.append(sum(map(len, texts)))
-            return super().encode_batch(texts)
-
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
-    pairs = drawn(200)
-    watched = Watched(tokenizer()._backend)
-    prepare([source(tmp_path, lines(pairs))], watched, WHOLE, tmp_path / "out")
-    assert sum(sizes) == sum(len(prompt) + len(completion) for prompt, completion in pairs)
-    assert max(sizes) < 100 + 35

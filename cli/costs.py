@@ -1,0 +1,27 @@
+"""What a model costs, as `lm info` tells it: its parameters by part, memory, and arithmetic for a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lm.config.run import RunConfig
+from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_flops_per_token
+from lm.optimization.optimizers import training_bytes
+
+
+def count_parameters(config: RunConfig) -> int:
+    """The parameters of a model, shared ones counted once."""
+    return sum(parameters_by_part(config.model).values())
+
+
+def costs(config: RunConfig) -> dict[str, Any]:
+    """What the model of a run costs, by the names that `lm info --json` has for it; parts without any are left out."""
+    model, total = config.model, count_parameters(config)
+    parts = {part: number for part, number in parameters_by_part(model).items() if number}
+    return {
+        "parameters": {**parts, "total": total},
+        "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
+        "training_bytes": training_bytes(model, config.training),
+        "cache_bytes_per_token": cache_bytes_per_token(model),
+        "training_flops_per_token": training_flops_per_token(model, passes=config.training.passes),
+    }

@@ -1,0 +1,78 @@
+"""What `lm prepare` and `lm train` have in common: a tokenizer for a corpus, and what its tokens tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cli.console.messages import fact, note
+from cli.console.numbers import size
+from lm.config.tokenizer import TokenizerConfig
+from lm.data.corpus import Corpus, train_tokenizer
+from lm.data.manifest import Manifest
+from lm.data.prepare import Prepared
+from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.training import SAMPLE_BYTES
+
+_MUCH_REPEATED = 0.05  # as a share of the held-out text; even stories made from templates stay below 0.02
+
+
+def trained_tokenizer(
+    corpus: Corpus, config: TokenizerConfig, *, special: Sequence[str] | None = None, unknown: str | None = None
+) -> Tokenizer:
+    """A tokenizer trained on a corpus, or found in the cache if one has been trained on the same before."""
+    if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
+        note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
+    return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown)
+
+
+def report(prepared: Prepared[Manifest]) -> dict[str, Any]:
+    """What was prepared, as plain values."""
+    manifest = prepared.manifest
+    splits = {
+        name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes, "shards": len(split.shards)}
+        for name, split in manifest.splits.items()
+    }
+    return {
+        "folder": str(prepared.folder),
+        "reused": prepared.reused,
+        "vocab_size": manifest.vocab_size,
+        "tokenizer": manifest.tokenizer,
+        "splits": splits,
+        "repetition": manifest.repetition and vars(manifest.repetition),
+    }
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """Print a table of the splits on stderr, and where the tokens are."""
+    table = Table("split", box=None, pad_edge=False)
+    for column in ("documents", "tokens", "text", "bytes per token"):
+        table.add_column(column, justify="right")
+    for name, split in report["splits"].items():
+        compression = f"{split['bytes'] / split['tokens']:.2f}" if split["tokens"] else "–"
+        table.add_row(name, f"{split['documents']:,}", f"{split['tokens']:,}", size(split["bytes"]), compression)
+    console = Console(stderr=True, highlight=False)
+    console.print(table)
+    note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
+
+
+def note_repetition(manifest: Manifest) -> None:
+    """Note on stderr what a corpus has more than once, and warn if the validation loss will suffer from that."""
+    found = manifest.repetition
+    if found is None:
+        return
+    documents = sum(split.documents for split in manifest.splits.values())
+    if found.documents:
+        fact(
+            "copies",
+            f"{found.documents:,} of {documents:,} documents ({found.documents / documents:.1%}) repeat another",
+        )
+    if found.held_out is not None and found.held_out >= _MUCH_REPEATED:
+        fact(
+            "warning",
+            f"{found.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
+            "will look better than it is",
+        )

@@ -1,0 +1,148 @@
+"""What a user asks of `lm train`: the files to learn from, and what a new run starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.flags.options import Given
+from cli.training.settings import refuse_other_kind
+from lm.config.presets import named_by_depth
+from lm.errors import UsageError
+
+RUNS = Path("runs")
+"""Where runs are that the user gives no folder."""
+
+
+@dataclass(frozen=True)
+class PairFiles:
+    """Files of sentences and their translations.
+
+    Attributes:
+        source: files of sources.
+        target: as many files of their translations, line by line.
+        pairs: files that hold both sides.
+        validation_source: sources to hold out, instead of a share of the pairs.
+        validation_target: their translations.
+
+    Raises:
+        UsageError: files of one side lack those of the other.
+    """
+
+    source: Sequence[str] = ()
+    target: Sequence[str] = ()
+    pairs: Sequence[str] = ()
+    validation_source: str | None = None
+    validation_target: str | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.source) != bool(self.target):
+            raise UsageError("--source and --target go together (or both in one file: --pairs)")
+        if (self.validation_source is None) != (self.validation_target is None):
+            raise UsageError("--validation-source and --validation-target go together")
+
+    def __bool__(self) -> bool:
+        return bool(self.source or self.pairs)
+
+
+@dataclass(frozen=True)
+class TrainingFiles:
+    """The files that a run learns from: of text or examples, or of pairs.
+
+    Attributes:
+        text: files, globs, folders, - for stdin, or a folder of prepared tokens.
+        pairs: files of sentences and their translations.
+
+    Raises:
+        UsageError: there are both.
+    """
+
+    text: Sequence[str]
+    pairs: PairFiles
+
+    def __post_init__(self) -> None:
+        if self.text and self.pairs:
+            raise UsageError("a run learns from a text or from pairs: give either a corpus, or --source and --target")
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.pairs)
+
+    @property
+    def first(self) -> str:
+        """The name of the first file."""
+        return [*self.text, *self.pairs.source, *self.pairs.pairs][0]
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What the user gives for a new run besides its settings.
+
+    Attributes:
+        out: the folder to be made.
+        preset: the name of the settings to start from.
+        depth: the number of layers that names a preset.
+        config: a TOML file of settings.
+        weights: a run to start from the weights of.
+        tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
+    """
+
+    out: Path | None
+    preset: str | None
+    depth: int | None
+    config: Path | None
+    weights: Path | None
+    tokenizer: Path | None
+
+    def named_preset(self, given: Given, *, pairs: bool) -> str | None:
+        """The preset that `preset` or `depth` names, if one does; flags win over the environment.
+
+        Raises:
+            UsageError: both are given in the same way.
+        """
+        if self.depth is None:
+            return self.preset
+        named = named_by_depth(self.depth, pairs=pairs)
+        if self.preset and not {"preset", "depth"} & given.environment.keys():
+            raise UsageError(f"--depth {self.depth} is the preset {named}: leave out --preset")
+        return self.preset if self.preset and "depth" in given.environment else named
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for: a new run, or one that goes on.
+
+    Attributes:
+        files: to learn from; a run that goes on needs them only if its tokens are gone.
+        new: what is given for a new run.
+        resume: the run to go on with, if it is none that is new.
+    """
+
+    files: TrainingFiles
+    new: NewRun
+    resume: Path | None
+
+    def check(self, given: Given) -> None:
+        """Raise UsageError for flags that contradict one another."""
+        if self.files.pairs.validation_source and "validation_source" not in given.environment:
+            self._check_held_out(given)
+        if self.resume:
+            self._refuse_new_run(given)
+        elif self.files:
+            refuse_other_kind(given, pairs=bool(self.files.pairs))
+        else:
+            raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
+
+    def _check_held_out(self, given: Given) -> None:
+        """Refuse a validation split of pairs where there are none, or beside a share of them."""
+        if not self.files.pairs:
+            raise UsageError("--validation-source is for pairs (--source, --target); of text, --validation names files")
+        if "validation" in given.typed["data"]:
+            raise UsageError(
+                "what is held out? Give either --validation-source and --validation-target, or --validation"
+            )
+
+    def _refuse_new_run(self, given: Given) -> None:
+        """Refuse what is for new runs on the command line of one that goes on; in the environment it is ignored."""
+        if any(value and name not in given.environment for name, value in vars(self.new).items()):
+            raise UsageError("--resume goes on with a run as it was planned: it takes no folder, preset or tokenizer")

@@ -1,0 +1,69 @@
+"""`lm train --resume`: a run that goes on exactly where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.console.messages import note
+from cli.flags.options import Given
+from cli.training import clock
+from cli.training.preparing import corpus_of, prepare
+from cli.training.request import RUNS, TrainingFiles
+from lm.config.options import options
+from lm.config.presets import DEFAULT_PRESET, resolve
+from lm.config.run import SECTIONS
+from lm.config.training import LENGTHS
+from lm.errors import UsageError
+from lm.run_folder import find_checkpoint, holds_runs, load_config
+from lm.training import resuming
+from lm.training.compiling import check_compiler
+from lm.training.history import newest_unfinished
+from lm.training.run import Run
+
+
+def resume_run(path: Path, files: TrainingFiles, given: Given) -> Run:
+    """Load a run to go on with, and describe on stderr where it goes on.
+
+    Args:
+        path: a run, one of its checkpoints, or a folder of runs, which stands for the newest unfinished one.
+        files: the corpus, for a run whose tokens are gone.
+        given: the settings; of a run that goes on, only its length can be changed.
+
+    Raises:
+        InputError: there is no such run, it is damaged, or its tokens are gone.
+        UsageError: other settings are given, or the run is finished.
+    """
+    _refuse_other_settings(given)
+    if holds_runs(path) or (path == RUNS and not path.exists()):
+        path = newest_unfinished(path)
+    data = _prepared_again(path, files) if files else None
+    lengths = {name: value for name, value in given.typed["training"].items() if name in LENGTHS}
+    longer = resolve(DEFAULT_PRESET, {"training": lengths}).training if lengths else None
+    compiled = given.typed["training"].get("compile")
+    run = resuming.resume(path, data=data, longer=longer, compiled=compiled, spent=clock.elapsed())
+    if run.config.training.compile:
+        check_compiler(run.plan.device)
+    _describe(run)
+    return run
+
+
+def _refuse_other_settings(given: Given) -> None:
+    """Raise UsageError for settings that a run keeps from its start to its end."""
+    for section, config in SECTIONS.items():
+        for described in options(config):
+            if described.name in given.typed[section] and described.name not in (*LENGTHS, "compile"):
+                problem = f"{described.flag} cannot be changed (start a new run)"
+                raise UsageError(f"--resume goes on with a run as it was planned; {problem}")
+
+
+def _prepared_again(run: Path, files: TrainingFiles) -> Path:
+    """The folder of the tokens of a corpus, made with the settings and the tokenizers of a run."""
+    checkpoint = find_checkpoint(run, which="last")
+    return prepare(corpus_of(files), load_config(checkpoint), checkpoint).folder
+
+
+def _describe(run: Run) -> None:
+    note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    if run.other_branch:
+        names = ", ".join(folder.name for folder in run.other_branch)
+        note(f"        {names}: of another branch from here on; removed once this one has saved")

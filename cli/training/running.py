@@ -1,0 +1,95 @@
+"""A run of `lm train` from beginning to end: drawn as it happens, stopped by signals, summed up when it is over."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import typer
+
+from cli.console.escapes import json_line
+from cli.console.messages import fact, note
+from cli.console.numbers import duration, perplexity, size
+from cli.flags.options import Given
+from cli.training.budget import warn_of_few_steps
+from cli.training.display import TrainingDisplay
+from cli.training.request import Request
+from cli.training.resuming import resume_run
+from cli.training.signals import StopSignals
+from cli.training.starting import start_run
+from cli.training.tensorboard import check_installed, is_recorded, recorder
+from lm.hardware import matrix_rate, peak_memory
+from lm.training.run import Run
+from lm.training.trainer import train
+
+
+def run(request: Request, given: Given, *, tensorboard: bool | None, as_json: bool) -> None:
+    """Start or resume a run and train it to its end, or until a signal comes.
+
+    Args:
+        request: what the user asks for.
+        given: the settings.
+        tensorboard: write for TensorBoard too; None if the run has done so before.
+        as_json: print a summary in the end.
+
+    Raises:
+        typer.Exit: a signal came; with 128 and its number.
+    """
+    if tensorboard:
+        check_installed()
+    if request.resume:
+        opened = resume_run(request.resume, request.files, given)
+    else:
+        opened = start_run(request.files, request.new, given)
+    signal_number = _train(opened, tensorboard=tensorboard)
+    if as_json:
+        print(json_line(_summary(opened)))
+    if signal_number and not opened.state.finished:
+        raise typer.Exit(128 + signal_number)
+
+
+def _train(run: Run, *, tensorboard: bool | None) -> int:
+    """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
+    recorded = is_recorded(run.folder) if tensorboard is None else tensorboard
+    recording = recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
+    display = TrainingDisplay(steps=run.plan.steps, first_step=run.state.step, matrix_rate=matrix_rate(run.hardware))
+    with StopSignals() as signals, recording as record, display:
+        for event in train(run, stop=signals.received):
+            display.show(event)
+            if record:
+                record(event)
+    if run.state.finished:
+        _describe_finished(run)
+    else:
+        fact("stopped", f"at step {run.state.step:,}, saved")
+        note(f"next    lm train --resume {run.folder}")
+    return signals.number
+
+
+def _describe_finished(run: Run) -> None:
+    """What training came to, and commands to go on with."""
+    state = run.state
+    if run.config.training.budget is not None:
+        warn_of_few_steps(state.step, f"{run.config.training.budget} was enough for")
+    fact("done", f"{duration(state.seconds)} of training in all, {size(peak_memory())} of memory at most")
+    if state.best_loss is not None:
+        bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
+        scores = f"validation loss {state.best_loss:.4f}, perplexity {perplexity(state.best_loss)}{bleu}"
+        fact("best", f"{scores}, at step {state.best_step:,}")
+    for place, command in enumerate(_next_commands(run)):
+        note(f"{'' if place else 'next':<8}{command}")
+
+
+def _next_commands(run: Run) -> list[str]:
+    if run.config.model.is_encoder_decoder:
+        return [f"lm translate {run.folder} < FILE", f"lm evaluate {run.folder} --source FILE --target FILE"]
+    return [f'lm generate {run.folder} "..."', f"lm perplexity {run.folder} FILE", f"lm info {run.folder}"]
+
+
+def _summary(run: Run) -> dict[str, object]:
+    """What training came to, as plain values."""
+    state = run.state
+    return {
+        "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,
+        "best_loss": state.best_loss, "best_bleu": state.best_bleu, "best_step": state.best_step,
+        "seconds": state.seconds, "flops": state.flops,
+    }  # fmt: skip

@@ -1,0 +1,85 @@
+"""`lm train` without `--resume`: a new run, as its files, its settings and a budget want it."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+
+from cli.flags.options import Given
+from cli.training import clock
+from cli.training.budget import sized
+from cli.training.pacing import paced
+from cli.training.pairs import PairCorpus
+from cli.training.plan import describe
+from cli.training.preparing import corpus_of, prepare
+from cli.training.request import RUNS, NewRun, TrainingFiles
+from cli.training.settings import Settings, settle
+from cli.training.text import TextCorpus
+from lm.checkpoint import load_weights
+from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET
+from lm.config.run import RunConfig
+from lm.data.training_data import check_model
+from lm.errors import UsageError
+from lm.hardware import found_device
+from lm.run_folder import refuse_existing
+from lm.training.compiling import check_compiler
+from lm.training.initial_weights import check_weights
+from lm.training.lock import refuse_trained
+from lm.training.run import Run
+from lm.training.starting import start
+
+
+def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
+    """Make a new run, its plan written down, and describe it on stderr.
+
+    Raises:
+        InputError: a file is wrong, or the folder holds a run already.
+        UsageError: the settings do not fit together, or not to the files.
+    """
+    corpus = corpus_of(files)
+    settings = _settled(corpus, new, given)
+    config = settings.config
+    folder = new.out or _free_folder(files.first, str(config.preset))
+    _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
+    prepared = prepare(corpus, config, new.tokenizer or new.weights)
+    weights = load_weights(new.weights) if new.weights else None
+    pace = data = None
+    if config.training.budget is not None:
+        config, pace, data = paced(config, settings, prepared)
+    run = start(folder, config, prepared, data=data, weights=weights, pace=pace, spent=clock.elapsed())
+    describe(run)
+    return run
+
+
+def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given) -> Settings:
+    """The settings of the run, with those of the tokens where they are prepared already."""
+    preset = new.named_preset(given, pairs=corpus.holds_pairs)
+    default = DEFAULT_TRANSLATION_PRESET if corpus.holds_pairs else DEFAULT_PRESET
+    settings = settle(preset, new.config, new.weights, given, default=default, sized=partial(sized, corpus))
+    if given.typed["tokenizer"] and (new.tokenizer or new.weights or corpus.prepared):
+        flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
+        raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
+    if isinstance(corpus, PairCorpus):
+        return settings
+    data = corpus.data_config(settings.config.data, typed=given.typed["data"])
+    return dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=data))
+
+
+def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: bool) -> None:
+    """Refuse what would fail only after the text has been prepared."""
+    refuse_existing(folder)
+    refuse_trained(folder)
+    check_model(config.model, pairs=pairs)
+    if new.weights:
+        check_weights(config.model, new.weights)
+    if config.training.compile:
+        check_compiler(found_device(config.hardware))
+
+
+def _free_folder(corpus: str, preset: str) -> Path:
+    """A folder under runs/ that does not exist, named after the corpus and the preset."""
+    stem = Path(corpus).stem if corpus != "-" else "stdin"
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stem).strip("-.") or "run"
+    names = (f"{stem}-{preset}" + (f"-{number}" if number > 1 else "") for number in range(1, 1_000_000))
+    return next(RUNS / name for name in names if not (RUNS / name).exists())

@@ -1,0 +1,23 @@
+"""What a run learns from: prepared data, and the tokenizers that made them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TrainingCorpus:
+    """A corpus that is ready to be trained on.
+
+    Attributes:
+        folder: the prepared data.
+        tokenizer: what made the tokens; those of the targets, where sources have a tokenizer of their own.
+        source_tokenizer: what made the tokens of the sources, if that is another one.
+    """
+
+    folder: Path
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer | None = None

@@ -1,0 +1,40 @@
+"""What contradicts itself is refused before anything is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.main import run
+from cli.training.request import PairFiles, TrainingFiles
+
+
+def test_validation_is_held_out_in_one_way(pairs, capsys):
+    held_out = ["--validation-source", pairs[1], "--validation-target", pairs[3], "--validation", "0.2"]
+    assert run(["train", *pairs, *held_out]) == 2
+    assert "what is held out?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a corpus"),
+        (["text.txt", "--source", "a", "--target", "b"], "give either a corpus, or --source and --target"),
+        (["--source", "a"], "--source and --target go together"),
+        (["--pairs", "a", "--validation-target", "b"], "--validation-source and --validation-target go together"),
+        (["text.txt", "--validation-source", "a", "--validation-target", "b"], "--validation-source is for pairs"),
+        (["--resume", "run", "--preset", "tiny"], "it takes no folder, preset or tokenizer"),
+        (["text.txt", "--depth", "2", "--preset", "tiny"], "--depth 2 is the preset depth-2"),
+    ],
+)
+def test_contradictions_are_one_line(capsys, arguments, message):
+    assert run(["train", *arguments]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_files_have_a_first_name_whatever_they_hold():
+    assert TrainingFiles(("a.txt", "b.txt"), PairFiles()).first == "a.txt"
+    assert TrainingFiles((), PairFiles(("a.en",), ("a.de",))).first == "a.en"
+    assert TrainingFiles((), PairFiles(pairs=("a.tsv",))).first == "a.tsv"
+    assert not TrainingFiles((), PairFiles())

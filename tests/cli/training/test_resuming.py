@@ -1,0 +1,67 @@
+"""A run goes on as it was planned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+from cli.main import run
+from tests.system.conftest import SMALL
+
+
+def test_resuming_changes_nothing_but_the_length(place, capsys):
+    assert run(["train", "--resume", str(place / "run"), "--learning-rate", "1"]) == 2
+    assert "learning-rate" in capsys.readouterr().err
+    assert run(["train", "--resume", str(place / "run")]) == 2
+    assert "finished after 30 steps" in capsys.readouterr().err
+
+
+def test_resume_alone_goes_on_with_the_newest_unfinished_run(place, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", "--resume"]) == 1
+    assert "runs: no such folder" in capsys.readouterr().err
+    for name, steps in (("old", "4"), ("new", "4"), ("done", "2")):
+        assert run(["train", str(place / "text.txt"), "-o", f"runs/{name}", "--steps", steps, *SMALL]) == 0
+        state = tmp_path / "runs" / name / "checkpoints" / f"step-{steps}" / "state.json"
+        if name != "done":
+            unfinish(state)
+    assert run(["train", "--resume", "--steps", "6"]) == 0
+    assert (tmp_path / "runs/new/last").read_text() == "step-6\n"
+    assert (tmp_path / "runs/old/last").read_text() == "step-4\n"
+
+
+def unfinish(state: Path) -> None:
+    """Make a checkpoint look as if more steps had been planned."""
+    state.write_text(state.read_text().replace('"finished": true', '"finished": false'))
+    manifest = state.with_name("manifest.json")
+    sums = json.loads(manifest.read_text())
+    sums["sha256"]["state.json"] = hashlib.sha256(state.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(sums))
+
+
+def test_a_run_whose_tokens_are_gone_takes_its_corpus_again_and_no_other(place, capsys):
+    text, folder = place / "gone.txt", place / "gone"
+    text.write_text((place / "text.txt").read_text() + "\nseven")
+    assert run(["train", str(text), "-o", str(folder), "--steps", "2", *SMALL]) == 0
+    shutil.rmtree(json.loads((folder / "config.json").read_text())["plan"]["data"])
+    capsys.readouterr()
+    assert run(["train", "--resume", str(folder), "--steps", "4"]) == 1
+    assert f"lm train CORPUS --resume {folder}" in capsys.readouterr().err
+    assert run(["train", str(place / "text.txt"), "--resume", str(folder), "--steps", "4"]) == 1
+    assert "not the corpus that this run was started on; name its corpus again" in capsys.readouterr().err
+    assert run(["train", str(text), "--resume", str(folder), "--steps", "4"]) == 0
+    capsys.readouterr()
+    assert run(["train", str(place / "text.txt"), "--resume", str(folder), "--steps", "6"]) == 1
+    assert f"text.txt: not the corpus that this run was started on; that was {text}" in capsys.readouterr().err
+
+
+def test_going_on_from_an_older_checkpoint_says_which_ones_will_go(place, capsys, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "33"]) == 0
+    older = tmp_path / "run" / "checkpoints" / "step-30"
+    capsys.readouterr()
+    assert run(["train", "--resume", str(older), "--steps", "32"]) == 0
+    assert "step-33: of another branch from here on; removed once this one has saved" in capsys.readouterr().err
+    assert {path.name for path in older.parent.iterdir()} == {"step-30", "step-32"}

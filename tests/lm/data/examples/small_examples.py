@@ -1,0 +1,44 @@
+"""Examples for tests: as JSON Lines, and at random."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.text.files import TextFile, text_files
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
+
+WHOLE = DataConfig(validation="0", supervised=True)
+PAIRS = [
+    ("Who sat on the mat?", " The cat."),
+    ("", "한국어"),
+    ("1 + 2 = ", "3\n"),
+    ("a <|endoftext|> b", "<|endoftext|>"),
+]
+
+
+def lines(pairs: Sequence[tuple[str, str]], first: str = "prompt", second: str = "completion") -> str:
+    return "".join(json.dumps({first: prompt, second: completion}) + "\n" for prompt, completion in pairs)
+
+
+def source(folder: Path, text: str, *, name: str = "task.jsonl") -> TextFile:
+    path = folder / name
+    path.write_text(text)
+    return text_files([str(path)], supervised=True)[0]
+
+
+def tokenizer(kind: str = "byte") -> Tokenizer:
+    return training.train(["abc"], TokenizerConfig(kind=kind), corpus_bytes=3).tokenizer
+
+
+def drawn(count: int, *, labels: int = 5, seed: int = 1) -> list[tuple[str, str]]:
+    draw = random.Random(seed)
+    return [
+        ("".join(draw.choices("abcdé ", k=draw.randrange(1, 30))), "x" * draw.randrange(1, labels))
+        for _ in range(count)
+    ]

@@ -1,0 +1,47 @@
+"""Preparing as the commands do it: survey, then tokenize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.data.corpus import survey
+from lm.data.encoding import Progress
+from lm.data.examples.prepare import prepare_examples
+from lm.data.manifest import Manifest
+from lm.data.prepare import Prepared
+from lm.data.windows.prepare import prepare_text
+from lm.text.files import TextFile
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+def prepare(
+    files: Sequence[TextFile],
+    tokenizer: Tokenizer,
+    config: DataConfig,
+    folder: Path | None = None,
+    *,
+    force: bool = False,
+    root: Path | None = None,
+    progress: Progress | None = None,
+) -> Prepared[Manifest]:
+    """Survey files, and tokenize them into a folder or into the cache at `root`."""
+    made = prepare_examples if config.supervised else prepare_text
+    return made(survey(files, config), tokenizer, folder=folder, force=force, root=root, progress=progress)
+
+
+def written(folder: Path, *texts: str) -> list[TextFile]:
+    """Files corpus-0.txt, corpus-1.txt, …"""
+    found = []
+    for number, text in enumerate(texts):
+        path = folder / f"corpus-{number}.txt"
+        path.write_bytes(text.encode())
+        found.append(TextFile(path.name, path))
+    return found
+
+
+def byte_tokenizer() -> Tokenizer:
+    return training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer

@@ -1,0 +1,53 @@
+"""An example has one of two forms; a line with neither is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lm.config.data import DataConfig
+from lm.errors import InputError, UsageError
+from lm.text.examples import Example
+from tests.lm.data.examples.small_examples import PAIRS, lines, source
+
+
+def test_both_forms_are_examples(tmp_path: Path) -> None:
+    text = lines([("a", "b")]) + "\n" + lines([("It rains.", "sad")], "text", "label") + '{"text": "x", "label": 1.5}\n'
+    assert list(source(tmp_path, text).examples()) == [
+        Example("a", "b", 1),
+        Example("It rains.", "\nsad", 3),
+        Example("x", "\n1.5", 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"prompt": "a", "complete": "b"}, r"no field 'completion' \(did you mean 'complete'\?\) beside 'prompt'"),
+        ({"completion": "b", "promt": "a"}, r"no field 'prompt' \(did you mean 'promt'\?\)"),
+        ({"text": "a"}, r"no field 'label' beside 'text'"),
+        ({"label": "a", "body": ""}, r"no field 'text' beside 'label'"),
+        ({"question": "a", "answer": "b"}, r"needs 'prompt' and 'completion', or .*; it has question, answer"),
+        ({}, r"needs 'prompt' and 'completion', or 'text' and 'label'; it has nothing"),
+        ({"prompt": "", "completion": "", "text": "", "label": ""}, r"has prompt, completion, .*not both"),
+        ({"prompt": "a", "completion": ""}, r"field 'completion' is empty"),
+        ({"text": "a", "label": ""}, r"field 'label' is empty"),
+        ({"text": "a", "label": None}, r"field 'label' is not text but null"),
+        ({"prompt": 3, "completion": "a"}, r"field 'prompt' is not text but a number"),
+        ({"prompt": "a", "completion": ["a"]}, r"field 'completion' is not text but a list"),
+        ({"prompt": "a", "completion": "\ud83d"}, r"field 'completion' has half a character \(\\ud83d\)"),
+        ("a story", r"not a JSON object but a text; .*, such as \{\"prompt\": …, \"completion\": …\}"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_named(line: Any, message: str, tmp_path: Path) -> None:
+    found = source(tmp_path, lines(PAIRS) + "\n" + json.dumps(line) + "\n")
+    with pytest.raises(InputError, match=r"task\.jsonl: line 6: " + message):
+        list(found.examples())
+
+
+def test_the_field_of_texts_has_no_meaning() -> None:
+    with pytest.raises(UsageError, match="--field"):
+        DataConfig(supervised=True, field="body")
