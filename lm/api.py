@@ -37,6 +37,7 @@ from lm.run_folder import refuse_existing
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.corpus import TrainingCorpus
 from lm.training.events import Event
 from lm.training.starting import start
 from lm.training.trainer import train as events
@@ -199,25 +200,22 @@ def train(
     refuse_existing(Path(out))
     check_model(config.model, pairs=bool(source))
     prepared = _prepared_pairs(config, source, target) if source else _prepared_text(config, corpus)
-    made, of_source, folder = prepared
-    return events(start(Path(out), config, made, folder, source_tokenizer=of_source))
+    return events(start(Path(out), config, prepared))
 
 
-def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> tuple[Tokenizer, Tokenizer | None, Path]:
-    """The tokenizer and the folder of the tokens of a text, made now or found."""
+def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> TrainingCorpus:
+    """Texts as tokens, made now or found in the cache."""
     files = text_files([os.fspath(file) for file in corpus], field=config.data.field, supervised=config.data.supervised)
     surveyed = survey(files, config.data)
     tokenizer = train_tokenizer(surveyed, config.tokenizer)
-    return tokenizer, None, prepare_corpus(surveyed, tokenizer).folder
+    return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
 
 
-def _prepared_pairs(
-    config: RunConfig, source: Sequence[Place], target: Sequence[Place]
-) -> tuple[Tokenizer, Tokenizer | None, Path]:
-    """The tokenizers and the folder of pairs, made now or found."""
+def _prepared_pairs(config: RunConfig, source: Sequence[Place], target: Sequence[Place]) -> TrainingCorpus:
+    """Sentences and their translations as tokens, made now or found in the cache."""
     names = [[os.fspath(file) for file in files] for files in (source, target)]
     texts = parallel_texts(config.parallel, source=names[0], target=names[1])
     surveyed = survey_pairs(texts, config.data, config.parallel)
-    target_tokenizer, source_tokenizer = train_tokenizers(surveyed, config.tokenizer, config.parallel)
-    prepared = prepare_pairs(surveyed, target_tokenizer, config.parallel, source_tokenizer=source_tokenizer)
-    return target_tokenizer, source_tokenizer, prepared.folder
+    tokenizer, of_sources = train_tokenizers(surveyed, config.tokenizer, config.parallel)
+    prepared = prepare_pairs(surveyed, tokenizer, config.parallel, source_tokenizer=of_sources)
+    return TrainingCorpus(prepared.folder, tokenizer, of_sources)
