@@ -7,6 +7,7 @@ from lm.training.budget import aside
 
 from cli.training import clock
 from cli.training.pacing import _evaluations
+from lm.budget.clock import aside
 from lm.config.presets import resolve
 from lm.training.evaluation import Cost
 
