@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
-.PHONY: install demo test test-portable test-gpu check format docs clean
+.PHONY: install demo test test-portable test-gpu check format docs pictures clean
 
 install: $(VENV)/installed
 
@@ -38,6 +38,9 @@ format: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m tests.documented_help > docs/commands.md.new
 	mv docs/commands.md.new docs/commands.md
+
+pictures: $(VENV)/installed-dev
+	$(BIN)/python -m tests.pictures docs/pictures
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cli.console.messages import fact, note
 from cli.console.numbers import size
-from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.data.corpus import Corpus, train_tokenizer
 from lm.data.manifest import Manifest
 from lm.data.prepare import Prepared
@@ -26,8 +26,7 @@ def trained_tokenizer(
     """A tokenizer trained on a corpus, or found in the cache if one has been trained on the same before."""
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
         note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
-    ends = (END_OF_TEXT,) if corpus.config.supervised else ()
-    return train_tokenizer(corpus, config, special_tokens=special or ends, unknown=unknown)
+    return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown)
 
 
 def report(prepared: Prepared[Manifest]) -> dict[str, Any]:

@@ -1,1 +1,48 @@
-"""A language-model toolkit: tokenizers, models, training, decoding and scoring. Prints nothing."""
+"""A language-model toolkit: tokenizers, models, training, decoding and scoring. Prints nothing.
+
+The names of `__all__` are all that a notebook needs; docs/python.md shows them at work. None of them, and so neither
+torch, is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lm.api import Model, load, train
+    from lm.config.decoding import SamplingConfig, TranslationConfig
+    from lm.config.evaluation import PerplexityConfig
+    from lm.config.hardware import HardwareConfig
+    from lm.decoding.generate import Finish, Token
+    from lm.errors import LMError
+    from lm.training.events import Evaluation, Sample, Step
+
+_HOMES = {
+    "lm.api": ("Model", "load", "train"),
+    "lm.config.decoding": ("SamplingConfig", "TranslationConfig"),
+    "lm.config.evaluation": ("PerplexityConfig",),
+    "lm.config.hardware": ("HardwareConfig",),
+    "lm.decoding.generate": ("Finish", "Token"),
+    "lm.errors": ("LMError",),
+    "lm.training.events": ("Evaluation", "Sample", "Step"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Evaluation", "Finish", "HardwareConfig", "LMError", "Model", "PerplexityConfig", "Sample", "SamplingConfig",
+    "Step", "Token", "TranslationConfig", "load", "train",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever the name stands for)
+    """A name of the front door, imported from its home when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """The names of the front door too, for completion in notebooks."""
+    return sorted({*globals(), *__all__})

@@ -75,7 +75,10 @@ def attention(
     config = AttentionConfig(**given["attention"])
     if out is not None and as_json:
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
-    from cli.attention import figures, files, maps
+    from cli.attention import figures, files
+    from lm.checkpoint import load_model
+    from lm.evaluation.attention import of_model
+    from lm.hardware import inference_hardware
 
     if out is not None:
         files.check(out)
@@ -84,7 +87,8 @@ def attention(
     read = text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")
-    shown = maps.of_run(run, read, target, config, to=to, hardware=HardwareConfig(**given["hardware"]))
+    loaded = load_model(run, inference_hardware(HardwareConfig(**given["hardware"])))
+    shown = of_model(loaded, read, target, unit=config.unit, to=to)
     if out is not None:
         files.write(out, [shown], config)
     elif as_json:

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cli.attention.maps import TextMap
 from cli.console.escapes import json_line
 from cli.console.heat_map import HeatMap, colours_of_terminal, draw, label
 from lm.config.evaluation import AttentionConfig
+from lm.evaluation.attention import TextMap
 from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cli.attention import maps, picture
+from cli.attention import picture
 from cli.attention.figures import as_json, lines
-from cli.attention.maps import TextMap
 from cli.attention.page import page
 from cli.console.escapes import json_line
 from cli.console.heat_map import NO_COLOURS
@@ -16,6 +15,7 @@ from lm.config.evaluation import AttentionConfig
 from lm.decoding.translation import Translated
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
+from lm.evaluation.attention import TextMap, of_translation
 from lm.files import check_place, replaced
 
 _PICTURES = (".png", ".svg")
@@ -48,7 +48,7 @@ class Maps:
         """Feed each line and its translation to the model again, and write the maps in order, of blank lines too."""
         prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
         shown = (
-            maps.of_translation(model, source, [*prefix, *tokens] if tokens else [], self._config, to=to)
+            of_translation(model, source, [*prefix, *tokens] if tokens else [], unit=self._config.unit, to=to)
             for source, tokens in self._translated
         )
         write(self._path, shown, self._config)

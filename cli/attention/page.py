@@ -11,9 +11,9 @@ from html import escape
 import numpy as np
 
 from cli.attention.figures import described, shares
-from cli.attention.maps import TextMap
 from cli.console.heat_map import colour, is_light, label
 from lm.config.evaluation import AttentionConfig
+from lm.evaluation.attention import TextMap
 from lm.evaluation.attention_maps import AttentionMap, Weights
 
 _STYLE = """

@@ -13,11 +13,11 @@ import numpy as np
 from rich.cells import cell_len
 
 from cli.attention.figures import described
-from cli.attention.maps import TextMap
 from cli.console.heat_map import label
 from cli.console.messages import note
 from lm.config.evaluation import AttentionConfig
 from lm.errors import InputError
+from lm.evaluation.attention import TextMap
 from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.files import replaced_bytes
 

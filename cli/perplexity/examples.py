@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from cli.console.progress import counter
 from cli.perplexity import report
 from cli.perplexity.request import Output
-from cli.perplexity.scorer import Scorer
+from cli.perplexity.scorer import LoadedScorer
 from lm.errors import UsageError
 from lm.evaluation.completions import CompletionsScored, measure_completions
 from lm.evaluation.perplexity import FileScore
 from lm.text.files import TextFile
 
 
-def are_examples(scorer: Scorer, files: Sequence[TextFile]) -> bool:
+def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     """Whether completions are to be scored: the run is supervised, no field is named, and the files hold examples.
 
     Raises:
@@ -32,7 +32,7 @@ def are_examples(scorer: Scorer, files: Sequence[TextFile]) -> bool:
     return bool(of_examples)
 
 
-def measure(scorer: Scorer, files: Sequence[TextFile], output: Output) -> None:
+def measure(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> None:
     """Score the completions of files of examples, and print the figures."""
     _refuse_text_flags(scorer, output)
     scores, shortened = [], 0
@@ -42,22 +42,22 @@ def measure(scorer: Scorer, files: Sequence[TextFile], output: Output) -> None:
             scores.append(FileScore(file.name, last.tally))
             shortened += last.shortened
     report.refuse_nothing(scores)
-    how = report.conditions_of_examples(scorer.run, scorer.loaded, context=scorer.context, shortened=shortened)
+    how = report.conditions_of_examples(scorer.run, scorer.loaded, context=scorer.text.context, shortened=shortened)
     report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _score(scorer: Scorer, file: TextFile, watch: Callable[[int], None]) -> CompletionsScored:
+def _score(scorer: LoadedScorer, file: TextFile, watch: Callable[[int], None]) -> CompletionsScored:
     """Score the examples of one file; `watch` gets their number as it grows."""
     events = measure_completions(
-        scorer.model, scorer.loaded.tokenizer, file.examples(), context=scorer.context,
-        batch_size=scorer.batch_size, name=file.name,
+        scorer.text.model, scorer.loaded.tokenizer, file.examples(), context=scorer.text.context,
+        batch_size=scorer.text.batch_size, name=file.name,
     )  # fmt: skip
     for event in events:
         watch(event.tally.documents)
     return event
 
 
-def _refuse_text_flags(scorer: Scorer, output: Output) -> None:
+def _refuse_text_flags(scorer: LoadedScorer, output: Output) -> None:
     """Raise UsageError for flags that have a meaning for text alone."""
     typed = scorer.given.typed
     wrong = [flag for flag in output.asked if flag not in ("--json", "--csv")]

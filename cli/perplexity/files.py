@@ -8,7 +8,7 @@ from pathlib import Path
 from cli.flags.options import Given
 from cli.perplexity import examples, text
 from cli.perplexity.request import Output
-from cli.perplexity.scorer import Scorer
+from cli.perplexity.scorer import LoadedScorer
 from lm.text.files import STDIN, text_files
 
 
@@ -21,12 +21,12 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
         output: the form of the report.
         given: the settings.
     """
-    scorer = Scorer.load(run, given)
+    scorer = LoadedScorer.load(run, given)
     texts = text_files(files or [STDIN], field=scorer.data.field)
     if examples.are_examples(scorer, texts):
         examples.measure(scorer, texts, output)
     elif output.versus is not None:
-        other = Scorer.load(output.versus, given, data=scorer.data)
+        other = LoadedScorer.load(output.versus, given, data=scorer.data)
         text.compare(scorer, other, texts, as_json=output.as_json)
     else:
         text.measure(scorer, texts, output)

@@ -16,7 +16,7 @@ from cli.console.messages import note
 from cli.console.progress import progress
 from cli.perplexity import report, surprisal_page, versus
 from cli.perplexity.request import Output
-from cli.perplexity.scorer import Scorer
+from cli.perplexity.scorer import LoadedScorer
 from cli.perplexity.surprisal import coloured, plain
 from lm.errors import InputError
 from lm.evaluation import comparison
@@ -28,11 +28,11 @@ from lm.files import replaced
 from lm.text.files import TextFile, text_size
 
 
-def measure(scorer: Scorer, files: Sequence[TextFile], output: Output) -> None:
+def measure(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> None:
     """Score files, and print or write what was asked for."""
     scores: list[FileScore] = []
     with _progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
-        stretches = scorer.stretches(files, scores=scores, watch=watch)
+        stretches = scorer.text.stretches(files, scores=scores, watch=watch)
         if output.html is not None:
             _write_page(output.html, stretches, files, scorer, scores)
         elif output.show:
@@ -67,12 +67,16 @@ def _show(stretches: Iterator[Stretch], files: Sequence[TextFile]) -> None:
 
 
 def _write_page(
-    path: Path, stretches: Iterator[Stretch], files: Sequence[TextFile], scorer: Scorer, scores: Sequence[FileScore]
+    path: Path,
+    stretches: Iterator[Stretch],
+    files: Sequence[TextFile],
+    scorer: LoadedScorer,
+    scores: Sequence[FileScore],
 ) -> None:
     """Write the page while the text is scored; `scores` holds the figures once all of it is."""
     names = [file.name for file in files]
     title = names[0] if len(names) == 1 else f"{len(names)} files"
-    conditions = f"Surprisal under {scorer.run}, context {scorer.context}, stride {scorer.stride}"
+    conditions = f"Surprisal under {scorer.run}, context {scorer.text.context}, stride {scorer.text.stride}"
     with replaced(path) as page:
         page.write(surprisal_page.opening(title, conditions))
         page.writelines(surprisal_page.body(spans(stretches), names))
@@ -80,10 +84,10 @@ def _write_page(
     note(f"wrote {path}")
 
 
-def compare(scorer: Scorer, other: Scorer, files: Sequence[TextFile], *, as_json: bool) -> None:
+def compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files by two models, and print how they differ."""
     with _progress(files) as watch:
-        both = scorer.stretches(files, scores=[], watch=watch), other.stretches(files, scores=[])
+        both = scorer.text.stretches(files, scores=[], watch=watch), other.text.stretches(files, scores=[])
         differences = comparison.compare(*both, files=len(files))
     total = Difference.total(differences)
     if not total.bytes:

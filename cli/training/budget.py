@@ -11,11 +11,11 @@ from cli.training import clock
 from cli.training.pairs import PairCorpus
 from cli.training.text import TextCorpus
 from lm.benchmark import training as benchmark
+from lm.budget import sizing
 from lm.config.durations import seconds
 from lm.config.presets import named_by_depth, resolve
 from lm.config.run import RunConfig
 from lm.errors import UsageError
-from lm.training import sizing
 
 _SECONDS, _SHARE_TO_MEASURE = 1.5, 0.01
 _FEWEST_STEPS = 50

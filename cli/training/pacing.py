@@ -13,6 +13,9 @@ from cli.training import clock
 from cli.training.budget import seconds_left, seconds_to_measure, warn_of_few_steps
 from cli.training.settings import Settings
 from lm.benchmark.training import pace
+from lm.budget.clock import aside
+from lm.budget.pace import Cost, Pace
+from lm.budget.regularisation import expected_bits, novelty, regularisation_of_pairs, regularisation_of_text
 from lm.config.durations import seconds
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
@@ -23,10 +26,7 @@ from lm.evaluation.ngrams import bits_per_byte
 from lm.model.cost import parameters_by_part
 from lm.optimization.optimizers import training_bytes
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.budget import aside
 from lm.training.corpus import TrainingCorpus
-from lm.training.pace import Cost, Pace
-from lm.training.regularisation import expected_bits, novelty, regularisation_of_pairs, regularisation_of_text
 
 _MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 10, 4
 _FEWEST_SENTENCES = 100

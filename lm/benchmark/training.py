@@ -15,6 +15,7 @@ import torch
 from lm import files
 from lm.benchmark import random_pairs
 from lm.benchmark.timing import Timed, alternate, whole_step
+from lm.budget.pace import Pace
 from lm.config.run import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.data.array_writer import token_dtype
@@ -28,7 +29,6 @@ from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import cost
-from lm.training.pace import Pace
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import batch_flops, train

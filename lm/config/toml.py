@@ -36,7 +36,7 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
         if section not in SECTIONS or not isinstance(fields, dict):
             raise UsageError(f"{path}: {_stray(section, fields)}")
         with _naming(f"{path}, [{section}]"):
-            _check(section, fields)
+            check_section(section, fields)
     return name, values
 
 
@@ -67,8 +67,8 @@ def _naming(where: str) -> Iterator[None]:
         raise UsageError(f"{where}: {error}") from None
 
 
-def _check(section: str, fields: Mapping[str, Any]) -> None:
-    """UsageError unless each key of a table is an option of its section, with a value that the option can have."""
+def check_section(section: str, fields: Mapping[str, Any]) -> None:
+    """UsageError unless each name is an option of a section of RunConfig, with a value that the option can have."""
     known = {described.name: described for described in options(SECTIONS[section])}
     for key, value in fields.items():
         if key not in known:

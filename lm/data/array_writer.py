@@ -1,4 +1,4 @@
-"""Writing a one-dimensional `.npy` file bit by bit, without knowing how long it will be."""
+"""Writing a one-dimensional `.npy` file piece by piece, without knowing its length beforehand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ArrayWriter:
     """Appends numbers to a `.npy` file."""
 
     def __init__(self, path: Path, *, dtype: str) -> None:
-        """Begins the file."""
+        """Create the file at `path`; there may be one already."""
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._path = path
         self._stream = path.open("wb")
@@ -30,11 +30,11 @@ class ArrayWriter:
         self._write_header()
 
     def __len__(self) -> int:
-        """How many numbers there are by now."""
+        """How many numbers have been written."""
         return self._length
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Write some numbers."""
+        """Write numbers after those that are there."""
         with files.naming(self._path):
             self._stream.write(values.astype(self._dtype, copy=False).tobytes())
         self._length += len(values)

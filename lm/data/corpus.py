@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lm.config.data import DataConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.data.held_out import FEWEST_DOCUMENTS, held_out_fraction
 from lm.errors import InputError
 from lm.text import documents
@@ -94,15 +94,18 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer on `corpus.files`, or find the one that was trained on the same text before.
 
+    One for examples has a token that ends a text in any case, for that is what ends a completion.
+
     Raises:
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
+    ends = (END_OF_TEXT,) if corpus.config.supervised else ()
     return tokenizer_of(
         lambda: training_texts(corpus),
         config,
         identity=[corpus.config.separator, *(found.identity for found in corpus.files)],
         corpus_bytes=corpus.files_bytes,
-        special_tokens=special_tokens,
+        special_tokens=special_tokens or ends,
         unknown=unknown,
     )

@@ -16,6 +16,7 @@ Progress = Callable[[int, int], None]
 """Called with the bytes of text that are done, and all there are."""
 
 GROUP_CHARACTERS = 1 << 20
+"""So much text keeps all cores of a tokenizer busy."""
 
 _GROUPS_AHEAD = 2  # one group is encoded while the tokens of the other are copied and written
 
@@ -61,10 +62,10 @@ def encoded(
     """Groups of items in order, each with what the tokenizer makes of it; encoding runs ahead by a bounded amount.
 
     Args:
-        corpus: that the items are all of.
-        items: its parts, in order.
+        corpus: the corpus.
+        items: all of the corpus, in order.
         encode: called with a group, in a thread of its own.
-        progress: called after each group that the caller has dealt with.
+        progress: called whenever the caller is done with a group.
 
     Raises:
         InputError: the tokenizer has no token for a character, or the corpus changed since it was surveyed.
@@ -107,7 +108,7 @@ def _encoded_ahead(items: Iterable[E], encode: Callable[[list[E]], R]) -> Iterat
 
 
 def _encoded_or_named(group: Sequence[E], encode: Callable[[Sequence[E]], R]) -> R:
-    """The group encoded; the InputError of an item that cannot be says where in the corpus it is."""
+    """The group encoded; the InputError for an item that cannot be encoded names its place."""
     try:
         return encode(group)
     except InputError:

@@ -1,4 +1,4 @@
-"""A folder in the making: beside its final place, locked while somebody works on it, and gone if they fail."""
+"""A folder that is being made: beside its final place, locked while a process works on it, removed if that fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS_TO_LOCK = 60
 
 @contextlib.contextmanager
 def partial_folder(place: Path) -> Iterator[Path]:
-    """An empty folder beside `place`, to be filled and renamed; whatever still has its name at the end is removed."""
+    """An empty folder beside `place`, to be filled and renamed; it is removed at the end unless it was renamed."""
     partial = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
     files.make_folder(place.absolute().parent)
     partial.mkdir()
@@ -31,12 +31,12 @@ def partial_folder(place: Path) -> Iterator[Path]:
 
 
 def put_in_place(partial: Path, folder: Path, *, is_there: Callable[[], bool]) -> None:
-    """Give a complete folder its name; what had the name before goes.
+    """Give a complete folder its name; a folder that has the name is removed.
 
     Args:
-        partial: from `partial_folder`.
-        folder: its name.
-        is_there: says whether another process was faster, which leaves all as it is.
+        partial: the complete folder, from `partial_folder`.
+        folder: the name.
+        is_there: tells whether another process was faster; nothing is renamed then.
     """
     files.sync(partial)
     if is_there():
@@ -50,10 +50,10 @@ def put_in_place(partial: Path, folder: Path, *, is_there: Callable[[], bool]) -
 
 
 def remove_abandoned(folder: Path, name: str | None = None) -> None:
-    """Remove what processes that were killed had begun in a folder, for one place in it or for all.
+    """Remove the partial folders that killed processes left in a folder, of one name or of all.
 
-    A lock ends with the process that holds it, however that ends, and is seen from containers and other users; where
-    locks don't work nothing is removed.
+    A lock ends with the process that holds it, however that ends, and is seen from containers and by other users. On a
+    file system without locks nothing is removed.
     """
     newest = time.time() - _SECONDS_TO_LOCK
     for partial in folder.glob(f".{'*' if name is None else glob.escape(name)}.partial-*"):

@@ -1,4 +1,4 @@
-"""What is held out for validation, told by the texts themselves: equal texts go to the same split in every corpus."""
+"""What is held out for validation: decided by the texts themselves, so that equal texts are in the same split."""
 
 from __future__ import annotations
 

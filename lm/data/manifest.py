@@ -24,7 +24,7 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """A file that data were made from: as the user named it, its size in bytes and its hash, both decompressed."""
+    """A file that data were made from: its name as the user gave it, its size in bytes and its hash, decompressed."""
 
     path: str
     size: int
@@ -32,7 +32,7 @@ class SourceRecord:
 
 
 class Provenance(Protocol):
-    """The manifest of any folder of prepared data: what they were made from."""
+    """What the manifest of any folder of prepared data tells: what they were made from."""
 
     @property
     def key(self) -> str:
@@ -68,13 +68,13 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Repetition:
-    """How much of a corpus is there more than once (see `lm.data.windows.repetition`).
+    """How much of a corpus occurs more than once (see `lm.data.windows.repetition`).
 
     Attributes:
         documents: the number of documents, of both splits, whose tokens are those of one that comes before.
         held_out: share of the held-out text that occurs in the training split too, in stretches of `stretch` tokens or
             as a whole document shorter than that; None without held-out text.
-        stretch: in tokens.
+        stretch: the length of a stretch, in tokens.
     """
 
     documents: int
@@ -89,15 +89,15 @@ class Manifest:
     Attributes:
         key: hash of everything that the tokens depend on.
         tokenizer: hash of the tokenizer (`Tokenizer.sha256`).
-        vocab_size: of the tokenizer.
-        dtype: of the shards.
+        vocab_size: the size of the vocabulary.
+        dtype: the NumPy type of the shards.
         separator: the line that ended documents within files.
         validation: what was held out, as the user put it.
         sources: the files of the corpus.
         validation_sources: the files of the validation split, where it has files of its own.
         splits: what "train" and "validation" hold.
         supervised: whether the documents are examples to learn from (see `lm.data.examples.store`).
-        repetition: how much of the text is there more than once; None for examples, and in folders made before this
+        repetition: how much of the text occurs more than once; None for examples, and in folders made before this
             was measured.
         field: the field that held the text in JSON Lines.
     """
@@ -158,14 +158,18 @@ class Manifest:
 
 
 def check_version(values: Mapping[str, Any], version: int, *, where: str, what: str) -> None:
-    """InputError unless a manifest, read from `where`, has a version of its format; `what` has to be prepared again."""
+    """Raise InputError unless a manifest has this version; the message names the file, and what to prepare again."""
     found = values.get("format_version")
     if found != version:
         raise InputError(f"{where}: format version {found} is not {version}; prepare the {what} again")
 
 
 def fields_with_sources(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """The fields of a manifest, with records of the files it names; KeyError, TypeError or UsageError if damaged."""
+    """The fields of a manifest but its version, with a SourceRecord for each file; `where` names the file in messages.
+
+    Raises:
+        KeyError, TypeError, AttributeError, UsageError: the manifest is damaged.
+    """
     fields = {key: value for key, value in values.items() if key != "format_version"}
     for key in ("sources", "validation_sources"):
         records: Sequence[Any] = fields[key]

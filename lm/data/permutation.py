@@ -11,7 +11,7 @@ _ROUNDS = 6
 
 
 def mix(x: Indices) -> Indices:
-    """A bijection of 64-bit integers that scatters them (the finaliser of SplitMix64, Steele et al. 2014)."""
+    """A bijection of 64-bit integers whose values look random (the finaliser of SplitMix64, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         x = x + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -27,7 +27,7 @@ def permute(indices: Indices, size: int, keys: Indices) -> Indices:
     Args:
         indices: values below `size`.
         size: of the permuted range.
-        keys: one for each index; each key is another permutation.
+        keys: one for each index; each key gives another permutation.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     low = (np.uint64(1) << half) - np.uint64(1)

@@ -1,7 +1,7 @@
-"""Preparing data once: what is made of the same inputs goes into a folder, and is found there the next time.
+"""Preparing data once: what is made of certain inputs goes into a folder, and is found there the next time.
 
-A folder is filled beside its place and renamed when it is complete, its manifest being written last; so what has the
-name is whole, whatever happens to the process, and of several processes that prepare the same all end with one folder.
+A folder is filled beside its place, its manifest last, and renamed when it is complete. So what has the name is whole,
+whatever happens to the process, and processes that prepare the same data at the same time end with one folder.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Preparation(Generic[M]):
         return manifest if manifest.key == self.key else None
 
     def find_or_make(self, folder: Path) -> Prepared[M]:
-        """The data in a folder; they replace what else it holds."""
+        """The data in a folder: found there, or made now in place of what else it holds."""
         if (there := self.find(folder)) is not None:
             return Prepared(folder, there, reused=True)
         place = folder.resolve()  # so that a link stays one
@@ -87,20 +87,20 @@ class Preparation(Generic[M]):
             put_in_place(partial, place, is_there=lambda: self.find(place) is not None)
         return Prepared(folder, made, reused=False)
 
-    def find_or_make_in_cache(self, room: str, *, root: Path | None = None) -> Prepared[M]:
-        """The data in the folder of the cache that their key names.
+    def find_or_make_in_cache(self, kind: str, *, root: Path | None = None) -> Prepared[M]:
+        """The data in the folder of the cache that is named after their key: found there, or made now.
 
         Args:
-            room: the folder of all data of this kind in the cache.
+            kind: the folder in the cache that has a folder for each key.
             root: the cache [default: `cache_root()`].
         """
-        folder = (root or cache_root()) / room / self.key[:32]
+        folder = (root or cache_root()) / kind / self.key[:32]
         remove_abandoned(folder.parent)
         return self.find_or_make(folder)
 
 
 def key_of(*inputs: Any) -> str:  # noqa: ANN401 (whatever JSON can hold)
-    """A hash of all that prepared data depend on: contents, not names or times."""
+    """A hash of all inputs that prepared data depend on: contents of files, not their names or times."""
     return hashlib.sha256(json.dumps([KEY_VERSION, *inputs]).encode()).hexdigest()
 
 
@@ -110,7 +110,7 @@ class WrittenTokens:
 
     Attributes:
         splits: what each split holds.
-        repetition: how much of the text is there more than once, where that is measured.
+        repetition: how much of the text occurs more than once, where that is measured.
     """
 
     splits: dict[str, SplitRecord]
@@ -132,7 +132,7 @@ def prepare_tokens(
         corpus: the corpus.
         tokenizer: what makes the tokens; it is kept beside them.
         write: writes the shards into an empty folder.
-        folder: is made, with its parents; may exist if it is empty or holds prepared tokens [default: in the cache].
+        folder: is made with its parents; it may exist if it is empty or holds prepared tokens [default: in the cache].
         force: replace prepared tokens in the folder that are not the same.
         root: the cache [default: `cache_root()`].
 
@@ -180,7 +180,7 @@ def _records(surveys: Sequence[Survey]) -> tuple[SourceRecord, ...]:
 
 
 def _refuse_other_files(folder: Path, *, force: bool) -> None:
-    """InputError if a folder holds anything but prepared tokens, and also if it holds these unless `force`."""
+    """Raise InputError if a folder holds anything but prepared tokens; also if it holds these, unless `force`."""
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if present and not (MANIFEST in present and all(map(_TOKEN_FILES.fullmatch, present))):
         raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")

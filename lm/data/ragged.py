@@ -61,7 +61,7 @@ class Ragged:
         return Ragged(self.values[ranges(starts, lengths)].astype(np.int64), ends)
 
     def grouped(self, ends: NDArray[Any]) -> Ragged:
-        """Rows of rows, joined: `ends` says where each group of them ends."""
+        """Groups of neighbouring rows joined into one row each; `ends` says after how many rows each group ends."""
         return Ragged(self.values, np.append(0, self.ends)[ends])
 
     def framed(self, before: Sequence[int], after: Sequence[int]) -> Ragged:
@@ -86,7 +86,7 @@ class Ragged:
 
 
 def ranges(starts: Integers, lengths: Integers) -> Integers:
-    """The integers from each start on, as many as its length says, all joined."""
+    """The ranges of integers that begin at `starts` and have these lengths, joined."""
     ends = np.cumsum(lengths)
     offsets = np.repeat(starts - (ends - lengths), lengths)
     return offsets + np.arange(len(offsets))

@@ -99,14 +99,14 @@ class ShardWriter:
     """Appends tokens to the shards of one split, in bounded memory."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str, shard_tokens: int = SHARD_TOKENS) -> None:
-        """Writes into `folder`, which exists."""
+        """Write into `folder`, which exists."""
         self._folder, self._split, self._dtype = folder, split, dtype
         self._shard_tokens = shard_tokens
         self._shard: ArrayWriter | None = None
         self.shards: list[int] = []
 
     def append(self, ids: npt.NDArray[Any]) -> None:
-        """Write some tokens."""
+        """Write tokens after those that are there."""
         while len(ids):
             if self._shard is None or len(self._shard) == self._shard_tokens:
                 self.close()

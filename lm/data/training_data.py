@@ -52,7 +52,7 @@ def prepare_corpus(
     Args:
         corpus: the corpus.
         tokenizer: what makes the tokens.
-        folder: is made; may exist if it is empty or holds prepared tokens [default: in the cache].
+        folder: the folder to be made; it may exist if it is empty or holds prepared tokens [default: in the cache].
         force: replace prepared tokens in the folder that are not the same.
         progress: called as text is tokenized; not at all if the tokens are there.
 

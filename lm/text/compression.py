@@ -1,4 +1,4 @@
-"""Reading compressed files: gzip, xz and Zstandard, told by their first bytes or else by their names.
+"""Reading compressed files: gzip, xz and Zstandard, recognised by their first bytes or else by their names.
 
 No UTF-8 text begins with the bytes that these formats begin with, so compressed text is recognised on stdin too.
 """
@@ -37,7 +37,7 @@ class _Decompressor(Protocol):
 
 
 def compression(path: Path, name: str) -> Compression | None:
-    """How a file is compressed: by its first bytes, else as its name says; None if it is not."""
+    """The format a file is compressed in, by its first bytes or else by its name; None if it is not compressed."""
     with path.open("rb") as stream:
         beginning = stream.read(max(map(len, FIRST_BYTES.values())))
     if not beginning:

@@ -1,8 +1,8 @@
 """The documents of text files, streamed in bounded memory.
 
-A file named `.jsonl` or `.ndjson` has a document a line: the text in one field of a JSON object (see `json_lines`). So
-has stdin if its first line is such an object. Of examples to learn from (see `examples`), one a line, the document is
-prompt and completion joined.
+A file named `.jsonl` or `.ndjson` has one document on each line: the text in one field of a JSON object (see
+`json_lines`). The same holds of stdin if its first line is such an object. Where the lines are examples to learn from
+(see `examples`), prompt and completion joined are a document.
 
 Any other text file is one document, unless it has separator lines: a line that is exactly the separator, ended by a
 line feed, by carriage return and line feed, or by the end of the file. A separator line ends a document and belongs to
@@ -101,7 +101,7 @@ def fragments(file: TextFile, separator: str, *, observe: Observer | None = None
 
 
 def _documents_by_line(file: TextFile, observe: Observer | None) -> Iterator[str]:
-    """The documents of a file that has one a line."""
+    """The documents of a file that has one on each line."""
     if file.supervised:
         return (example.prompt + example.completion for example in file.examples(observe))
     return json_lines.texts(file.text(observe), file.field, name=file.name)

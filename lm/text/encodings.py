@@ -1,4 +1,4 @@
-"""Bytes that are not UTF-8: what is said about them, and how to convert them."""
+"""Bytes that are not UTF-8: error messages that tell what their encoding may be and how to convert them."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def decode(data: bytes, *, name: str) -> str:
 
 
 def refuse_utf16(beginning: bytes, *, name: str, compressed: bool = False) -> None:
-    """InputError for what begins with the byte order mark of UTF-16; arguments as of `not_utf8`."""
+    """Raise InputError if a text begins with the byte order mark of UTF-16; for the arguments see `not_utf8`."""
     if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InputError(f"{name}: looks like UTF-16 text; convert it first: {_command('UTF-16', name, compressed)}")
 
 
 def not_utf8(error: UnicodeDecodeError, *, name: str, offset: int, compressed: bool = False) -> InputError:
-    """What is said where decoding failed.
+    """The error for bytes that could not be decoded: where they are, what their encoding may be, how to convert them.
 
     Args:
-        error: of the decoder; what it could not decode tells what the encoding may be.
+        error: raised by the decoder; the encoding is guessed from the bytes in it.
         name: of the file, for messages.
         offset: of the first wrong byte in the text.
         compressed: whether the file has to be decompressed first.

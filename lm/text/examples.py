@@ -1,13 +1,13 @@
 """Examples to learn from: a prompt, and the completion that a model is to give.
 
-Each line of a JSON Lines file is one, in either of two forms:
+Each line of a JSON Lines file is an example, in either of two forms:
 
     {"prompt": "12 + 30 = ", "completion": "42"}
     {"text": "What a lovely day.", "label": "joy"}
 
 A label is a completion on a line of its own: the text is the prompt as it is, and the model answers with a line feed,
-which stands for the delimiter of GPT-1, and the label. So what is trained is what `lm generate` does with a prompt,
-and no character has to be put between prompt and completion by hand.
+which stands for the delimiter of GPT-1, and the label. So a model is trained on just
+what `lm generate` asks of it, and no character has to be put between prompt and completion by hand.
 
 Source: Radford et al. 2018, section 3.3.
 """
@@ -35,9 +35,9 @@ class Example:
     """A prompt and its completion.
 
     Attributes:
-        prompt: what is given; may be empty.
-        completion: what is to be learned; never empty.
-        line: where it stands in its file, from 1.
+        prompt: the text that is given; may be empty.
+        completion: the text that is to be learned; never empty.
+        line: the number of its line in the file, from 1.
     """
 
     prompt: str
@@ -53,7 +53,7 @@ def examples(blocks: Iterable[str], *, name: str) -> Iterator[Example]:
         name: of the file, for messages.
 
     Raises:
-        InputError: a line is no example; the message names the file, the line and what is wrong with it.
+        InputError: a line is not an example; the message names the file, the line and what is wrong with it.
     """
     for number, values in json_lines.objects(blocks, name=name, example=_EXAMPLE):
         where = f"{name}: line {number}"
@@ -66,7 +66,7 @@ def examples(blocks: Iterable[str], *, name: str) -> Iterator[Example]:
 
 
 def is_example(line: bytes) -> bool:
-    """Whether a line is a JSON object with a field that only examples have: all but the text."""
+    """Whether a line is a JSON object with a field that only examples have: prompt, completion or label."""
     try:
         values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ def is_example(line: bytes) -> bool:
 
 
 def _form(values: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """The fields of the form that a line has."""
+    """The two fields of the form in which a line is."""
     forms = [form for form in (FIELDS[:2], FIELDS[2:]) if all(field in values for field in form)]
     if len(forms) == 2:
         raise InputError(f"{where}: has {', '.join(FIELDS)}; give {_FORMS}, not both")
@@ -89,6 +89,6 @@ def _form(values: Mapping[str, Any], where: str) -> tuple[str, str]:
 
 
 def _label(values: Mapping[str, Any], where: str) -> str:
-    """A label; numbers, true and false are labels as they are written."""
+    """The text of a label; numbers, true and false count as they are written in JSON."""
     label = values["label"]
     return json.dumps(label) if isinstance(label, bool | int | float) else json_lines.text(values, "label", where=where)

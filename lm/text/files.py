@@ -105,7 +105,7 @@ class TextFile:
             observe: called with each block of bytes as it is read.
 
         Raises:
-            InputError: a line is no example, or the file is not UTF-8 text, or is damaged.
+            InputError: a line is not an example, or the file is not UTF-8 text, or is damaged.
         """
         return examples.examples(self.text(observe), name=self.name)
 
@@ -113,9 +113,9 @@ class TextFile:
 def text_files(patterns: Sequence[str], *, field: str = FIELD, supervised: bool = False) -> list[TextFile]:
     """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
 
-    A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths; hidden files
-    are skipped; of examples only JSON Lines files count. A glob (`**` goes into folders) stands for the files it
-    matches.
+    A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths. Hidden files
+    are skipped; where examples are asked for, only JSON Lines files count. A glob (`**` goes into folders) stands for
+    the files it matches.
 
     Args:
         patterns: as a user gives them.

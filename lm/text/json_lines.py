@@ -1,4 +1,4 @@
-"""JSON Lines: an object a line, with texts in its fields."""
+"""JSON Lines: each line is an object with texts in its fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lm.errors import InputError
 SUFFIXES = (".jsonl", ".ndjson")
 
 LONGEST_LINE = 1 << 28
-"""Characters; a longer line is no JSON Lines, and is not read into memory."""
+"""Characters; a longer line is not read into memory."""
 
 
 def texts(blocks: Iterable[str], field: str, *, name: str) -> Iterator[str]:
@@ -24,7 +24,7 @@ def texts(blocks: Iterable[str], field: str, *, name: str) -> Iterator[str]:
         name: of the file, for messages.
 
     Raises:
-        InputError: a line is no JSON object, or has no text in that field; the message names file and line.
+        InputError: a line is not a JSON object, or has no text in that field; the message names file and line.
     """
     for number, document in objects(blocks, name=name, example=f"{{{_dump(field)}: …}}"):
         where = f"{name}: line {number}"
@@ -43,7 +43,7 @@ def objects(blocks: Iterable[str], *, name: str, example: str) -> Iterator[tuple
         example: what a line may look like, for messages.
 
     Raises:
-        InputError: a line is no JSON object; the message names file and line.
+        InputError: a line is not a JSON object; the message names file and line.
     """
     for number, line in enumerate(lines(blocks, name=name), 1):
         if line.strip():
@@ -51,11 +51,16 @@ def objects(blocks: Iterable[str], *, name: str, example: str) -> Iterator[tuple
 
 
 def text(document: Mapping[str, Any], field: str, *, where: str, hint: str = "") -> str:
-    """The text in a field that an object has.
+    """The text in a field of an object that has such a field.
+
+    Args:
+        document: the object.
+        field: the name of the field.
+        where: the file and the line, with which messages begin.
+        hint: the flag that names another field, with which messages may end.
 
     Raises:
-        InputError: it is no text, which `hint` may help with, or cannot be written as UTF-8; the message begins with
-            `where`.
+        InputError: the field holds something else than text, or text that cannot be written as UTF-8.
     """
     value = document[field]
     if not isinstance(value, str):
@@ -77,10 +82,10 @@ def is_document(line: bytes, field: str) -> bool:
 
 
 def lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:
-    """The lines of a file, ended by line feeds alone; what follows the last line feed is one, even if it is empty.
+    """The lines of a file, ended by line feeds alone; what follows the last line feed is a line, even if it is empty.
 
     Raises:
-        InputError: a line is longer than any sensible one.
+        InputError: a line is longer than `LONGEST_LINE`.
     """
     number, held, length = 1, [""], 0
     for block in blocks:
@@ -111,12 +116,12 @@ def _object(line: str, where: str, example: str) -> dict[str, Any]:
 
 
 def known(document: Mapping[str, Any]) -> str:
-    """The names of an object's fields, the first few, for messages."""
+    """The names of the first few fields of an object, for messages."""
     return ", ".join(list(document)[:10]) or "nothing"
 
 
 def _kind(value: object) -> str:
-    """What a JSON value is, for messages."""
+    """The type of a JSON value in words, for messages."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 

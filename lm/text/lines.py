@@ -1,4 +1,4 @@
-"""Lines of text as they come: each is there as soon as its line feed is."""
+"""Lines of text from a stream: each is given as soon as its line feed has come."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LONGEST = 1 << 28
 
 
 def lines(parts: Iterable[bytes], *, name: str) -> Iterator[str]:
-    """The lines of a text, without their ends: line feeds, or carriage return and line feed; a last one may have none.
+    """The lines of a text without their ends, which are line feeds or carriage returns and line feeds.
 
     Args:
-        parts: the bytes, cut anywhere.
+        parts: the bytes, cut anywhere; the last line need not have an end.
         name: of the file, for messages.
 
     Raises:
@@ -43,7 +43,7 @@ def file_lines(path: Path) -> Iterator[str]:
     """The lines of a file, which may be compressed.
 
     Raises:
-        InputError: as `lines`, or there is no such file, or it is damaged.
+        InputError: there is no such file, it is damaged, or its lines are refused by `lines`.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")

@@ -1,4 +1,4 @@
-"""Where two texts stop being translations of each other line by line, told by the lengths of their lines."""
+"""Where two texts stop being translations of each other line by line, estimated from the lengths of their lines."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_OFFSETS = 8  # lines that may go missing in different places, one by one
-_SHIFT = 3.0  # what a shift must gain: about as much as fifteen lines that fit ill
-_WORST = 4.0
+_OFFSETS = 8  # the most lines that are sought as missing one by one, in different places
+_SHIFT = 3.0  # what a shift costs: as much as some fifteen lines that fit badly
+_WORST = 4.0  # the most that one line counts, however badly it fits
 
 
 def first_shift(longer: Sequence[int], shorter: Sequence[int]) -> int:
-    """How many lines, from the first on, belong together, of two texts of which one has more lines.
+    """How many lines, from the first on, belong together in two texts of which one has more lines.
 
-    A sentence and its translation are of similar length; lines that don't belong together are not. A line fits as well
-    as the logarithm of the ratio of its lengths is near the median of all. What is sought is the way of shifting the
-    longer text by one line after another (or by all that it has too many, at once) under which the lines fit best
-    altogether; its first shift is the answer, to within a few lines, as neighbours may be alike in length.
+    A sentence and its translation are of similar length; lines that don't belong together are not. A line and its
+    counterpart fit the better, the nearer the logarithm of the ratio of their lengths is to the median over all lines.
+    The longer text is shifted by one line at a time, or once by all surplus lines, at the places where all lines
+    together fit best. The answer is the first of these places; it may be a few lines off, as neighbouring lines may be
+    of similar length.
 
     Args:
-        longer: length of each line of the text that has more lines.
-        shorter: of the other.
+        longer: the length of each line of the text that has more lines.
+        shorter: the length of each line of the other text.
 
     Returns:
-        A number from 0 to the lines of the shorter text; the latter if its end is what is missing.
+        A number from 0 to that of all lines of the shorter text, which it is if the end of that text is missing.
 
     Source: Gale and Church 1993 (the lengths of translations), Viterbi 1967 (the best sequence of shifts).
     """
@@ -42,7 +43,7 @@ def first_shift(longer: Sequence[int], shorter: Sequence[int]) -> int:
 
 
 def _fit(more: Floats, less: Floats, usual: float) -> Floats:
-    """(lines + 1,) how well lines fit each other, summed over the first 0, 1, … of them; 0 is best."""
+    """(lines + 1,) how well the first 0, 1, … lines fit, summed; 0 is best."""
     return np.append(0.0, -np.cumsum(np.minimum((more - less - usual) ** 2, _WORST)))
 
 

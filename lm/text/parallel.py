@@ -1,8 +1,8 @@
 """Parallel text: line by line a source and its translation, the target.
 
-It comes as two files, of which line n of one belongs to line n of the other, or as one file of both: tab-separated, or
-JSON Lines with two fields. Files may be compressed. Lines end with a line feed, and white space around a sentence is no
-part of it: so it doesn't matter whether files have carriage returns, a byte order mark, or a line feed at their end.
+It comes as two files, where line n of one is the translation of line n of the other, or as one file of both sides:
+tab-separated, or JSON Lines with two fields. Files may be compressed. Lines end with a line feed, and white space
+around a sentence is left out; so carriage returns, a byte order mark and a last line feed make no difference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN = 40
 
 
 class Pair(NamedTuple):
-    """A source, its translation, and the line they are on, from 1."""
+    """A source, its translation, and the number of their line, from 1."""
 
     source: str
     target: str
@@ -50,12 +50,12 @@ class ParallelText:
 
     @property
     def files(self) -> tuple[TextFile, ...]:
-        """The files."""
+        """The one or two files."""
         return (self.source,) if self.target is None else (self.source, self.target)
 
     @property
     def name(self) -> str:
-        """What the user calls them."""
+        """The names of the files, for messages."""
         return " and ".join(file.name for file in self.files)
 
     @property
@@ -65,7 +65,7 @@ class ParallelText:
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
-        """The languages that the names of files or fields tell."""
+        """The languages of source and target, where the names of files or fields tell them."""
         if self.target is not None:
             return language_of_file(self.source.name), language_of_file(self.target.name)
         first, second = (name if re.fullmatch(LANGUAGE, name) else None for name in self.fields)
@@ -144,7 +144,7 @@ def parallel_texts(
 
 
 def _lines(blocks: Iterator[str], name: str) -> Iterator[str]:
-    """The lines of a file, without a byte order mark; nothing follows the last line feed."""
+    """The lines of a file without its byte order mark; what follows the last line feed is a line if it is not empty."""
     lines = json_lines.lines(blocks, name=name)
     held = next(lines).removeprefix(_BYTE_ORDER_MARK)
     for line in lines:
@@ -155,7 +155,7 @@ def _lines(blocks: Iterator[str], name: str) -> Iterator[str]:
 
 
 def language_of_file(name: str) -> str | None:
-    """The language that the end of a file's name tells: `en` of train.en, train.en.gz, and train.en.txt."""
+    """The language that the name of a file tells by its end: `en` in train.en, train.en.gz and train.en.txt."""
     path = Path(without_suffix(name))
     if path.suffix.lower() in SUFFIXES:
         path = path.with_suffix("")

@@ -1,4 +1,4 @@
-"""Trained tokenizers, kept in the cache: the same text and settings are trained on once."""
+"""Trained tokenizers in the cache, so that each is trained once for the same text and settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tokenizer_of(
     special_tokens: Sequence[str] = (),
     unknown: str | None = None,
 ) -> Tokenizer:
-    """Train a tokenizer on texts, or find the one trained on the same before.
+    """Train a tokenizer on texts, or find the one that was trained on the same texts before.
 
     Args:
         texts: called only if a tokenizer has to be trained; gives the texts, as `training.train` takes them.

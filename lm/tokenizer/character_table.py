@@ -19,9 +19,9 @@ _MISSING = np.uint32(0xFFFFFFFF)
 
 
 class CharacterTable:
-    """Ids of code points or of bytes, for the tokenizers where that is all there is to encoding.
+    """The ids of code points or of bytes, for tokenizers that need nothing else to encode.
 
-    Gives the ids that the `tokenizers` library gives for the same `tokenizer.json`, some hundred times faster.
+    The ids are those that the `tokenizers` library gives for the same `tokenizer.json`, some hundred times faster.
     """
 
     def __init__(self, ids: npt.NDArray[np.uint32], unit: Literal["character", "byte"]) -> None:
@@ -63,7 +63,7 @@ class CharacterTable:
         """The ids of a text.
 
         Raises:
-            InputError: a character has no token; the message names the first such.
+            InputError: a character has no token; the message names the first such character.
         """
         if self.unit == "byte":
             return self._ids[np.frombuffer(text.encode(), dtype=np.uint8)]

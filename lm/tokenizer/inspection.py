@@ -1,4 +1,4 @@
-"""Looking into a tokenizer: what its tokens stand for, and how well it fits a text."""
+"""Inspecting a tokenizer: what its tokens stand for, and how well it compresses a text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Fit:
     """How a tokenizer divides a text.
 
     Attributes:
-        bytes: UTF-8 bytes of text.
-        tokens: that it becomes.
-        words: separated by white space.
+        bytes: UTF-8 bytes of the text.
+        tokens: the number of its tokens.
+        words: the number of its words, separated by white space.
     """
 
     bytes: int
@@ -31,12 +31,12 @@ class Fit:
 
     @property
     def bytes_per_token(self) -> float | None:
-        """None without tokens."""
+        """How many bytes a token stands for on average; None without tokens."""
         return self.bytes / self.tokens if self.tokens else None
 
     @property
     def tokens_per_word(self) -> float | None:
-        """None without words."""
+        """How many tokens a word becomes on average; None without words."""
         return self.tokens / self.words if self.words else None
 
 
@@ -47,7 +47,7 @@ def measure(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> Fit:
-    """Tokenize files of any size in bounded memory, and count.
+    """Tokenize files of any size in bounded memory, and count bytes, tokens and words.
 
     Args:
         tokenizer: what makes the tokens.
@@ -76,14 +76,14 @@ def measure(
 
 
 def longest(tokenizer: Tokenizer, number: int) -> list[int]:
-    """The tokens that stand for most bytes, special ones left out; of equals the first."""
+    """The `number` tokens that stand for most bytes, special ones left out; of equals the first."""
     special = set(tokenizer.special_tokens.values())
     sizes = {index: len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size) if index not in special}
     return sorted(sizes, key=lambda index: -sizes[index])[:number]
 
 
 def visible(data: bytes) -> str:
-    r"""The text of a token with all of it to be seen.
+    r"""The text of a token, with signs for what cannot be seen.
 
     A space is `·`, a line end `⏎`, a tab `⇥`; control characters are their pictures (`␀`); invisible characters and
     bytes that are part of a character are escaped (`\u200d`, `\xed`); a mark on the token before stands on `◌`.

@@ -1,4 +1,4 @@
-"""Where the tokens of a text end in it, in bytes: also where tokens are parts of characters or stand for others."""
+"""The byte offsets of tokens in their text, also where tokens are parts of characters or stand for other characters."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Ends = npt.NDArray[np.int64]
 
 
 class TokenOffsets:
-    """Finds the ends of tokens, remembering what each token stands for."""
+    """Finds where tokens end in their text; what each token stands for is looked up once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """`tokenizer` is the one that made the tokens."""
+        """Find the offsets of tokens that `tokenizer` made."""
         self._tokenizer = tokenizer
         self._spelled: dict[int, bytes] = {}
 

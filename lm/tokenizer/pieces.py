@@ -34,7 +34,7 @@ class Piece:
         text: never empty.
         starts_document: whether it is the first of its document.
         context: text before it, to be tokenized with it.
-        context_tokens: how many of the tokens are the context's, to be dropped.
+        context_tokens: how many of the first tokens are the context's, to be dropped.
     """
 
     text: str
@@ -57,8 +57,8 @@ def pieces(
 
     Args:
         fragments: documents, cut anywhere.
-        tokenizer: what the cuts must not matter to; None where words are all that matters (training a tokenizer).
-        limit: where to cut, in characters. Every piece but a document's last has at least half as many. Text that
+        tokenizer: whose tokens the cuts must not change; None to cut between words (for training a tokenizer).
+        limit: the characters after which to cut. Every piece but a document's last has at least half as many. Text that
             cannot be cut within the limit, such as one endless word, is cut as soon as it can be.
     """
     text, starts, cut, reach = "", True, _Cut(0), limit

@@ -1,4 +1,4 @@
-"""Decoding as ids come: the pieces joined are what decoding all ids at once gives, and no character is split."""
+"""Decoding ids one at a time: the pieces joined are the text of all ids decoded at once, and no character is split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lm.tokenizer.spelling import is_byte_level, spelled_byte, spelled_bytes
 
 
 class TextStream:
-    """Feed ids one at a time, get text; call `finish` for what is left.
+    """A decoder that is fed one id at a time; `finish` gives what is left at the end.
 
     Byte-level tokenizers (GPT-2's, Llama 3's) are decoded a byte at a time, in constant time per id. For all others
     a window over the last few tokens is decoded again, so that whatever their decoder does between neighbours (spaces,
@@ -27,11 +27,11 @@ class TextStream:
         )
 
     def feed(self, index: int) -> str:
-        """The text that is certain now that this id is known; often empty."""
+        """The text that is complete with this id; often empty."""
         return "" if index in self._skipped else self._decoder.feed(index)
 
     def finish(self) -> str:
-        """The rest: what an incomplete character at the end decodes to. The stream starts anew after it."""
+        """The rest of the text, as if the ids ended here; the stream starts anew after it."""
         return self._decoder.finish()
 
 

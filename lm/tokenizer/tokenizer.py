@@ -50,7 +50,7 @@ _STARTS = (
 
 
 class MergeRules(NamedTuple):
-    """What a BPE tokenizer makes its tokens by.
+    """The rules by which a BPE tokenizer makes tokens of characters.
 
     Attributes:
         vocabulary: the ids of the tokens.
@@ -99,7 +99,7 @@ class Tokenizer:
             raise InputError(f"{path}: not a {FILE_NAME} that the tokenizers library reads ({error})") from None
 
     def save(self, path: Path | str) -> None:
-        """Write a `tokenizer.json` that the `tokenizers` library reads; what was there before goes at one stroke."""
+        """Write a `tokenizer.json` that the `tokenizers` library reads; a file that is there is replaced whole."""
         with files.replaced_bytes(Path(path)) as file:
             file.write(self._canonical)
 
@@ -132,12 +132,12 @@ class Tokenizer:
 
     @cached_property
     def end_of_text(self) -> int | None:
-        """The token that ends a document, else the one that starts it (so ending the last), else None."""
+        """The token that ends a document; without one, the token that starts the next document; else None."""
         return self._first_special(_ENDS + _STARTS)
 
     @cached_property
     def start_of_text(self) -> int | None:
-        """The token that starts a document, else the one that ends it (as in GPT-2), else None."""
+        """The token that starts a document; without one, that which ends the one before (as in GPT-2); else None."""
         return self._first_special(_STARTS + _ENDS)
 
     def _first_special(self, names: Sequence[str]) -> int | None:
@@ -249,7 +249,7 @@ class Tokenizer:
         return name
 
     def token_bytes(self, index: int) -> bytes:
-        """The bytes a token stands for inside a text: part of a character, perhaps; a special token its name."""
+        """The bytes a token stands for inside a text, perhaps part of a character; of a special token its name."""
         token: str | None = self._backend.id_to_token(index)
         if token is None:
             return b""

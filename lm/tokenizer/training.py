@@ -1,4 +1,4 @@
-"""Making a tokenizer from text: byte-level BPE, single characters, single bytes."""
+"""Training a tokenizer: byte-level BPE, single characters, or single bytes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SAMPLE_BYTES = 128_000_000
 
 @dataclass(frozen=True)
 class Trained:
-    """A tokenizer and what it was made from.
+    """A tokenizer and how much text it was trained on.
 
     Attributes:
-        tokenizer: the result.
-        sample_bytes: text that was used, in UTF-8 bytes.
-        corpus_bytes: text that there was.
+        tokenizer: the tokenizer.
+        sample_bytes: UTF-8 bytes of the text that was used.
+        corpus_bytes: UTF-8 bytes of all text.
     """
 
     tokenizer: Tokenizer
@@ -51,7 +51,7 @@ def train(
         config: kind and size.
         corpus_bytes: UTF-8 bytes of all texts together.
         special_tokens: to be added; bpe and byte tokenizers have `<|endoftext|>` in any case.
-        unknown: the character that stands for characters never seen; only for `char`, which has none otherwise.
+        unknown: the character that stands for characters that the texts do not have; only for `char`.
         sample_bytes: the most text that BPE sees, spread evenly over the corpus.
 
     Raises:
@@ -92,7 +92,7 @@ def _with_end(special_tokens: Sequence[str]) -> list[str]:
 
 
 def _bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE as in GPT-2: no prefix space, words by its pattern, every byte in the alphabet."""
+    """Byte-level BPE as in GPT-2: its pattern divides words, no space is put before a text, all bytes are tokens."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -108,7 +108,7 @@ def _bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence
 
 
 def _char(texts: Iterable[str], special_tokens: Sequence[str], unknown: str | None) -> Tokenizer:
-    """Each character of the corpus, by code point; `tokenizers` itself refuses others unless there is `unknown`."""
+    """Each character of the corpus, by code point; other characters are refused unless `unknown` stands for them."""
     seen = np.zeros(0x110000, dtype=bool)
     for text in texts:
         seen[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)] = True
@@ -133,10 +133,14 @@ def _byte(special_tokens: Sequence[str]) -> Tokenizer:
 
 
 class Sample:
-    """All texts if they fit a limit, else as many as do, spread evenly; `used` counts the bytes given out."""
+    """All texts if they fit a limit, else as many as fit, spread evenly over them.
+
+    Attributes:
+        used: UTF-8 bytes of the texts that have been given.
+    """
 
     def __init__(self, texts: Iterable[str], *, corpus_bytes: int, limit: int) -> None:
-        """`corpus_bytes` is what the texts have together, `limit` the most to give out, both in UTF-8 bytes."""
+        """`corpus_bytes` are the UTF-8 bytes of all texts, `limit` the most to be given."""
         self._texts = texts
         self._share = min(1.0, limit / corpus_bytes)
         self.used = 0

@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from lm.budget.pace import Cost
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translator
@@ -21,7 +22,6 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.tokenizer.languages import LanguageTag
 from lm.training.events import Evaluation, Sample
 from lm.training.objective import summed_loss
-from lm.training.pace import Cost
 from lm.training.run import Run, diverged
 
 _SAMPLE_TOKENS = 60

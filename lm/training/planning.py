@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from lm.budget.pace import Pace
 from lm.config import durations
 from lm.config.run import Plan, RunConfig
 from lm.config.training import LENGTHS, TrainingConfig
@@ -14,7 +15,6 @@ from lm.errors import UsageError
 from lm.optimization.schedules import steps_for
 from lm.run_folder import TrainingState
 from lm.training.arithmetic import training_hardware
-from lm.training.pace import Pace
 
 
 def planned(

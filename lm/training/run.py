@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from lm import files, run_folder
+from lm.budget.clock import Clock
 from lm.config.run import Plan, RunConfig
 from lm.data.kind import TrainingData
 from lm.errors import TrainingError
@@ -19,7 +20,6 @@ from lm.optimization.optimizers import make_optimizers
 from lm.optimization.schedules import learning_rate
 from lm.run_folder import TrainingState
 from lm.training.ahead import Ahead
-from lm.training.budget import Clock
 from lm.training.compiling import compiled
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Decay, EndMoved

@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from lm import checkpoint, run_folder
+from lm.budget.pace import Pace
 from lm.config.run import RunConfig
 from lm.data.kind import TrainingData
 from lm.data.training_data import open_data
@@ -17,7 +18,6 @@ from lm.training.corpus import TrainingCorpus
 from lm.training.initial_weights import start_from
 from lm.training.journal import Journal
 from lm.training.lock import claimed
-from lm.training.pace import Pace
 from lm.training.planning import planned
 from lm.training.run import Run
 

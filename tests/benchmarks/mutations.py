@@ -34,7 +34,7 @@ from pathlib import Path
 
 from tests.benchmarks.covering import LOADED_BEFORE, ROOT, Coverage, copied, passes
 
-CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/optimization", "lm/training"]
+CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/optimization", "lm/budget", "lm/training"]
 CORE += ["lm/text", "lm/tokenizer", "lm/data", "lm/checkpoint.py", "lm/run_folder.py", "lm/files.py", "lm/hardware.py"]
 OPERATORS = {
     "<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">", "<"], "==": ["!="], "!=": ["=="],

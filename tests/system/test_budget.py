@@ -14,8 +14,8 @@ import pytest
 from cli.main import run
 from cli.training import clock
 from lm.benchmark import training
+from lm.budget import clock as run_clock
 from lm.config.presets import resolve
-from lm.training import budget
 from tests.cli.toy_translation import DICTIONARY
 from tests.system.conftest import SMALL
 
@@ -26,7 +26,7 @@ def steady(monkeypatch):
     monkeypatch.setattr(clock, "elapsed", lambda: 0.0)
     monkeypatch.setattr(training, "rate", lambda config, *, seconds: 1e9)
     monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 0.02)
-    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.02).__next__))
+    monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.02).__next__))
 
 
 def config(folder):

@@ -37,9 +37,9 @@ def prepare_examples(
     Args:
         corpus: of examples.
         tokenizer: what makes the tokens.
-        folder: see `prepare_tokens`; so are `force` and `root`.
+        folder: the folder to be made, as in `prepare_tokens` [default: in the cache].
         force: replace other tokens in the folder.
-        root: the cache.
+        root: the cache [default: `cache_root()`].
         progress: called as text is tokenized.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Examples on disk: their tokens in shards, and beside them where each begins and what of it is learned.
+"""Examples on disk: their tokens in shards, and an index of where each ends and which of its tokens are learned.
 
-A split's shards (see `shards`) hold, one after another, the tokens of its examples: start of text, prompt, completion,
-end of text. Its `train-examples.npy` or `validation-examples.npy` has a record (`EXAMPLE`) for each of them. Nothing is
-cut off, so that the same folder serves models of any context.
+A split's shards (see `lm.data.shards`) hold, one after another, the tokens of its examples: start of text, prompt,
+completion, end of text. Its `train-examples.npy` or `validation-examples.npy` has a record (`EXAMPLE`) for each
+example. Nothing is cut off, so that the same folder serves models of any context.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lm.tokenizer.framing import Frame
 from lm.tokenizer.tokenizer import Ids
 
 EXAMPLE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
-"""One example: where its tokens end, counted over the split; how many of them, the last ones, are learned; UTF-8 bytes
-of its completion; and which file and line it comes from (files for validation are counted after the others)."""
+"""An example: where its tokens end, counted over the split; how many of the last of them are learned; UTF-8 bytes of
+its completion; and the numbers of its file and line (files for validation are counted after the others)."""
 
 
 def index_name(split: str) -> str:
@@ -39,9 +39,9 @@ class Examples:
     """The examples of one split, read through mmap.
 
     Attributes:
-        tokens: those of all examples.
+        tokens: the tokens of all examples.
         index: (examples,) records of type EXAMPLE.
-        files: what `file` counts, by name.
+        files: the names of the files that the records count.
     """
 
     tokens: Tokens
@@ -49,15 +49,15 @@ class Examples:
     files: tuple[str, ...]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many examples there are."""
         return len(self.index)
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """(examples,) tokens of each."""
+        """(examples,) how many tokens each has."""
         return np.diff(self.index["end"], prepend=0)
 
     def read(self, number: int) -> tuple[npt.NDArray[np.int64], int]:
-        """The tokens of an example, and how many of them, the last ones, are learned."""
+        """The tokens of an example, and how many of the last of them are learned."""
         start = int(self.index["end"][number - 1]) if number else 0
         record = self.index[number]
         return self.tokens.read(start, int(record["end"])), int(record["learned"])
@@ -89,7 +89,7 @@ class ExampleWriter:
     """Writes the examples of one split."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str, frame: Frame) -> None:
-        """Into `folder`, which exists; `frame` is the tokens around each example."""
+        """Write into `folder`, which exists; `frame` is the tokens around each example."""
         self._path = folder / index_name(split)
         self._shards = ShardWriter(folder, split, dtype=dtype)
         self._frame = frame
@@ -115,5 +115,5 @@ class ExampleWriter:
         return SplitRecord(self._examples, self._tokens, self._bytes, tuple(self._shards.shards))
 
     def discard(self) -> None:
-        """Let go of a file that is still open: writing has failed."""
+        """Close a file that is still open because writing has failed."""
         self._shards.discard()

@@ -28,9 +28,9 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Merges:
-    """The rules of a BPE vocabulary, and what its tokens are merged from.
+    """The merge rules of a BPE vocabulary, and the letters that its tokens are merged from.
 
-    A token that is not spelled with tokens of one character, such as one that was added, is its own only letter.
+    A token that cannot be spelled with tokens of one character, such as an added one, is its own only letter.
     """
 
     def __init__(self, vocabulary: Mapping[str, int], rules: Sequence[Sequence[str]], *, whole: Sequence[int]) -> None:
@@ -51,7 +51,7 @@ class Merges:
         return None if found is None else cls(found.vocabulary, found.rules, whole=found.whole)
 
     def letters(self, words: Ragged) -> Ragged:
-        """The letters of words, given as tokens."""
+        """The letters of words that are given as tokens."""
         return self._letters.take(words.values).grouped(words.ends)
 
     def rank(self, left: Integers, right: Integers) -> Integers:

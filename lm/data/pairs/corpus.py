@@ -22,10 +22,10 @@ class PairSurvey:
     Attributes:
         text: the parallel text.
         records: names, sizes and hashes of its files.
-        pairs: how many there are, blank ones included.
+        pairs: the number of pairs, those with a blank side included.
         source_bytes: UTF-8 bytes of their sources.
         target_bytes: UTF-8 bytes of their targets.
-        hashes: of the first sources.
+        hashes: of the first sources, for a corpus of few pairs.
     """
 
     text: ParallelText
@@ -91,7 +91,7 @@ class ParallelCorpus:
 
     @property
     def pairs(self) -> int:
-        """All pairs, blank ones and those for validation included."""
+        """The number of all pairs, those with a blank side and those for validation included."""
         return sum(found.pairs for found in (*self.texts, *self.validation_texts))
 
     @property

@@ -1,4 +1,4 @@
-"""From parallel text to a folder of pairs, and the tokenizers on the way there."""
+"""From parallel text to a folder of pairs, and training the tokenizers for it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 def train_tokenizers(
     corpus: ParallelCorpus, config: TokenizerConfig, parallel: ParallelConfig
 ) -> tuple[Tokenizer, Tokenizer | None]:
-    """Train a tokenizer on both sides of a corpus, or one on each, or find those trained on the same before.
+    """Train a tokenizer on both sides of a corpus, or one on each, or find those trained on the same text before.
 
     Args:
         corpus: the corpus.
         config: kind and size.
-        parallel: whether vocabularies are separate; for both directions in one model, tags are special tokens.
+        parallel: whether vocabularies are separate, and whether both directions are learned, which takes language tags.
 
     Returns:
         The tokenizer of the targets, and that of the sources where it is another.

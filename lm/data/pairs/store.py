@@ -1,4 +1,4 @@
-"""Pairs of sentences on disk: each a sequence of words, and of each word its tokens; all read through mmap.
+"""Pairs of sentences on disk: each sentence as a sequence of words, each word as its tokens; read through mmap.
 
 A folder holds, for each side (source and target):
 
@@ -42,15 +42,15 @@ class Sentences:
     """One side of the sentences of a split.
 
     Attributes:
-        words: (sentences,) the words of each.
-        table: (words,) the tokens of each.
+        words: (sentences,) the numbers of the words of each sentence.
+        table: (words,) the tokens of each word.
     """
 
     words: Ragged
     table: Ragged
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many sentences there are."""
         return len(self.words)
 
 
@@ -122,13 +122,13 @@ class SentenceWriter:
     """Writes one side of the sentences of a split."""
 
     def __init__(self, folder: Path, split: SplitName, side: SideName, table: WordTable) -> None:
-        """Into `folder`, which exists; `table` is that of the side, for all splits."""
+        """Write into `folder`, which exists; `table` has the words of this side, in all splits."""
         self._table = table
         self._words = ArrayWriter(folder / f"{split}-{side}.npy", dtype="uint32")
         self._ends = ArrayWriter(folder / f"{split}-{side}-ends.npy", dtype="int64")
 
     def append(self, sentences: Ragged, starts: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        """Write sentences, given as tokens, and which of these start a word."""
+        """Write sentences that are given as tokens; `starts` tells which of these start a word."""
         words = self._table.words(sentences, starts)
         self._ends.append(words.ends + len(self._words))
         self._words.append(words.values)
@@ -139,7 +139,7 @@ class SentenceWriter:
         self._ends.close()
 
     def discard(self) -> None:
-        """Let go of files that are still open: writing has failed."""
+        """Close files that are still open because writing has failed."""
         self._words.discard()
         self._ends.discard()
 

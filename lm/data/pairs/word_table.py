@@ -1,4 +1,4 @@
-"""The words of a language, numbered as they come, so that a sentence is a sequence of numbers."""
+"""The words of one side of a corpus, numbered as they come, so that a sentence is a sequence of numbers."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 from lm.data.ragged import Ragged
 
 MOST_TOKENS = 1 << 21
-"""What the words of a table may have together, so that memory stays bounded however large the corpus is."""
+"""The most tokens that the words of a table may have together, so that memory stays bounded."""
 
 
 class WordTable:
     """Numbers words by their tokens.
 
-    When it is full, a word that it doesn't have becomes several: one for each of its tokens. Read back, these are the
-    same tokens; only BPE dropout then takes the tokens for words, and joins nothing across their ends.
+    When the table is full, a word that it does not have is split into words of one token each. Read back, the tokens
+    are the same; BPE dropout alone then treats each token as a word, and merges nothing across their borders.
     """
 
     def __init__(self, *, most_tokens: int = MOST_TOKENS) -> None:
-        """An empty table of words with at most so many tokens together, single ones aside."""
+        """An empty table; its words have at most `most_tokens` tokens together, words of one token aside."""
         self._most_tokens = most_tokens
         self._numbers: dict[bytes, int] = {}
         self._tokens = array("I")
         self._ends = array("q")
 
     def words(self, sentences: Ragged, starts: NDArray[np.bool_]) -> Ragged:
-        """The words of sentences.
+        """The numbers of the words of sentences.
 
         Args:
-            sentences: their tokens.
-            starts: (tokens,) whether a token starts a word; the first one of a sentence does.
+            sentences: the tokens of each sentence.
+            starts: (tokens,) whether a token starts a word, as the first one of a sentence does.
         """
         tokens = sentences.values.astype(np.uint32)
         bounds = np.append(np.flatnonzero(starts), len(tokens))

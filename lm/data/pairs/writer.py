@@ -1,4 +1,4 @@
-"""Writing pairs: tokenized, filtered, and in bounded memory."""
+"""Writing pairs: tokenizing and filtering them in bounded memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_splits(
 
     Args:
         corpus: the corpus.
-        tokenizers: of each side.
+        tokenizers: the tokenizer of each side.
         config: the filters.
         folder: a folder that exists.
         progress: called as text is tokenized.
@@ -62,7 +62,7 @@ def write_splits(
 
 
 def _encode(tokenizers: Mapping[SideName, Tokenizer], group: Sequence[SplitPair]) -> Encoded:
-    """Of each side the tokens of its sentences, and the numbers of their words."""
+    """For each side, the tokens of its sentences and the number of each token's word."""
     return {side: tokenizers[side].encode_words([getattr(item.pair, side) for item in group]) for side in SIDES}
 
 
@@ -132,7 +132,7 @@ class _SplitWriter:
 
 
 def _joined(encoded: Sequence[tuple[Ids, Ids]]) -> tuple[Ragged, NDArray[np.bool_]]:
-    """Sentences' tokens, and which of them start a word."""
+    """The tokens of sentences, and which of them start a word."""
     none = np.empty(0, dtype=np.uint32)
     ids = np.concatenate([none, *(ids for ids, _ in encoded)])
     numbers = np.concatenate([none, *(numbers for _, numbers in encoded)])

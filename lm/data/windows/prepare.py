@@ -40,14 +40,15 @@ def prepare_text(
     """Tokenize running text into a folder, or find it there.
 
     Each document is written as its tokens after the tokenizer's start-of-text token. Where that is not also the
-    end-of-text token, the latter follows; where it is, the next document's start serves, and one ends the split.
+    end-of-text token, the latter follows; where it is, the start token of the next document ends the one before, and
+    another start token ends the split.
 
     Args:
         corpus: the corpus.
         tokenizer: what makes the tokens.
-        folder: see `prepare_tokens`; so are `force` and `root`.
+        folder: the folder to be made, as in `prepare_tokens` [default: in the cache].
         force: replace other tokens in the folder.
-        root: the cache.
+        root: the cache [default: `cache_root()`].
         progress: called as text is tokenized.
 
     Raises:

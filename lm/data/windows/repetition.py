@@ -1,8 +1,8 @@
-"""Text that occurs more than once: documents that repeat another, and held-out text that is trained on too.
+"""Text that occurs more than once: documents that repeat another, and held-out text that occurs in the training split.
 
-Stretches of tokens are compared by hashes of 64 bits. That of the tokens from a to b is the sum of
-value[token i] * BASE**(i - a) modulo 2**64, with a scattered value for each token (Karp and Rabin 1987). Running sums
-over the text give the hash of any stretch by one subtraction and one multiplication.
+Stretches of tokens are compared by hashes of 64 bits. The hash of the tokens from a to b is the sum of
+value[token i] * BASE**(i - a) modulo 2**64, with a pseudo-random value for each token (Karp and Rabin 1987). Running
+sums over the text give the hash of any stretch by one subtraction and one multiplication.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lm.data.permutation import mix
 from lm.data.windows.batches import TokenReader
 
 STRETCH_BYTES = 200
-"""About 50 tokens of English: the length from which Lee et al. 2022 (section 4.1) take a repetition for a copy."""
+"""About 50 tokens of English: Lee et al. 2022 (section 4.1) count repetitions of this length or more."""
 
 _Hashes = NDArray[np.uint64]
 _Indices = NDArray[np.int64]
@@ -34,9 +34,9 @@ class Documents:
     """The documents of a split.
 
     Attributes:
-        tokens: of all of them, one after another.
-        edges: (documents + 1,) where each begins, and where the last ends. Special tokens that stand before or after a
-            document belong to it, the same for each.
+        tokens: the tokens of all documents, one after another.
+        edges: (documents + 1,) where each document begins, and where the last one ends. Special tokens around a
+            document belong to it, in the same way for all documents.
     """
 
     tokens: TokenReader
@@ -44,7 +44,7 @@ class Documents:
 
 
 def stretch_tokens(*, tokens: int, text_bytes: int) -> int:
-    """How many tokens stand for about STRETCH_BYTES of a text that has so many."""
+    """How many tokens stand for about STRETCH_BYTES bytes, on average over a text."""
     return max(1, round(STRETCH_BYTES * tokens / max(1, text_bytes)))
 
 
@@ -58,8 +58,8 @@ def measure(train: Documents, held_out: Documents, *, vocab_size: int, stretch: 
     Args:
         train: the training split.
         held_out: the validation split.
-        vocab_size: tokens are below it.
-        stretch: in tokens.
+        vocab_size: all tokens are below it.
+        stretch: the length of a stretch, in tokens.
     """
     hashing = _Hashing(vocab_size, stretch)
     sought, held_out_documents = _Sought(held_out, stretch), _DocumentHashes(held_out.edges, hashing)
@@ -82,9 +82,9 @@ class _Block:
     """Part of a split.
 
     Attributes:
-        start: where it begins.
-        stop: where the next begins.
-        sums: running sums from `start` on, to beyond `stop` by what the last stretch needs.
+        start: where the part begins.
+        stop: where the next part begins.
+        sums: running sums from `start` on, as far beyond `stop` as the last stretch reaches.
         stretches: (up to stop - start,) the hash of the stretch that begins at each place.
     """
 
@@ -95,7 +95,7 @@ class _Block:
 
 
 class _Hashing:
-    """Makes the hashes of stretches of a given length."""
+    """Computes the hashes of stretches of one length."""
 
     def __init__(self, vocab_size: int, stretch: int) -> None:
         self.stretch = stretch
@@ -104,7 +104,7 @@ class _Hashing:
         self.inverses = _powers(pow(_BASE, -1, 1 << 64), _BLOCK + 1)
 
     def blocks(self, tokens: TokenReader) -> Iterator[_Block]:
-        """A split in parts that end at multiples of the block's size."""
+        """A split in blocks, which end at multiples of the size of a block."""
         for start in range(0, len(tokens), _BLOCK):
             stop = min(start + _BLOCK, len(tokens))
             ids = tokens.read(start, min(stop + self.stretch - 1, len(tokens)))
@@ -122,14 +122,14 @@ def _powers(base: int, count: int) -> _Hashes:
 
 
 class _DocumentHashes:
-    """The hash of each document of a split, summed up block by block."""
+    """The hashes of the documents of a split, summed block by block."""
 
     def __init__(self, edges: _Indices, hashing: _Hashing) -> None:
         self.edges, self.hashing = edges, hashing
         self.hashes = np.zeros(len(edges) - 1, dtype=np.uint64)
 
     def add(self, block: _Block) -> None:
-        """Add what a block has of each document."""
+        """Add the part of each document that lies in a block."""
         first = max(0, int(np.searchsorted(self.edges, block.start, side="right")) - 1)
         last = int(np.searchsorted(self.edges[:-1], block.stop))
         edges = self.edges[first : last + 1] - block.start
@@ -141,7 +141,7 @@ class _DocumentHashes:
 
 
 class _Sought:
-    """The stretches of held-out text that are looked for."""
+    """The stretches of held-out text that are searched for in the training split."""
 
     def __init__(self, held_out: Documents, stretch: int) -> None:
         begin, end = int(held_out.edges[0]), int(held_out.edges[-1])
@@ -155,26 +155,26 @@ class _Sought:
         self.hashes = np.empty(len(self.places), dtype=np.uint64)
 
     def note(self, block: _Block) -> None:
-        """Take the hashes of the stretches that begin in a block of held-out text."""
+        """Note the hashes of the stretches that begin in a block of held-out text."""
         here = slice(*np.searchsorted(self.places, [block.start, block.stop]))
         self.hashes[here] = block.stretches[self.places[here] - block.start]
 
     def sort(self) -> None:
-        """Make ready for looking up: all hashes are there."""
+        """Sort the hashes once all are noted, so that they can be looked up."""
         self.hashes, self.times = np.unique(self.hashes, return_counts=True)
         self.found = np.zeros(len(self.hashes), dtype=bool)
-        self.slots = np.zeros(1 << _SLOT_BITS, dtype=bool)  # most of the text is told apart by few bits
+        self.slots = np.zeros(1 << _SLOT_BITS, dtype=bool)  # a few bits already tell most of the text apart
         self.slots[_slot(self.hashes)] = True
 
     def look_into(self, block: _Block) -> None:
-        """Mark what occurs in a block of the training split."""
+        """Mark the stretches that occur in a block of the training split."""
         if len(self.hashes):
             likely = block.stretches[self.slots[_slot(block.stretches)]]
             nearest = np.minimum(np.searchsorted(self.hashes, likely), len(self.hashes) - 1)
             self.found[nearest[self.hashes[nearest] == likely]] = True
 
     def share(self, held_out: _Hashes, train: _Hashes) -> float | None:
-        """How much was found, given the hashes of all documents."""
+        """The share of the stretches that were found; `held_out` and `train` are the hashes of all documents."""
         found = int(self.times[self.found].sum()) + int(np.isin(held_out[self.short], train).sum())
         return found / self.count if self.count else None
 

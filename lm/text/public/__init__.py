@@ -1,1 +1,1 @@
-"""Public corpora: what there is, and fetching it."""
+"""Public corpora: which there are, and how they are fetched."""

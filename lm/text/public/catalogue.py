@@ -1,4 +1,4 @@
-"""Corpora that everybody knows, and those that ship: where they are, how large, under which licence."""
+"""The corpora that can be downloaded and those that ship: where they are, their sizes and licences."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class PublicFile:
 
     @property
     def name(self) -> str:
-        """What the download is called."""
+        """The file name of the download."""
         return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class PublicCorpus:
-    """A corpus.
+    """A corpus that `lm corpus` lists.
 
     Attributes:
         name: what the user calls it.
         description: one line.
         licence: as published.
-        train: arguments of `lm train`, with `{folder}` for where the files are.
-        files: to be downloaded.
-        shipped: or the files that came with the toolkit, in its `corpora` folder.
+        train: arguments of `lm train` for it, with `{folder}` for where the files are.
+        files: the files to be downloaded.
+        shipped: the files in the `corpora` folder of the toolkit, if it ships.
     """
 
     name: str
@@ -57,7 +57,7 @@ class PublicCorpus:
 
     @property
     def is_size_exact(self) -> bool:
-        """Whether the size is that of known files."""
+        """Whether the size is exact, since the files are known by their hashes."""
         return all(file.sha256 for file in self.files)
 
 

@@ -1,4 +1,4 @@
-"""A file from the network: to `NAME.part`, going on where it was cut, and renamed when it is whole."""
+"""Downloading a file in parts: an interrupted download goes on where it ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lm import locks
 from lm.errors import InputError
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that are there, and all there will be if the server says so."""
+"""Called with the bytes downloaded so far, and all there are if the server tells."""
 
 PAUSES = (1.0, 3.0)
 """Seconds to wait before another try, when the one before got nowhere."""
@@ -29,15 +29,15 @@ _TRY_LATER = 500  # the least status that says that the server, not the request,
 
 
 class _Interrupted(Exception):  # noqa: N818 (caught here, and never an error by itself)
-    """The network failed; another try may help."""
+    """The network failed in a way in which another try may succeed."""
 
 
 def download(url: str, part: Path, *, progress: Progress | None = None) -> None:
     """Fetch a file, or the rest of it if `part` has its beginning.
 
     Args:
-        url: where it is; redirections are followed.
-        part: where to; stays when fetching fails, so that another call can go on.
+        url: of the file; redirections are followed.
+        part: the path to write to; the file stays when the download fails, so that another call can go on.
         progress: called as bytes arrive.
 
     Raises:
@@ -67,7 +67,7 @@ def _lock(stream: BinaryIO, part: Path) -> None:
 
 
 def _transfer(url: str, stream: BinaryIO, progress: Progress | None) -> None:
-    """One connection: append what is missing to the stream."""
+    """Append what is missing to the stream, by one connection."""
     have = stream.tell()
     response = _request(url, have)
     if response is None:

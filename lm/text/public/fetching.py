@@ -1,7 +1,7 @@
-"""A public corpus in a folder: downloaded, checked against its hashes, unpacked; what is there already is only checked.
+"""Fetching a file of a public corpus into a folder: it is downloaded, checked and unpacked, or checked if it is there.
 
 `SHA256SUMS` in the folder records what was downloaded, in the format of the `sha256sum` command. A file whose hash is
-not published is trusted the first time and held against the record from then on.
+not published is trusted the first time and compared with the record from then on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fetched:
         path: where it is.
         size: its bytes.
         sha256: its hash.
-        check: what its download was held against: a published hash, the record of an earlier download, or nothing
+        check: what its download was compared with: a published hash, the record of an earlier download, or nothing
             yet, since this was the first.
         reused: whether it was there already.
     """
@@ -64,7 +64,7 @@ def fetch(file: PublicFile, folder: Path, *, progress: Progress | None = None) -
 
 
 def _download(file: PublicFile, folder: Path, progress: Progress | None) -> None:
-    """Have what is published under its own name, checked."""
+    """Download the published file under its own name, unless it is there, and check it."""
     path = folder / file.name
     expected = _known(file.name, file.sha256, folder)[0]
     if path.exists():  # put there by hand, or left by a process that was killed before it was unpacked

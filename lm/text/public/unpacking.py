@@ -1,4 +1,4 @@
-"""Text out of what public corpora are packed in: zip archives, and Parquet tables of lines."""
+"""Unpacking public corpora: text out of zip archives and of Parquet tables of lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(name: str) -> None:
 
 
 def unpack(archive: Path, text: Path) -> None:
-    """Write the text of an archive into a file, which is there whole or not at all.
+    """Write the text of an archive into a file; if that fails, there is no file.
 
     Raises:
         InputError: the archive is damaged, or the package that reads it is missing.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from lm.training.budget import aside
 
 from cli.training import clock
 from cli.training.pacing import _evaluations
+from lm.budget.clock import aside
 from lm.config.presets import resolve
-from lm.training.budget import aside
 from lm.training.evaluation import Cost
 
 

@@ -13,6 +13,7 @@ from lm.benchmark import generation, hugging_face, random_pairs, training
 from lm.benchmark.limits import Limits, measure_limits
 from lm.benchmark.measuring import STREAMS, TASKS, measure
 from lm.benchmark.training import fitting_rows, random_run, training_step
+from lm.budget.pace import Cost
 from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
@@ -23,7 +24,6 @@ from lm.data.training_data import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.training.corpus import TrainingCorpus
-from lm.training.pace import Cost
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())
 MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)

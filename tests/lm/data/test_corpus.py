@@ -12,9 +12,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.data.corpus import survey, train_tokenizer, training_texts
 from lm.errors import InputError
 from lm.text.files import text_files
-from lm.tokenizer import training
 from tests.lm.data.preparing import written
-from tests.lm.tokenizers_elsewhere import TEXT
 
 WHOLE = DataConfig(validation="0")
 
@@ -40,16 +38,6 @@ def test_files_held_out_are_left_out_of_the_rest(tmp_path: Path) -> None:
 def test_a_corpus_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"corpus-0\.txt, corpus-1\.txt: the corpus is empty"):
         survey(written(tmp_path, "", "<|endoftext|>\n"), WHOLE)
-
-
-def test_a_tokenizer_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    surveyed = survey(written(tmp_path, TEXT), WHOLE)
-    first = train_tokenizer(surveyed, TokenizerConfig(vocab_size=300))
-    monkeypatch.setattr(training, "train", None)
-    assert train_tokenizer(surveyed, TokenizerConfig(vocab_size=300)).sha256 == first.sha256
-    with pytest.raises(TypeError):
-        train_tokenizer(surveyed, TokenizerConfig(vocab_size=301))
 
 
 def test_a_tokenizer_learns_from_prompts_and_completions(tmp_path: Path) -> None:

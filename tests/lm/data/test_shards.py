@@ -1,3 +1,5 @@
+"""Tokens read back across shards, and damage is named."""
+
 from __future__ import annotations
 
 import json
@@ -63,11 +65,6 @@ def test_an_empty_split_has_no_tokens(tmp_path: Path) -> None:
     assert validation.read(0, 0).tolist() == []
 
 
-def test_a_manifest_survives_json(tmp_path: Path) -> None:
-    manifest = write(tmp_path, np.arange(25))
-    assert shards.read_manifest(tmp_path) == manifest
-
-
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a folder of prepared tokens"):
         open_split(tmp_path, "train")
@@ -83,22 +80,3 @@ def test_a_damaged_shard_is_named(damage: str, tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1] if damage == "short" else b"")
     with pytest.raises(InputError, match=r"train-00001\.npy: missing or damaged; prepare the corpus again"):
         open_split(tmp_path, "train")
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["{", "[]", '{"format_version": 99}', '{"format_version": 1}', '{"format_version": 1, "splits": 3}', "[" * 200_000],
-    ids=["torn", "a list", "a newer one", "no splits", "wrong splits", "too deep"],
-)
-def test_a_damaged_manifest_is_named(content: str, tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(InputError, match=r"manifest\.json"):
-        open_split(tmp_path, "train")
-
-
-def test_a_manifest_without_a_split_is_named(tmp_path: Path) -> None:
-    values = write(tmp_path, np.arange(5)).to_dict()
-    del values["splits"]["validation"]
-    (tmp_path / "manifest.json").write_text(json.dumps(values))
-    with pytest.raises(InputError, match=r"manifest\.json: not a manifest of prepared tokens \('validation'\)"):
-        open_split(tmp_path, "validation")

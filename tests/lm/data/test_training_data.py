@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
+from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
@@ -20,6 +21,11 @@ from lm.data.windows.batches import WindowData
 from lm.errors import InputError, UsageError
 from lm.text.files import text_files
 from lm.tokenizer import training
+from lm.training.corpus import TrainingCorpus
+from lm.training.events import Evaluation, Step
+from lm.training.resuming import resume
+from lm.training.starting import start
+from lm.training.trainer import train
 from tests.lm.data.preparing import prepare
 from tests.lm.data.test_kind import CountData
 
@@ -104,7 +110,18 @@ def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored
 
 
 def test_a_new_kind_takes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a run on it starts, evaluates, and goes on."""
     (tmp_path / "count.txt").write_text("10")
     monkeypatch.setattr(training_data, "KINDS", (CountData, *training_data.KINDS))
     assert isinstance(open_data(tmp_path, RunConfig()), CountData)
     assert (data_key(tmp_path), data_files(tmp_path)) == ("count-10", ["one to ten"])
+    config = RunConfig(
+        GPT,
+        training=TrainingConfig(steps=2, warmup_steps=1, evaluate_every=2),
+        hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
+    )
+    tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    events = list(train(start(tmp_path / "run", config, TrainingCorpus(tmp_path, tokenizer))))
+    assert [type(event) for event in events[:3]] == [Step, Step, Evaluation]
+    resumed = resume(tmp_path / "run", longer=TrainingConfig(steps=3))
+    assert [event.step for event in train(resumed) if isinstance(event, Step)] == [3]

@@ -53,24 +53,6 @@ class TestWrongFiles:
         with pytest.raises(InputError, match=r"byte offset 6 \(0xec\): it ends inside a character"):
             read(written(tmp_path, "한국어".encode()[:-1]))
 
-    @pytest.mark.parametrize(
-        ("text", "encoding"),
-        [
-            ("한국어 글", "cp949"),
-            ("日本語のテキスト", "shift_jis"),
-            ("中文的文本", "gb18030"),
-            ("naïve café", "cp1252"),
-        ],
-    )
-    def test_encodings_that_fit_are_named(self, text: str, encoding: str, tmp_path: Path) -> None:
-        convert = r"iconv -f ENCODING -t UTF-8 \S*corpus\.txt > NEW"
-        with pytest.raises(InputError, match=rf"{convert}; it could be .*\b{encoding.upper()}\b"):
-            read(written(tmp_path, (text + "\n").encode(encoding)))
-
-    def test_what_is_text_in_no_encoding_is_not_guessed(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="it may be no text at all"):
-            read(written(tmp_path, bytes(range(254, 0, -1))))
-
     def test_a_binary_file_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"model\.bin: looks like a binary file \(NUL byte at offset 4\)"):
             read(written(tmp_path, b"\x7fELF\x00\x01", "model.bin"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lm.budget import clock
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -18,7 +19,6 @@ from lm.run_folder import find_checkpoint
 from lm.text.files import text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training import budget
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import validation_loss
 from lm.training.run import Run
@@ -46,7 +46,7 @@ class FakeTime:
 def time(monkeypatch) -> FakeTime:
     """The clock of the budget of a run, which moves when it is told to."""
     fake = FakeTime()
-    monkeypatch.setattr(budget.time, "monotonic", fake.monotonic)
+    monkeypatch.setattr(clock.time, "monotonic", fake.monotonic)
     return fake
 
 

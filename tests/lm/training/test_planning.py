@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from lm.budget import clock
 from lm.config.training import TrainingConfig
-from lm.training import budget
 from lm.training.planning import planned_steps
 from lm.training.resuming import resume
 from lm.training.trainer import train
@@ -33,7 +33,7 @@ def test_a_budget_comes_to_what_is_left_of_it_at_a_pace(make_run, pace, spent, s
 
 def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(make_run, time, monkeypatch):
     """Twelve steps took a quarter of a second each; 40 s of another budget are left."""
-    monkeypatch.setattr(budget.time, "perf_counter", itertools.count(0.0, 0.25).__next__)
+    monkeypatch.setattr(clock.time, "perf_counter", itertools.count(0.0, 0.25).__next__)
     run = make_run(evaluate_every=0)
     list(train(run))
     assert run.state.seconds == 12 * 0.25

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm import run_folder
+from lm.budget import clock
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -20,7 +21,7 @@ from lm.errors import UsageError
 from lm.model.cost import training_flops
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.languages import language_tags
-from lm.training import budget, evaluation
+from lm.training import evaluation
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Sample, Step, Stopped
 from lm.training.resuming import resume
@@ -106,7 +107,7 @@ def test_resuming_equals_never_having_stopped(make_run):
 def test_bpe_dropout_ends_after_its_share_of_the_steps_that_a_clock_leaves(make_run, monkeypatch):
     """A hundred steps of a second were planned, and each takes five; resumed in the decay it ends as the whole run."""
     now = [0.0]
-    monkeypatch.setattr(budget.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
     settings = {
         "steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "batch_tokens": 8000,
         "evaluate_every": 0, "warmup_steps": 2, "pairs": {"bpe_dropout": 0.5, "bpe_dropout_until": 0.8},

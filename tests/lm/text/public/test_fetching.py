@@ -1,19 +1,19 @@
+"""What is there is checked and not fetched again; archives become texts."""
+
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import random
-import socket
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.text.public import download, fetching, unpacking
-from lm.text.public.catalogue import CORPORA, PublicFile, find
+from lm.text.public.catalogue import PublicFile
 from lm.text.public.fetching import Fetched, fetch
 from tests.lm.text.public.file_server import FileServer, serving
 
@@ -42,74 +42,22 @@ def get(server: FileServer, folder: Path, sha256: str | None = DIGEST) -> Fetche
     return fetch(PublicFile(server.url("a.txt"), len(DATA), sha256), folder)
 
 
-class TestDownload:
-    def test_a_file_arrives_whole_and_is_checked(self, server: FileServer, tmp_path: Path) -> None:
-        seen: list[tuple[int, int | None]] = []
-        file = PublicFile(server.url("a.txt"), len(DATA), DIGEST)
-        fetched = fetch(file, tmp_path / "new", progress=lambda *now: seen.append(now))
-        assert fetched == Fetched(tmp_path / "new" / "a.txt", len(DATA), DIGEST, "published", reused=False)
-        assert fetched.path.read_bytes() == DATA
-        assert names(fetched.path.parent) == {"a.txt", "SHA256SUMS"}
-        assert seen == sorted(seen)
-        assert seen[-1] == (len(DATA), len(DATA))
+def test_a_file_arrives_whole_and_is_checked(server: FileServer, tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    file = PublicFile(server.url("a.txt"), len(DATA), DIGEST)
+    fetched = fetch(file, tmp_path / "new", progress=lambda *now: seen.append(now))
+    assert fetched == Fetched(tmp_path / "new" / "a.txt", len(DATA), DIGEST, "published", reused=False)
+    assert fetched.path.read_bytes() == DATA
+    assert names(fetched.path.parent) == {"a.txt", "SHA256SUMS"}
+    assert seen == sorted(seen)
+    assert seen[-1] == (len(DATA), len(DATA))
 
-    def test_what_is_there_is_not_fetched_again(self, server: FileServer, tmp_path: Path) -> None:
-        get(server, tmp_path)
-        server.asked.clear()
-        assert get(server, tmp_path).reused
-        assert server.asked == []
 
-    def test_a_cut_connection_is_taken_up_where_it_ended(self, server: FileServer, tmp_path: Path) -> None:
-        server.cut_after = 1_000_000
-        assert get(server, tmp_path).path.read_bytes() == DATA
-        assert server.asked == ["", "bytes=1000000-", "bytes=2000000-"]
-
-    def test_a_later_call_goes_on_too(self, server: FileServer, tmp_path: Path) -> None:
-        (tmp_path / "a.txt.part").write_bytes(DATA[:2_500_000])
-        assert get(server, tmp_path).path.read_bytes() == DATA
-        assert server.asked == ["bytes=2500000-"]
-
-    def test_a_server_without_ranges_sends_all_again(self, server: FileServer, tmp_path: Path) -> None:
-        server.knows_ranges = False
-        (tmp_path / "a.txt.part").write_bytes(DATA[:100])
-        assert get(server, tmp_path).path.read_bytes() == DATA
-
-    @pytest.mark.parametrize("part", [DATA, DATA + b"and more"])
-    def test_a_part_that_is_whole_or_too_long(self, part: bytes, server: FileServer, tmp_path: Path) -> None:
-        (tmp_path / "a.txt.part").write_bytes(part)
-        assert get(server, tmp_path).path.read_bytes() == DATA
-
-    def test_a_busy_server_is_asked_again(self, server: FileServer, tmp_path: Path) -> None:
-        server.failures = [503, 429]
-        assert get(server, tmp_path).path.read_bytes() == DATA
-
-    def test_a_server_that_stays_cut_ends_it_and_the_part_is_kept(self, server: FileServer, tmp_path: Path) -> None:
-        server.knows_ranges, server.cut_after = False, 1000
-        with pytest.raises(
-            InputError, match=r"a\.txt: the connection was cut, 1,000 bytes are there; the same command"
-        ):
-            get(server, tmp_path)
-        assert (tmp_path / "a.txt.part").read_bytes() == DATA[:1000]
-
-    def test_a_file_that_is_gone(self, server: FileServer, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"b\.txt: the server answers 404 Not Found; it may have moved"):
-            fetch(PublicFile(server.url("b.txt"), 1), tmp_path)
-        assert names(tmp_path) == set()
-        assert server.asked == [""]
-
-    def test_no_network(self, tmp_path: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            url = f"http://127.0.0.1:{free.getsockname()[1]}/a.txt"
-            with pytest.raises(InputError, match=r"127\.0\.0\.1 cannot be reached: .*; is there a network\?"):
-                fetch(PublicFile(url, 1), tmp_path)
-        assert names(tmp_path) == set()
-
-    def test_two_processes_do_not_mix(self, server: FileServer, tmp_path: Path) -> None:
-        with (tmp_path / "a.txt.part").open("ab") as other:
-            fcntl.flock(other, fcntl.LOCK_EX)
-            with pytest.raises(InputError, match="another process is fetching"):
-                get(server, tmp_path)
+def test_what_is_there_is_not_fetched_again(server: FileServer, tmp_path: Path) -> None:
+    get(server, tmp_path)
+    server.asked.clear()
+    assert get(server, tmp_path).reused
+    assert server.asked == []
 
 
 class TestHashes:
@@ -174,38 +122,3 @@ class TestUnpacking:
         with pytest.raises(InputError, match=r"a\.parquet: .*pip install pyarrow"):
             fetch(PublicFile(server.url("a.parquet"), 1, text="a.txt"), tmp_path)
         assert server.asked == []
-
-    def test_a_table_becomes_the_lines_of_the_original(self, tmp_path: Path) -> None:
-        pyarrow = pytest.importorskip("pyarrow")
-        parquet = pytest.importorskip("pyarrow.parquet")
-        lines = ["", " = Title = \n", "", " Text here .\n"]
-        parquet.write_table(pyarrow.table({"text": lines}), tmp_path / "a.parquet")
-        unpacking.unpack(tmp_path / "a.parquet", tmp_path / "a.txt")
-        assert (tmp_path / "a.txt").read_text() == " \n = Title = \n \n Text here .\n"
-        (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
-        with pytest.raises(InputError, match=r"b\.parquet: a damaged Parquet file"):
-            unpacking.unpack(tmp_path / "b.parquet", tmp_path / "b.txt")
-
-    def test_lines_without_text_have_a_space(self) -> None:
-        assert unpacking.wikitext(["", " = A = \n", ""]) == " \n = A = \n \n"
-
-
-class TestTable:
-    def test_every_corpus_can_be_had_in_one_way(self) -> None:
-        assert len({corpus.name for corpus in CORPORA}) == len(CORPORA)
-        for corpus in CORPORA:
-            made = [file.text or file.name for file in corpus.files] or [Path(name).name for name in corpus.shipped]
-            assert len(set(made)) == len(made) > 0
-            assert bool(corpus.files) != bool(corpus.shipped)
-            used = [word.removeprefix("{folder}/") for word in corpus.train.split() if word.startswith("{folder}/")]
-            assert used
-            assert set(used) <= set(made)
-            for file in corpus.files:
-                assert file.url.startswith("https://")
-                assert file.size > 0
-                assert file.sha256 is None or len(bytes.fromhex(file.sha256)) == 32
-
-    def test_an_unknown_name_suggests_one(self) -> None:
-        assert find("TinyStories").name == "tinystories"
-        with pytest.raises(UsageError, match=r"did you mean 'enwik8'\?"):
-            find("enwiki8")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config.presets import resolve
-from lm.training.sizing import (
+from lm.budget.sizing import (
     Size,
     fitting,
     fitting_pairs,
     held_out,
 )
+from lm.config.presets import resolve
 
 RATE, MEGABYTE = 3e11, 1_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.training.regularisation import (
+from lm.budget.regularisation import (
     Regularisation,
     expected_bits,
     novelty,

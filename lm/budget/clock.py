@@ -1,4 +1,4 @@
-"""A time instead of a number of steps: the clock of a run says when its learning rate falls, and when the run ends."""
+"""The clock of a run under a budget: when the learning rate falls, and when the run ends."""
 
 from __future__ import annotations
 

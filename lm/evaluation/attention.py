@@ -1,19 +1,16 @@
-"""The attention maps of a run: of a text that a GPT or an encoder reads, and of a translation."""
+"""The attention of a loaded model: to a text that a GPT or an encoder reads, or of a translation to its source."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from lm.checkpoint import load_model
-from lm.config.evaluation import AttentionConfig
-from lm.config.hardware import HardwareConfig
+from lm.checkpoint import LoadedModel
+from lm.config.evaluation import AttentionUnit
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Special
-from lm.hardware import inference_hardware
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.tokenizer.framing import text_frame
 from lm.tokenizer.languages import tag_to
@@ -33,53 +30,50 @@ class TextMap:
     texts: tuple[str, ...]
 
 
-def of_run(
-    run: Path, text: str, target: str | None, config: AttentionConfig, *, to: str | None, hardware: HardwareConfig
+def of_model(
+    loaded: LoadedModel, text: str, target: str | None = None, *, unit: AttentionUnit = "words", to: str | None = None
 ) -> TextMap:
-    """How a run looks at a text.
+    """How a model looks at a text.
 
     Args:
-        run: a run or one of its checkpoints.
+        loaded: the model with its tokenizers.
         text: what the model reads.
         target: a translation of the text, to show how its words look at those of the text.
-        config: what is to be shown.
+        unit: what rows and columns are: words, or tokens.
         to: the language, for models that translate into several.
-        hardware: what to run on.
 
     Raises:
-        InputError: there is no such run, or it is damaged.
         UsageError: the model does not translate, or not into this language; or a text is longer than its positions
             reach.
     """
-    loaded = load_model(run, inference_hardware(hardware))
     if target is not None:
         model = TranslationModel.of(loaded)
-        return of_translation(model, text, model.tokenizer.encode(target), config, to=to)
+        return of_translation(model, text, model.tokenizer.encode(target), unit=unit, to=to)
     if isinstance(loaded.model, EncoderDecoder):
-        return _of_encoder(loaded.model, loaded.source_tokenizer or loaded.tokenizer, text, config, to=to)
+        return _of_encoder(loaded.model, loaded.source_tokenizer or loaded.tokenizer, text, unit=unit, to=to)
     if to is not None:
-        raise UsageError(f"{run}: this run continues texts; there is no --to {to}")
-    return _of_gpt(loaded.model, loaded.tokenizer, text, config)
+        raise UsageError(f"{loaded.folder}: this run continues texts; there is no --to {to}")
+    return _of_gpt(loaded.model, loaded.tokenizer, text, unit=unit)
 
 
-def _of_gpt(model: DecoderOnly, tokenizer: Tokenizer, text: str, config: AttentionConfig) -> TextMap:
+def _of_gpt(model: DecoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit) -> TextMap:
     """How a decoder-only model looks at a text: each word at itself and at what comes before."""
     before = Special.before(text_frame(tokenizer))
-    axis = attention_maps.axis_of_text(tokenizer, text, before=before, unit=config.unit)
+    axis = attention_maps.axis_of_text(tokenizer, text, before=before, unit=unit)
     return TextMap(attention_maps.self_attention(model, axis), (text,))
 
 
 def _of_encoder(
-    model: EncoderDecoder, tokenizer: Tokenizer, text: str, config: AttentionConfig, *, to: str | None
+    model: EncoderDecoder, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit, to: str | None
 ) -> TextMap:
     """How an encoder looks at a source: each word at all of it."""
     after = Special.after(text_frame(tokenizer))
-    axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(tokenizer, to), after=after, unit=config.unit)
+    axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(tokenizer, to), after=after, unit=unit)
     return TextMap(attention_maps.encoder_attention(model, axis), (text,))
 
 
 def of_translation(
-    model: TranslationModel, source: str, tokens: Sequence[int], config: AttentionConfig, *, to: str | None
+    model: TranslationModel, source: str, tokens: Sequence[int], *, unit: AttentionUnit, to: str | None
 ) -> TextMap:
     """How a translation looks at its source.
 
@@ -87,7 +81,7 @@ def of_translation(
         model: an encoder-decoder with its tokenizers.
         source: the line that was translated.
         tokens: ids of its translation, with or without the end token.
-        config: what is to be shown.
+        unit: what rows and columns are: words, or tokens.
         to: the language, for models that translate into several.
 
     Raises:
@@ -95,7 +89,7 @@ def of_translation(
     """
     found = attention_maps.translation_map(
         model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
-        tags=_tags(model.source_tokenizer, to), unit=config.unit,
+        tags=_tags(model.source_tokenizer, to), unit=unit,
     )  # fmt: skip
     return TextMap(found, (source, model.tokenizer.decode(tokens)))
 

@@ -9,9 +9,9 @@ import json
 import pytest
 
 from lm import run_folder
+from lm.budget.clock import Clock, aside
 from lm.config.training import TrainingConfig
 from lm.optimization.schedules import learning_rate, steps_in_all
-from lm.training.budget import Clock, aside
 from lm.training.events import Decay, Evaluation, Saved, Step
 from lm.training.resuming import resume
 from lm.training.trainer import train

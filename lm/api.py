@@ -1,0 +1,221 @@
+"""The front door for Python: load a run and use it, or train one. The commands go through the same objects.
+
+`import lm` offers these names without importing torch before one of them is used; docs/python.md shows them at work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lm.checkpoint import LoadedModel, load_model
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.evaluation import AttentionUnit, PerplexityConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolve
+from lm.config.run import RunConfig
+from lm.config.toml import check_section
+from lm.data.corpus import survey, train_tokenizer
+from lm.data.pairs.corpus import survey as survey_pairs
+from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.data.training_data import check_model, prepare_corpus
+from lm.decoding.generate import Finish, Token
+from lm.decoding.generator import Generator
+from lm.decoding.translation import Translated, Translator
+from lm.decoding.translation_input import TranslationModel
+from lm.errors import UsageError
+from lm.evaluation.attention import of_model
+from lm.evaluation.attention_maps import AttentionMap
+from lm.evaluation.perplexity import FileScore, Tally
+from lm.evaluation.scorer import Scorer
+from lm.hardware import inference_hardware
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.run_folder import refuse_existing
+from lm.text.files import text_files
+from lm.text.parallel import parallel_texts
+from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.corpus import TrainingCorpus
+from lm.training.events import Event
+from lm.training.starting import start
+from lm.training.trainer import train as events
+
+Place = str | os.PathLike[str]
+"""A file or folder."""
+Values = Mapping[str, Any]
+"""Settings by name."""
+
+_SAMPLING, _TRANSLATION = SamplingConfig(), TranslationConfig()
+_WINDOWS, _HARDWARE = PerplexityConfig(), HardwareConfig()
+_NOTHING: Values = {}
+
+
+def load(run: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
+    """Load the best checkpoint of a run, or the checkpoint that is named.
+
+    Args:
+        run: folder of a run or of one of its checkpoints.
+        hardware: device, arithmetic and threads [default: a GPU if there is one; float32].
+
+    Raises:
+        InputError: there is no such run, or it is damaged.
+    """
+    return Model(load_model(Path(run), inference_hardware(hardware)))
+
+
+class Model:
+    """A trained model with its tokenizers: a decoder-only model continues texts, an encoder-decoder translates.
+
+    What it does is set by the configurations whose fields are the flags of the commands, with the same defaults. What
+    a model of its kind cannot do raises UsageError.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        """A model that was loaded."""
+        self.loaded = loaded
+
+    @property
+    def config(self) -> ModelConfig:
+        """The shape of the model."""
+        return self.loaded.model.config
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; of an encoder-decoder that of the targets."""
+        return self.loaded.tokenizer
+
+    @property
+    def module(self) -> DecoderOnly | EncoderDecoder:
+        """The model itself, a `torch.nn.Module` in eval mode."""
+        return self.loaded.model
+
+    def generate(self, prompt: str = "", sampling: SamplingConfig = _SAMPLING) -> str:
+        """What follows a prompt, without it.
+
+        Raises:
+            InputError: the tokenizer has no token for a character of the prompt.
+            UsageError: there is nothing to begin from, or the settings rule out every token.
+        """
+        (sample,) = Generator(self._decoder, self.tokenizer, sampling).samples(prompt)
+        return sample.text
+
+    def stream(self, prompt: str = "", sampling: SamplingConfig = _SAMPLING, *, n: int = 1) -> Iterator[Token | Finish]:
+        """Draw samples token by token; errors are those of `generate`.
+
+        Yields:
+            A Token for each token of a sample, with the text that is certain from then on, and a Finish at its end.
+        """
+        return Generator(self._decoder, self.tokenizer, sampling).generate(prompt, n=n)
+
+    def translate(self, line: str, config: TranslationConfig = _TRANSLATION, *, to: str | None = None) -> str:
+        """The best translation of a line; `to` names the language, for models that translate into several."""
+        (translated,) = self.translations([line], config, to=to)
+        return translated.translations[0].text
+
+    def translations(
+        self, lines: Iterable[str], config: TranslationConfig = _TRANSLATION, *, to: str | None = None
+    ) -> Iterator[Translated]:
+        """Translate lines, in order, several side by side; each with its best translations and their scores."""
+        return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines)
+
+    def perplexity(self, *files: Place, windows: PerplexityConfig = _WINDOWS) -> Tally:
+        """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
+
+        Args:
+            files: of text, folders or globs; documents are separated as for training.
+            windows: how long they are, and how far they overlap.
+
+        Raises:
+            InputError: a file is missing or no text.
+        """
+        data = self.loaded.config.data
+        scorer = Scorer.of(self._decoder, self.tokenizer, windows, separator=data.separator)
+        texts = text_files([os.fspath(file) for file in files], field=data.field)
+        return Tally.total(event.tally for event in scorer.measure(texts) if isinstance(event, FileScore))
+
+    def attention(
+        self, text: str, target: str | None = None, *, unit: AttentionUnit = "words", to: str | None = None
+    ) -> AttentionMap:
+        """Where the model looks in a text, or where the words of a translation look in it; see `of_model`."""
+        return of_model(self.loaded, text, target, unit=unit, to=to).map
+
+    @property
+    def _decoder(self) -> DecoderOnly:
+        if not isinstance(self.loaded.model, DecoderOnly):
+            raise UsageError(f"{self.loaded.folder}: this run translates; it does not continue or score texts")
+        return self.loaded.model
+
+
+def train(
+    *corpus: Place,
+    out: Place,
+    source: Sequence[Place] = (),
+    target: Sequence[Place] = (),
+    preset: str | None = None,
+    tokenizer: Values = _NOTHING,
+    data: Values = _NOTHING,
+    parallel: Values = _NOTHING,
+    model: Values = _NOTHING,
+    training: Values = _NOTHING,
+    hardware: Values = _NOTHING,
+) -> Iterator[Event]:
+    """Train a new model on texts, or on sentences and their translations; the run is that of `lm train`.
+
+    All is checked and prepared at once; the first step is taken when the first event is asked for. To stop early, stop
+    asking: what was saved stays, and `lm train --resume` goes on from there.
+
+    Args:
+        corpus: files of text, folders or globs.
+        out: folder of the run, to be made.
+        source: files of sentences, one a line, in place of a corpus.
+        target: files of their translations, line by line.
+        preset: what to start from [default: as `lm train`].
+        tokenizer: settings that differ from the preset's, by name, as in the section of this name of a settings file.
+        data: the same, of how texts become tokens.
+        parallel: the same, of how pairs become tokens.
+        model: the same, of the model.
+        training: the same, of training; `steps`, `epochs` or `tokens` say for how long.
+        hardware: the same, of what to run on.
+
+    Yields:
+        The events of `lm.training.trainer.train`: steps, evaluations, samples.
+
+    Raises:
+        InputError: a file is missing or no text, or the folder holds something already.
+        UsageError: a setting is wrong, or settings contradict each other.
+    """
+    sections = {
+        "tokenizer": tokenizer, "data": data, "parallel": parallel, "model": model, "training": training,
+        "hardware": hardware,
+    }  # fmt: skip
+    if bool(corpus) == bool(source) or bool(source) != bool(target):
+        raise UsageError("name what to learn from: either files of text, or `source` and `target`")
+    for name, values in sections.items():
+        check_section(name, values)
+    config = resolve(preset or (DEFAULT_TRANSLATION_PRESET if source else DEFAULT_PRESET), sections)
+    if config.training.budget is not None:
+        raise UsageError("a budget is for `lm train` at the terminal; give steps, epochs or tokens")
+    refuse_existing(Path(out))
+    check_model(config.model, pairs=bool(source))
+    prepared = _prepared_pairs(config, source, target) if source else _prepared_text(config, corpus)
+    return events(start(Path(out), config, prepared))
+
+
+def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> TrainingCorpus:
+    """Texts as tokens, made now or found in the cache."""
+    files = text_files([os.fspath(file) for file in corpus], field=config.data.field, supervised=config.data.supervised)
+    surveyed = survey(files, config.data)
+    tokenizer = train_tokenizer(surveyed, config.tokenizer)
+    return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
+
+
+def _prepared_pairs(config: RunConfig, source: Sequence[Place], target: Sequence[Place]) -> TrainingCorpus:
+    """Sentences and their translations as tokens, made now or found in the cache."""
+    names = [[os.fspath(file) for file in files] for files in (source, target)]
+    texts = parallel_texts(config.parallel, source=names[0], target=names[1])
+    surveyed = survey_pairs(texts, config.data, config.parallel)
+    tokenizer, of_sources = train_tokenizers(surveyed, config.tokenizer, config.parallel)
+    prepared = prepare_pairs(surveyed, tokenizer, config.parallel, source_tokenizer=of_sources)
+    return TrainingCorpus(prepared.folder, tokenizer, of_sources)

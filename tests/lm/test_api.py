@@ -1,0 +1,152 @@
+"""The front door does what the commands do, and imports nothing before it is asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import lm
+from lm.errors import InputError, UsageError
+from tests.cli.small_runs import TEXT, make_run
+from tests.cli.toy_translation import make_translation_run
+
+SETTINGS = {"steps": 4, "evaluate_every": 2, "batch_size": 2, "seed": 7}
+SHAPE = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 16}
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "writer")
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return make_translation_run(tmp_path_factory.mktemp("runs") / "translator", steps=30)
+
+
+def command(capsys, *arguments) -> str:
+    from cli.main import run
+
+    code = run([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    return output.out
+
+
+def test_nothing_heavy_is_imported_before_it_is_used():
+    code = (
+        "import sys, lm; dir(lm); lm.SamplingConfig(); heavy = {'torch', 'numpy', 'tokenizers', 'typer', 'rich'}; "
+        "assert not heavy & sys.modules.keys(); lm.load; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=900)
+
+
+def test_every_name_is_there_and_no_other():
+    assert all(getattr(lm, name) is not None for name in lm.__all__)
+    assert set(lm.__all__) <= set(dir(lm))
+    with pytest.raises(AttributeError, match="has no attribute 'lode'"):
+        _ = lm.lode
+
+
+def test_a_text_is_that_of_the_command(writer, capsys):
+    settings = lm.SamplingConfig(max_tokens=12, seed=3, top_k=5)
+    written = command(capsys, "generate", writer, "The owl", "--max-tokens", 12, "--seed", 3, "--top-k", 5, "--json")
+    assert lm.load(writer).generate("The owl", settings) == json.loads(written)["text"]
+
+
+def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):
+    model, settings = lm.load(writer), lm.SamplingConfig(max_tokens=9, seed=3)
+    events = list(model.stream("The owl", settings, n=3))
+    assert sorted(event.row for event in events if isinstance(event, lm.Finish)) == [0, 1, 2]
+    assert "".join(event.text for event in events if event.row == 0) == model.generate("The owl", settings)
+
+
+def test_figures_are_those_of_the_command(writer, tmp_path, capsys):
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT, encoding="utf-8")
+    total = json.loads(command(capsys, "perplexity", writer, file, "--stride", 8, "--json"))["total"]
+    found = lm.load(writer).perplexity(file, windows=lm.PerplexityConfig(stride=8))
+    assert (found.tokens, found.nats, found.bits_per_byte) == (total["tokens"], total["nats"], total["bits_per_byte"])
+
+
+def test_attention_is_that_of_the_command(writer, translator, capsys):
+    told = json.loads(command(capsys, "attention", writer, "The owl saw", "--json"))
+    assert (
+        torch.tensor(lm.load(writer).attention("The owl saw").weights).sub(torch.tensor(told["weights"])).abs().max()
+        < 1e-6
+    )
+    cross = lm.load(translator).attention("one fox", "Fuchs eins")
+    assert (cross.kind, cross.keys.labels[:2]) == ("cross", ("one", "fox"))
+
+
+def test_translations_are_those_of_the_command(translator, tmp_path, capsys):
+    model, lines = lm.load(translator), ["one two", "", "sun fox"]
+    source = tmp_path / "lines"
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    expected = command(capsys, "translate", translator, source).split("\n")[:-1]
+    assert [model.translate(line) for line in lines] == expected
+    both = list(model.translations(lines, lm.TranslationConfig(beam=3, n_best=2)))
+    assert [len(line.translations) for line in both] == [2, 2, 2]
+
+
+def test_a_model_of_the_other_kind_says_so(writer, translator):
+    with pytest.raises(UsageError, match="this run translates"):
+        lm.load(translator).generate("one")
+    with pytest.raises(UsageError, match="this run translates"):
+        lm.load(translator).perplexity("text.txt")
+    with pytest.raises(UsageError, match="continues texts"):
+        lm.load(writer).translate("one")
+
+
+def test_a_run_is_trained_as_by_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    corpus = tmp_path / "text.txt"
+    corpus.write_text(TEXT * 9, encoding="utf-8")
+    events = list(lm.train(corpus, out=tmp_path / "ours", tokenizer={"kind": "byte"}, model=SHAPE, training=SETTINGS))
+    flags = ["--kind", "byte", "--d-model", 16, "--n-layers", 1, "--n-heads", 2, "--context", 16, "--steps", 4,
+             "--evaluate-every", 2, "--batch-size", 2, "--seed", 7]  # fmt: skip
+    command(capsys, "train", corpus, "-o", tmp_path / "theirs", *flags)
+    assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]
+    weights = [run.loaded.model.state_dict() for run in (lm.load(tmp_path / "ours"), lm.load(tmp_path / "theirs"))]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+def test_pairs_are_learned_too_and_the_loop_may_be_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.en").write_text("one two\nthree four\n" * 40, encoding="utf-8")
+    (tmp_path / "a.de").write_text("zwei eins\nvier drei\n" * 40, encoding="utf-8")
+    events = lm.train(
+        source=[tmp_path / "a.en"], target=[tmp_path / "a.de"], out=tmp_path / "run", preset="translation-tiny",
+        tokenizer={"kind": "byte"}, model={"d_model": 16, "n_heads": 2}, training={**SETTINGS, "steps": 9},
+    )  # fmt: skip
+    for event in events:
+        if isinstance(event, lm.Step) and event.step > SETTINGS["evaluate_every"]:
+            break
+    events.close()
+    assert lm.load(tmp_path / "run").translate("one two") is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, UsageError, "name what to learn from"),
+        ({"source": ["a.en"]}, UsageError, "name what to learn from"),
+        ({"model": {"d_modle": 16}}, UsageError, "unknown key 'd_modle'.*d_model"),
+        ({"training": {"steps": "many"}}, UsageError, "steps must be"),
+        ({"training": {"budget": "1m"}}, UsageError, "budget is for `lm train`"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_at_once(tmp_path, arguments, error, message):
+    corpus = [] if not arguments or "source" in arguments else ["text.txt"]
+    with pytest.raises(error, match=message):
+        lm.train(*corpus, out=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_a_run_is_kept(writer):
+    with pytest.raises(InputError, match="holds a run already"):
+        lm.train("text.txt", out=writer, training={"steps": 1})

@@ -1,0 +1,73 @@
+"""A tokenizer is trained once for the same text and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lm.config.tokenizer import TokenizerConfig
+from lm.errors import UsageError
+from lm.tokenizer.cache import tokenizer_of
+
+TEXT = "to be or not to be " * 20
+BPE = TokenizerConfig(vocab_size=270)
+
+
+class Texts:
+    """Texts that count how often they are read."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __call__(self) -> Iterator[str]:
+        self.read += 1
+        yield TEXT
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LM_CACHE", str(tmp_path))
+    return tmp_path / "tokenizers"
+
+
+def test_texts_are_read_once_for_the_same_settings(cache: Path) -> None:
+    texts = Texts()
+    first, again = (tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)) for _ in range(2))
+    assert first.sha256 == again.sha256
+    assert texts.read == 1
+    assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"identity": ["b"]},
+        {"config": TokenizerConfig(vocab_size=271)},
+        {"config": TokenizerConfig(kind="char")},
+        {"special_tokens": ["<2de>"]},
+    ],
+)
+def test_other_text_or_settings_are_another_tokenizer(other: dict[str, Any]) -> None:
+    texts = Texts()
+    given = {"config": BPE, "identity": ["a"], "corpus_bytes": len(TEXT)}
+    for chosen in (given, {**given, **other}):
+        tokenizer_of(texts, **chosen)
+    assert texts.read == 2
+
+
+def test_a_damaged_file_is_made_again(cache: Path) -> None:
+    texts = Texts()
+    first = tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
+    next(cache.iterdir()).write_text("{")
+    assert tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
+    assert texts.read == 2
+
+
+def test_settings_are_checked_before_any_text_is_read() -> None:
+    texts = Texts()
+    with pytest.raises(UsageError, match="--vocab-size"):
+        tokenizer_of(texts, TokenizerConfig(vocab_size=10), identity=["a"], corpus_bytes=len(TEXT))
+    assert texts.read == 0

@@ -1,0 +1,138 @@
+"""The pictures of the README, drawn by the commands themselves: `python -m tests.pictures docs/pictures`.
+
+A small model is trained on the stories and one on the pairs that ship, in a terminal of a fixed size whose screen is
+then drawn by rich's own export; attention is drawn by `lm attention`. Training is caught in the middle.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from fcntl import ioctl
+from io import StringIO
+from pathlib import Path
+from termios import TIOCSWINSZ
+
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from corpora import path
+
+ROOT = Path(__file__).parents[1]
+WIDTH, HEIGHT = 100, 30
+TRAINING = ("--preset", "tiny", "--steps", "700", "--seed", "1", "--evaluate-every", "100")
+TRANSLATION = ("--preset", "translation-tiny", "--steps", "1200", "--seed", "1", "--evaluate-every", "0")
+CAUGHT_AT = "step    500"
+SHOWN_CHARACTERS = 700
+SENTENCE, TRANSLATED = "The old farmer gives the child a red apple.", "Der alte Bauer gibt dem Kind einen roten Apfel."
+
+_PAPER, _INK = (250, 250, 247), (40, 40, 38)
+_THEME = TerminalTheme(
+    _PAPER, _INK,
+    [(40, 40, 38), (176, 54, 40), (40, 120, 60), (150, 110, 0),
+     (30, 100, 170), (140, 60, 140), (0, 120, 130), (110, 110, 105)],
+)  # fmt: skip
+_FONT_TO_FETCH = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+_CONTROL = re.compile(r"\x1b\[(\d*)A|\x1b\[(\d*)K|\x1b\[\?25[lh]|\r\n|\r|\n")
+
+
+def draw(folder: Path) -> None:
+    """Make all the pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        terminal = _Terminal(Path(place))
+        _draw_training(terminal, folder / "training.svg")
+        _draw_surprisal(terminal, folder / "surprisal.svg")
+        _draw_attention(terminal, folder.resolve() / "attention.png")
+
+
+def _draw_training(terminal: _Terminal, file: Path) -> None:
+    """The screen in the middle of training on the stories."""
+    corpus = str(path("stories/train.txt"))
+    output = terminal.run("train", corpus, "-o", "runs/stories", *TRAINING)
+    caught = output[: output.index("\r", output.index(CAUGHT_AT) + 200)]
+    _save(file, "lm train corpora/stories/train.txt", caught)
+
+
+def _draw_surprisal(terminal: _Terminal, file: Path) -> None:
+    """A story that the model has not seen, coloured by what surprises it."""
+    story = path("stories/heldout.txt").read_text(encoding="utf-8")[:SHOWN_CHARACTERS].rpartition(".")[0] + ".\n"
+    (terminal.folder / "story.txt").write_text(story, encoding="utf-8")
+    shown = terminal.run("perplexity", "runs/stories", "story.txt", "--show")
+    _save(file, "lm perplexity runs/stories story.txt --show", shown)
+
+
+def _draw_attention(terminal: _Terminal, file: Path) -> None:
+    """Where the words of a translation look in their source."""
+    source, target = (str(path(f"parallel/train.{language}")) for language in ("en", "de"))
+    terminal.run("train", "--source", source, "--target", target, "-o", "runs/german", *TRANSLATION)
+    terminal.run("attention", "runs/german", SENTENCE, "--target", TRANSLATED, "-o", str(file))
+
+
+class _Terminal:
+    """A terminal of a fixed size, in a folder of its own, so that no name of this machine is in a picture."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, *arguments: str) -> str:
+        """What a command of `lm` writes to the terminal; RuntimeError if it fails."""
+        ours, theirs = pty.openpty()
+        ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+        environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLORTERM")}
+        environment |= {"TERM": "xterm-256color", "LM_CACHE": "cache", "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "cli.main", *arguments]
+        written = b""
+        with subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=self.folder
+        ) as process:
+            os.close(theirs)
+            while block := _read(ours):
+                written += block
+        os.close(ours)
+        if process.returncode:
+            raise RuntimeError(f"lm {' '.join(arguments)} ended with exit code {process.returncode}")
+        return written.decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # nobody writes any more
+        return b""
+
+
+def screen(output: str) -> list[str]:
+    """The lines that a terminal would show, colours kept: cursors that go up and lines that are erased are followed."""
+    lines, row, start = [""], 0, 0
+    for match in _CONTROL.finditer(output):
+        lines[row] += output[start : match.start()]
+        start = match.end()
+        if match[1] is not None:
+            row = max(0, row - int(match[1] or 1))
+        elif match[2] is not None or (match[0] == "\r" and output[start : start + 3] != "\x1b[2"):
+            lines[row] = ""
+        elif match[0].endswith("\n"):
+            row += 1
+            lines += [""] * (row == len(lines))
+    lines[row] += output[start:]
+    return [line for line in lines if line]
+
+
+def _save(file: Path, command: str, output: str) -> None:
+    """Draw the screen that a command's output leaves."""
+    console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="256")
+    for line in screen(output):
+        console.print(Text.from_ansi(line), soft_wrap=True)
+    drawn = console.export_svg(title=f"$ {command}", theme=_THEME, unique_id=file.stem)
+    file.write_text(_FONT_TO_FETCH.sub("", drawn), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]))

@@ -1,0 +1,36 @@
+"""The pictures of the README are there, and the screens they show are what a terminal would show."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.pictures import screen
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_readme_shows_pictures_that_are_there():
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(shown) >= 3
+    for name in shown:
+        data = (ROOT / name).read_bytes()
+        assert data.startswith((b"<svg", b"\x89PNG"))
+        assert not re.search(rb"@font-face|/root/|/home/|/tmp/", data), name
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        ("one\r\ntwo\r\n", ["one", "two"]),
+        ("10%\r\x1b[2K20%", ["20%"]),
+        ("bar\r\n\x1b[1A\x1b[2Knote\r\nbar", ["note", "bar"]),
+        ("a\r\nb\r\nc\x1b[2A\r\x1b[2Kd", ["d", "b", "c"]),
+        ("\x1b[?25lhidden cursor\x1b[?25h", ["hidden cursor"]),
+        ("\x1b[1mbold\x1b[0m\r\n", ["\x1b[1mbold\x1b[0m"]),
+    ],
+)
+def test_cursors_and_erased_lines_are_followed(written, lines):
+    assert screen(written) == lines

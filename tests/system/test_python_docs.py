@@ -1,0 +1,30 @@
+"""The examples of docs/python.md run as they stand there, one after another."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.cli.small_runs import TEXT, make_run
+from tests.cli.toy_translation import make_translation_run, pairs
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+def test_the_examples_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs" / "novel")
+    make_translation_run(tmp_path / "runs" / "en-de", steps=30)
+    for name in ("held-out.txt", "book.txt"):
+        Path(name).write_text(TEXT * 50, encoding="utf-8")
+    for split, count in (("train", 300), ("test", 20)):
+        sides = zip(*pairs(count, seed=count), strict=True)
+        for language, lines in zip(("en", "de"), sides, strict=True):
+            Path(f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(examples) > 5
+    names: dict[str, object] = {}
+    for example in examples:
+        exec(compile(example, str(PAGE), "exec"), names)
+    assert "validation" in capsys.readouterr().out

@@ -1,0 +1,106 @@
+"""A file is read once to survey it, once for a tokenizer that has to be trained, and once to be tokenized."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import run
+from lm.text import files
+from tests.lm.data.pairs.parallel_text import lines
+from tests.system.conftest import SMALL
+from tests.system.test_budget import steady  # noqa: F401 (a fixture)
+
+BPE = [*SMALL[:-2], "--vocab-size", "300"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    sources, targets = lines(300)
+    Path("text.txt").write_text("\n".join(sources))
+    Path("text.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in sources))
+    Path("text.en").write_text("\n".join(sources))
+    Path("text.de").write_text("\n".join(targets))
+    pairs = zip(sources, targets, strict=True)
+    Path("pairs.jsonl").write_text("".join(json.dumps({"source": one, "target": other}) + "\n" for one, other in pairs))
+    examples = [json.dumps({"prompt": one, "completion": "x"}) + "\n" for one in sources]
+    Path("many.jsonl").write_text("".join(examples))
+    Path("few.jsonl").write_text("".join(examples[:40]))
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file has been read from its start to its end."""
+    found: Counter[str] = Counter()
+    blocks = files.blocks
+
+    def counted(*arguments: Any, name: str) -> Iterator[bytes]:
+        yield from blocks(*arguments, name=name)
+        found[name] += 1
+
+    monkeypatch.setattr(files, "blocks", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "first", "again"),
+    [
+        ("text.txt", ["--vocab-size", "300"], 3, 1),
+        ("text.jsonl", ["--kind", "char"], 3, 1),
+        ("text.txt", ["--kind", "byte"], 2, 1),
+        ("text.txt", ["--vocab-size", "300", "--validation", "0"], 3, 1),
+        ("many.jsonl", ["--supervised", "--vocab-size", "300"], 3, 1),
+        ("few.jsonl", ["--supervised", "--vocab-size", "300"], 3, 1),
+    ],
+)
+def test_preparing_reads_a_file_three_times_at_most(
+    name: str, flags: list[str], first: int, again: int, readings: Counter[str]
+) -> None:
+    for expected in (first, again):
+        readings.clear()
+        assert run(["prepare", name, *flags]) == 0
+        assert readings == {name: expected}
+    readings.clear()
+    assert run(["prepare", name, *flags, "-o", "out"]) == 0  # with a tokenizer that is trained already
+    assert readings == {name: 2}
+
+
+def test_a_tokenizer_that_is_given_is_not_trained(readings: Counter[str]) -> None:
+    assert run(["tokenizer", "train", "text.txt", "-o", "t.json", "--kind", "byte"]) == 0
+    readings.clear()
+    assert run(["prepare", "text.txt", "--tokenizer", "t.json"]) == 0
+    assert readings == {"text.txt": 2}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "expected"),
+    [
+        (["text.txt", *BPE], 3),
+        (["few.jsonl", "--supervised", *BPE], 3),
+        (["--source", "text.en", "--target", "text.de", "--preset", "translation-tiny", "--vocab-size", "300"], 3),
+    ],
+)
+def test_training_reads_a_file_as_preparing_does(corpus: list[str], expected: int, readings: Counter[str]) -> None:
+    for number, count in enumerate((expected, 1)):
+        readings.clear()
+        assert run(["train", *corpus, "--steps", "1", "--evaluate-every", "0", "-o", f"run-{number}"]) == 0
+        assert set(readings.values()) == {count}
+
+
+@pytest.mark.usefixtures("steady")
+@pytest.mark.parametrize(
+    "corpus", [["text.txt"], ["text.jsonl"], ["--source", "text.en", "--target", "text.de"], ["--pairs", "pairs.jsonl"]]
+)
+def test_a_budget_reads_nothing_again(corpus: list[str], readings: Counter[str]) -> None:
+    """Sizes of files tell how much text they hold, or else the survey does."""
+    flags = ["--n-layers", "1", "--d-model", "32", "--vocab-size", "300", "--batch-size", "4"]
+    flags += ["--n-encoder-layers", "1"] if "--source" in corpus or "--pairs" in corpus else []
+    assert run(["train", *corpus, "--budget", "1s", *flags, "-o", "run"]) == 0
+    assert set(readings.values()) == {3}
