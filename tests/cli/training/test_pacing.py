@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from lm.training.budget import aside
 
 from cli.training import clock
 from cli.training.pacing import _evaluations
