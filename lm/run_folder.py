@@ -49,7 +49,7 @@ class TrainingState:
 
     Attributes:
         step: optimizer steps taken.
-        samples: windows consumed; with the seed, this is the place in the data.
+        samples: windows, examples or pairs consumed; with the seed, this is the place in the data.
         tokens: tokens trained on.
         flops: arithmetic spent on them.
         seconds: time spent training, evaluations aside.

@@ -36,7 +36,7 @@ def resume(
     Args:
         path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
         longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
-        data: the shards, where they are no longer where the run's plan says.
+        data: folder of the prepared data, where they are no longer where the run's plan says.
         compiled: whether to compile the model, if not as before; losses differ by rounding then.
         spent: seconds that are gone already of what a run under a budget has left.
 

@@ -7,8 +7,8 @@ import pytest
 from cli.training import clock
 from cli.training.pacing import _evaluations
 from lm.budget.clock import aside
+from lm.budget.pace import Cost
 from lm.config.presets import resolve
-from lm.training.evaluation import Cost
 
 
 @pytest.fixture
