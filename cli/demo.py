@@ -1,4 +1,4 @@
-"""`lm demo`: the whole story on the corpus that ships, as the commands a person would type."""
+"""`lm demo`: the whole story on the corpora that ship, told in the commands that a person would type."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def demo(
 ) -> None:
     """Train small models on the stories and the pairs of sentences that ship with lm, and try them: about four minutes.
 
-    Both are given a time, and what they become in it depends on how fast the machine is.
-    The first model writes, the second, in the folder FOLDER-german, translates. Every command is shown before it runs,
-    so that it can be typed again by hand.
+    The first model writes; the second, in the folder FOLDER-german, translates. Both are trained for a fixed time, so
+    how good they become depends on how fast the machine is. Every command is shown before it runs, so that it can be
+    typed again by hand.
     """
     from lm.run_folder import refuse_existing
 

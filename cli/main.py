@@ -18,7 +18,7 @@ from cli.attention import attention
 from cli.console.escapes import label
 from cli.flags.environment import PREFIX, misspelled
 from cli.flags.help import CONTEXT_SETTINGS, describe
-from cli.flags.usage import said
+from cli.flags.usage import message_of
 from cli.generation import generate
 from cli.perplexity import perplexity
 from cli.training import clock, train
@@ -92,7 +92,7 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
 
     Args:
         arguments: of `lm`.
-        alone: whether the process is there for this command alone, so that its time began with it.
+        alone: whether the process is there for this command alone, so that the command began with it.
     """
     clock.begin(with_process=alone)
     try:
@@ -101,7 +101,7 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
-        return _fail(said(error), 2)
+        return _fail(message_of(error), 2)
     except typer.Abort:
         return 130
     except OSError as error:
@@ -114,7 +114,7 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
 
 
 def _is_about_memory(error: Exception) -> bool:
-    """Whether there was not enough memory; torch, which is not imported for that, tells so of a CPU in words alone."""
+    """Whether memory ran out; told by names and words, so that torch need not be imported to compare types."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -132,7 +132,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Entry point of the `lm` command. Names of files that are no UTF-8 are escaped in what it prints."""
+    """Entry point of the `lm` command. File names that are not UTF-8 are escaped in what it prints."""
     _open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -143,9 +143,9 @@ def main() -> None:
 
 
 def _open_missing() -> None:
-    """Stand-ins for streams that the caller has closed: empty input, and output that nobody reads.
+    """Replace streams that the caller has closed: by an empty input, and by outputs that nobody reads.
 
-    Else a file that is opened later would take their place, and get what was never meant for it.
+    Otherwise a file that is opened later would take their place, and receive what was never meant for it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest number that is free
         if getattr(sys, name) is None:
@@ -153,7 +153,7 @@ def _open_missing() -> None:
 
 
 def _warn_of_variables() -> None:
-    """Say which variables look like misspelled options, unless it is the shell that asks for completions."""
+    """Note which variables look like misspelled options, unless it is the shell that asks for completions."""
     set_here = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
     if set_here and "_LM_COMPLETE" not in os.environ:
         for line in misspelled(set_here, typer.main.get_command(app)):

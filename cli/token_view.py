@@ -1,4 +1,4 @@
-"""What is in a tokenizer and how a text splits, for a person: tokens in alternating colours above their ids."""
+"""What is in a tokenizer, how well it fits files, and how a text splits: tokens in colours above their ids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLOURS = tuple(f"color({BLACK}) on color({band})" for band in BANDS)
 
 
 def described(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None, split: Tokens | None) -> dict[str, Any]:
-    """All there is to say, as plain values."""
+    """The tokenizer, its fit and the tokens of a text, as plain values."""
 
     def listed(tokens: Tokens) -> list[dict[str, Any]]:
         spelled = ((index, tokenizer.token_bytes(index)) for index in tokens)

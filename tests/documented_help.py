@@ -10,7 +10,7 @@ import typer
 
 from cli.main import app
 
-WIDTH = 100
+WIDTH = 98  # as wide as help gets on a terminal of 100 columns or more
 _OPENING = """\
 # Commands
 

@@ -12,7 +12,7 @@ import sys
 
 BLUE, ORANGE, MAGENTA, GREEN, VIOLET, OCHRE = 32, 166, 162, 28, 98, 136
 LINES = (BLUE, ORANGE, MAGENTA, GREEN, VIOLET, OCHRE)
-"""Of curves and bars, neither light nor dark; neighbours can be told apart by the colour-blind too."""
+"""Colours of curves and bars, neither light nor dark; the colour-blind can tell neighbours apart too."""
 
 RESET = "\x1b[0m"
 BLACK, WHITE = 16, 231
@@ -29,7 +29,7 @@ BARS = {
 
 
 def in_colour() -> bool:
-    """Whether stdout takes colours: NO_COLOR and FORCE_COLOR say so, else a terminal does."""
+    """Whether stdout takes colours: as NO_COLOR and FORCE_COLOR say, else if it is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")

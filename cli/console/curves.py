@@ -23,7 +23,7 @@ def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, c
         title: of the y axis.
         width: of the whole drawing, in characters.
         height: of the area of the curves, in lines.
-        colour: give each curve a colour; without, several curves are drawn in a letter or sign each.
+        colour: give each curve a colour; otherwise several curves are drawn in a letter or sign each.
     """
     xs = [x for points in curves.values() for x in points[0]]
     ys = [y for points in curves.values() for y in points[1]]
@@ -49,7 +49,7 @@ def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, c
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve one line high, of the last values; empty for fewer than two."""
+    """A curve of the last values, one line high; empty for fewer than two values."""
     shown = list(values)[-2 * width :]
     if len(shown) < 2:
         return ""
@@ -79,7 +79,7 @@ def _scaled(value: float, low: float, high: float, most: int) -> int:
 
 
 def _cell(dots: Sequence[int], colour: bool) -> str:
-    """One character of all curves together, in the colour of the first that passes."""
+    """One character of all curves together, in the colour of the first one that passes through it."""
     together = 0
     for dot in dots:
         together |= dot
@@ -89,7 +89,7 @@ def _cell(dots: Sequence[int], colour: bool) -> str:
 
 
 def _marked_cell(dots: Sequence[int]) -> str:
-    """One character of all curves together: the mark of the first that passes."""
+    """One character of all curves together: the mark of the first one that passes through it."""
     return next((_mark(index) for index, dot in enumerate(dots) if dot), " ")
 
 

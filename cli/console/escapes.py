@@ -1,4 +1,4 @@
-"""Text from files and models as a terminal may get it: control characters are drawn, for they could command it."""
+"""Text from files and models made harmless for a terminal: control characters, which could command it, are drawn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def visible(text: str) -> str:
 
 
 def label(text: object) -> str:
-    """What a file, a key or a token is called, on one line: line ends and tabs are drawn too."""
+    """The name of a file, a key or a token on one line: line ends and tabs are drawn too."""
     return harmless(str(text)).replace("\n", _picture("\n"))
 
 

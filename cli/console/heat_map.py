@@ -1,4 +1,4 @@
-"""Heat maps as text: numbers on colours of their size, words above and beside them, aligned whatever their script."""
+"""Heat maps as text: numbers on coloured cells, with aligned labels above and beside them in any script."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HeatMap:
 
 
 def colour(share: float) -> Colour:
-    """From dark violet through green to yellow, by the square root, so that small shares can be told apart."""
+    """A colour from dark violet through green to yellow, by the square root, so that small shares can be told apart."""
     place = min(1.0, max(0.0, share)) ** 0.5 * (len(_VIRIDIS) - 1)
     low = min(int(place), len(_VIRIDIS) - 2)
     red, green, blue = (
@@ -92,7 +92,7 @@ def draw(heat_map: HeatMap, *, width: int | None, colours: int) -> Iterator[str]
 
 
 def label(name: str) -> str:
-    """A name that can do nothing to a terminal, on one line, its spaces to be seen."""
+    """A name on one line, with its spaces made visible and no character that could command a terminal."""
     return visible(name).replace("\n", LINE_END).replace(" ", "␣")
 
 
@@ -104,7 +104,7 @@ def _clipped(name: str, width: int) -> str:
 
 
 def _heads(names: Sequence[str]) -> Iterator[str]:
-    """Names written downwards, ending on the same line."""
+    """The lines of names that are written downwards and end on the same line."""
     stacks = [_characters(name) for name in names]
     stacks = [stack if len(stack) <= _TALLEST else [*stack[: _TALLEST - 1], "⋮"] for stack in stacks]
     rising = zip_longest(*(reversed(stack) for stack in stacks), fillvalue="")

@@ -1,4 +1,4 @@
-"""Lines about what is going on: on stderr, in the words of one voice."""
+"""Messages: on stderr about what is going on, on stdout as part of a report."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _HEADING = 8
 
 
 def note(text: str) -> None:
-    """One line about what is going on, on stderr; what would command a terminal is drawn."""
+    """Print a line on stderr; characters that would command a terminal are drawn."""
     print(harmless(text), file=sys.stderr, flush=True)
 
 
 def fact(name: str, text: str) -> None:
-    """A line about what is going on under a name, on stderr; a terminal gets it broken between words."""
+    """Print a line on stderr that begins with a name; on a terminal it is broken between words."""
     line = f"{name:<{_HEADING}}{text}"
     note(hanging(line, width=Console(stderr=True).width, indent=_HEADING) if sys.stderr.isatty() else line)
 
 
 def paragraph(text: str) -> None:
-    """A line on stdout; a terminal gets it broken between words."""
+    """Print a line on stdout; on a terminal it is broken between words."""
     text = harmless(text)
     print(hanging(text, width=Console().width) if sys.stdout.isatty() else text)

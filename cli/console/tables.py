@@ -19,10 +19,10 @@ _NARROWEST_COLUMN = 8
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout, numbers to the right.
+    """Print a table on stdout, numbers to the right.
 
-    A terminal that is wide enough gets it framed, one that is not its widest text broken between words; all others
-    get a line a row. What would command a terminal is drawn.
+    On a terminal that is wide enough it is framed; on a narrower one its widest text is broken between words;
+    elsewhere each row is a line. Characters that would command a terminal are drawn.
     """
     rows = [list(map(label, row)) for row in rows]
     is_number = [all(_NUMBER.fullmatch(row[place]) for row in rows) for place in range(len(columns))]
@@ -43,7 +43,7 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> Table | None:
-    """A table that fits the terminal; None if that is too narrow for one."""
+    """The table as it fits the terminal; None if that is too narrow for one."""
     widths, room, gaps = _widths([columns, *rows]), Console().width, 2 * (len(columns) - 1)
     framed, wrapped = sum(widths) + 3 * len(widths) + 1 <= room, None
     if sum(widths) + gaps > room:

@@ -10,12 +10,12 @@ _NARROWEST = 10
 
 
 def hanging(text: str, *, width: int, indent: int = 0) -> str:
-    """A line as it is where it fits, else broken between words.
+    """A line as it is if it fits, else broken between words.
 
     Args:
         text: one line.
         width: columns of the terminal.
-        indent: columns before each line but the first; the text begins with as many of a heading.
+        indent: columns before each line after the first; the text begins with a heading that is as wide.
     """
     if cell_len(text) <= width:
         return text

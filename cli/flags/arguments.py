@@ -41,7 +41,7 @@ Unknown = Annotated[
     str | None,
     typer.Option(
         metavar="CHARACTER",
-        help="With --kind char: what stands for characters the corpus does not have; without it they are an error.",
+        help="With --kind char: the token for characters that the corpus does not have; without it they are an error.",
         rich_help_panel="Tokenizer",
         show_default=False,
     ),

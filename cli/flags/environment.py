@@ -37,7 +37,7 @@ def in_message(message: str, variables: Iterable[str]) -> str:
 
 
 def values(parameters: Iterable[Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """What the environment says of some parameters: {name: value}, to be converted and checked as flags are.
+    """The values that the environment gives parameters: {name: value}, to be converted and checked as flags are.
 
     An empty variable is none. An option that can be repeated gets one value.
     """

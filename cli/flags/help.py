@@ -1,4 +1,4 @@
-"""Help as plain text in groups: it reads well at any width and in a pipe, and is there at once."""
+"""Help as plain text in groups, which reads well at any width and in a pipe."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GroupedCommand(TyperCommand):
         return items
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write the help, which is the same whatever the environment says."""
+        """Write the help, which does not depend on the environment."""
         ctx.default_map = None
         super().format_help(ctx, formatter)
 
@@ -59,7 +59,7 @@ class GroupedCommand(TyperCommand):
 
 
 def _in_short(text: str) -> str:
-    """The first sentence, as far as it goes in a line; typer takes what stands in brackets for markup."""
+    """The first sentence, cut to the length of a line; brackets are escaped, which typer takes for markup."""
     sentence = text.partition(" [default")[0].partition(". ")[0].rstrip(".")
     return textwrap.shorten(sentence, _SHORT, placeholder=" …").replace("[", "\\[")
 

@@ -1,4 +1,4 @@
-"""What is said of a wrong command line: typer's messages in our words."""
+"""Messages about a wrong command line: typer's, in our words."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _NOUNS = {
 _TEXTS = ("PROMPT", "TEXT")
 
 
-def said(error: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
-    """One line on a usage error: what is wrong, what may be meant, and where to read on."""
+def message_of(error: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    """A usage error in one line: what is wrong, what may be meant, and where to read on."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "lm"
     return f"{_problem(error, context)} (see {command} --help)"
 
 
 def wrong_value(name: str, message: str) -> str:
-    """What is wrong with a value, by typer's message.
+    """A message about a value, made of typer's.
 
     Args:
         name: of the flag, argument or variable.
-        message: such as "'x' is not a valid int."; one that is not known is kept.
+        message: typer's, such as "'x' is not a valid int."; one of a form that is not known is kept.
     """
     if found := re.match(r"('.*') is not a valid (\w+)", message, re.DOTALL):
         noun = _NOUNS.get(found[2], f"a {found[2]}")
@@ -41,6 +41,7 @@ def wrong_value(name: str, message: str) -> str:
 
 
 def _problem(error: Any, context: Any) -> str:  # noqa: ANN401
+    """What is wrong, and what may be meant."""
     parameter, message = getattr(error, "param", None), error.message.rstrip(".")
     if hasattr(error, "possibilities"):
         return f"no option {error.option_name}{suggestion(error.option_name, _flags(context))}"
@@ -52,7 +53,7 @@ def _problem(error: Any, context: Any) -> str:  # noqa: ANN401
 
 
 def _known(message: str, context: Any) -> str | None:  # noqa: ANN401
-    """Some of typer's messages that are of no parameter, in our words."""
+    """Typer's message in our words, if it is one of those that belong to no parameter."""
     if found := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message, re.DOTALL):
         quote = any(one.metavar in _TEXTS for one in context.command.params)
         return f"unexpected {found[1]!r}" + ("; put a text of several words in quotes" if quote else "")
@@ -64,7 +65,7 @@ def _known(message: str, context: Any) -> str | None:  # noqa: ANN401
 
 
 def _name(parameter: Any) -> str:  # noqa: ANN401
-    """A parameter as it is typed: `--steps`, or what stands for an argument in the help."""
+    """The name of a parameter: a flag as it is typed, or what stands for an argument in the help."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     return str(max(parameter.opts, key=len))

@@ -77,7 +77,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Settings from a TOML file: preset, and tables [model], [training] and so on.",
+        help="Read settings from a TOML file: preset, and tables [model], [training] and so on.",
     ),
 ]
 Weights = Annotated[
@@ -85,7 +85,7 @@ Weights = Annotated[
     typer.Option(
         "--from",
         metavar="RUN",
-        help="Start from the weights of this run, with its tokenizer and a fresh schedule.",
+        help="Start from the weights of this run, with its tokenizer and a new schedule.",
         autocompletion=completion.runs,
     ),
 ]

@@ -101,28 +101,3 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys: pytest.CaptureFixt
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11, "shards": 1}
     assert (second["folder"], second["reused"]) == (first["folder"], True)
-
-
-def test_repeated_text_is_told_and_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    stories = [f"{number} " + " ".join(f"{number}{word}" for word in TEXT.split()[:60]) for number in range(20)]
-    Path("train.txt").write_text("\n<|endoftext|>\n".join([*stories[:18], stories[3]]))
-    Path("held.txt").write_text("\n<|endoftext|>\n".join(stories[16:]))
-    arguments = ["prepare", "train.txt", "--validation", "held.txt", "--kind", "byte", "-o", "out", "--json"]
-    for _ in range(2):  # the second time it is read from the folder
-        assert run(arguments) == 0
-        captured = capsys.readouterr()
-        found = json.loads(captured.out)["repetition"]
-        assert found["documents"] == 2  # the last one of train.txt lacks the line end
-        assert found["held_out"] == pytest.approx(0.5, abs=0.05)
-        assert "copies  2 of 23 documents (8.7%) repeat another" in captured.err
-        assert "warning 50% of the held-out text occurs in the training text too" in captured.err
-
-
-def test_the_stories_that_ship_are_no_cause_for_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    corpora = Path(__file__).parents[2] / "corpora" / "stories"
-    arguments = ["prepare", str(corpora / "train.txt"), "--validation", str(corpora / "heldout.txt"), "--kind", "byte"]
-    assert run([*arguments, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert 0 < json.loads(captured.out)["repetition"]["held_out"] < 0.03
-    assert "warning" not in captured.err
-    assert "copies" not in captured.err

@@ -156,8 +156,3 @@ def test_bad_input_is_one_line(
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not Path("t.json").exists()
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = "import sys, cli.tokenizer, cli.prepare; print({'torch', 'numpy', 'tokenizers'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

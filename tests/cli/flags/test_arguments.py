@@ -1,0 +1,41 @@
+"""A text comes from the command line or from a pipe, and never from a terminal that nobody asked."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from cli.flags.arguments import text_argument
+from lm.errors import InputError
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    """Puts bytes into stdin."""
+    return lambda data: monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_an_argument_is_the_text(pipe):
+    pipe(b"not this")
+    assert text_argument("Once\n") == "Once\n"
+    assert text_argument("") == ""
+
+
+@pytest.mark.parametrize("argument", ["-", None])
+def test_a_pipe_is_read_less_one_line_end(pipe, argument):
+    for data, text in ((b"Once", "Once"), (b"Once\n", "Once"), (b"Once\r\n", "Once"), (b"Once\n\n", "Once\n")):
+        pipe(data)
+        assert text_argument(argument) == text
+
+
+def test_bytes_that_are_no_text_are_refused(pipe):
+    pipe(b"\xff")
+    with pytest.raises(InputError, match="stdin"):
+        text_argument("-")
+
+
+def test_a_terminal_is_not_read(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    assert text_argument(None) is None

@@ -1,0 +1,62 @@
+"""Flags come from config fields, and a command learns which were given and by what."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from cli.flags.help import describe
+from cli.flags.options import Given, takes
+from lm.config.data import DataConfig
+from lm.config.decoding import SamplingConfig
+from lm.errors import UsageError
+
+
+@pytest.fixture
+def call():
+    """Calls a command that takes some configs; returns what it was given."""
+    received: list[Given] = []
+    app = typer.Typer()
+
+    @app.command()
+    @takes({"data": DataConfig, "sampling": SamplingConfig}, leave_out=("validation",))
+    def command(text: str = "", *, given: Given) -> None:
+        """Take configs."""
+        received.append(given)
+
+    describe(app)
+
+    def run(*arguments: str) -> Given:
+        app(list(arguments), standalone_mode=False)
+        return received[-1]
+
+    return run
+
+
+def test_only_what_is_given_is_there(call):
+    assert call() == {"data": {}, "sampling": {}}
+    assert call("--temperature", "0.5", "--supervised") == {
+        "data": {"supervised": True},
+        "sampling": {"temperature": 0.5},
+    }
+
+
+def test_flags_and_the_environment_are_told_apart(call, monkeypatch):
+    monkeypatch.setenv("LM_TOP_K", "7")
+    given = call("--temperature", "0.5")
+    assert given["sampling"] == {"temperature": 0.5, "top_k": 7}
+    assert given.typed["sampling"] == {"temperature": 0.5}
+    assert given.ambient["sampling"] == {"top_k": 7}
+
+
+def test_a_value_that_a_field_refuses_is_refused_with_its_flag_or_its_variable(call, monkeypatch):
+    with pytest.raises(UsageError, match="--top-p"):
+        call("--top-p", "2")
+    monkeypatch.setenv("LM_TOP_P", "2")
+    with pytest.raises(UsageError, match="LM_TOP_P"):
+        call()
+
+
+def test_fields_that_are_left_out_have_no_flag(call):
+    with pytest.raises(Exception, match="No such option"):
+        call("--validation", "0.1")

@@ -1,0 +1,56 @@
+"""Each line of input has its lines of output, in order."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.translation.lines import read_lines, read_prefixes, watched, write
+from lm.decoding.translation import Translated, Translation
+
+
+def translated(source: str, *texts: str, left_out: int = 0) -> Translated:
+    made = tuple(Translation(text, tokens=(1,), logprobs=(-0.5,), score=-0.5, finish_reason="end") for text in texts)
+    return Translated(source, made, left_out)
+
+
+def test_files_and_stdin_follow_one_another(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("one\ntwo")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("狐\n\n".encode())))
+    assert list(read_lines([tmp_path / "a", Path("-")])) == ["one", "two", "狐", ""]
+
+
+def test_a_prefix_is_for_all_lines_or_for_its_own(tmp_path):
+    assert read_prefixes(None, None) is None
+    prefixes = iter(read_prefixes("Der", None))
+    assert [next(prefixes) for _ in range(3)] == ["Der"] * 3
+    (tmp_path / "prefixes").write_text("Der\n\nDie\n")
+    assert list(read_prefixes(None, tmp_path / "prefixes")) == ["Der", "", "Die"]
+
+
+def test_every_line_has_as_many_lines_of_output(capsys):
+    stream = io.StringIO()
+    write(stream, 1, translated("owl", "Eule", "Uhu"), n_best=3, as_json=False)
+    write(stream, 2, translated("fox", "Fuchs", left_out=4), n_best=3, as_json=False)
+    assert stream.getvalue() == "Eule\nUhu\n\nFuchs\n\n\n"
+    assert capsys.readouterr().err == "line 2: its last 4 tokens were not read: the model's positions end\n"
+
+
+def test_json_is_one_line_for_each(capsys):
+    stream = io.StringIO()
+    write(stream, 7, translated("owl", "Eule"), n_best=3, as_json=True)
+    (line,) = stream.getvalue().splitlines()
+    report = json.loads(line)
+    assert (report["line"], report["source"]) == (7, "owl")
+    assert report["translations"][0]["text"] == "Eule"
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_watching_changes_nothing(capsys, shown):
+    results = [translated(str(number), "x") for number in range(5)]
+    assert list(watched(iter(results), shown=shown)) == results
+    assert capsys.readouterr().err == ""
