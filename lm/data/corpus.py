@@ -25,7 +25,7 @@ class Corpus:
     Attributes:
         files: the corpus, without the files of the validation split.
         validation_files: the files of the validation split, where it has files of its own.
-        config: how documents are told apart, and what is held out.
+        config: what ends a document within a file, and what is held out.
     """
 
     files: tuple[Survey, ...]

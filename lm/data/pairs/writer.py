@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -22,6 +22,7 @@ from lm.data.pairs.manifest import PairSplit
 from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, SideName, write_table
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
+from lm.text.parallel import Pair
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 Encoded = Mapping[SideName, list[tuple[Ids, Ids]]]
@@ -83,41 +84,20 @@ class _SplitWriter:
             opened.callback(writer.discard)
         self._record = PairSplit()
 
-    def append(
-        self,
-        group: Sequence[SplitPair],
-        tokens: Encoded,
-        config: ParallelConfig,
-        *,
-        has_files: bool,
-    ) -> None:
+    def append(self, group: Sequence[SplitPair], tokens: Encoded, config: ParallelConfig, *, has_files: bool) -> None:
         """Write the pairs of a group that belong to this split; `has_files` says whether it has files of its own."""
-        mine = np.array([item.split == self._split for item in group])
-        lengths = np.array([[len(ids) for ids, _ in tokens[side]] for side in SIDES])
-        shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
-        blank = mine & (shorter == 0)
-        too_long = mine & ~blank & (longer > config.max_length)
-        ratio = mine & ~blank & ~too_long & (longer > config.max_ratio * shorter) & (not has_files)
-        kept = np.flatnonzero(mine & ~blank & ~too_long & ~ratio).tolist()
+        rows = np.flatnonzero([item.split == self._split for item in group])
+        counts = [[len(tokens[side][row][0]) for row in rows] for side in SIDES]
+        lengths = np.array(counts, dtype=np.int64)  # (sides, pairs)
+        filtered = _Filtered.of(lengths, config, has_files=has_files)
+        kept = rows[filtered.kept].tolist()
+        pairs = [group[row].pair for row in kept]
         for side, writer in self._sides.items():
             writer.append(*_joined([tokens[side][row] for row in kept]))
-        pairs = [group[row].pair for row in kept]
         if self._split == "validation":
             for pair in pairs:
                 self._texts.write(json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False) + "\n")
-        self._count(
-            PairSplit(
-                pairs=len(kept),
-                source_tokens=int(lengths[0, kept].sum()),
-                target_tokens=int(lengths[1, kept].sum()),
-                source_bytes=sum(len(pair.source.encode()) for pair in pairs),
-                target_bytes=sum(len(pair.target.encode()) for pair in pairs),
-                longest=int(longer[kept].max(initial=0)),
-                blank=int(blank.sum()),
-                too_long=int(too_long.sum()),
-                ratio=int(ratio.sum()),
-            )
-        )
+        self._count(filtered, lengths[:, filtered.kept], pairs)
 
     def close(self) -> PairSplit:
         """Finish the files and say what the split holds."""
@@ -125,10 +105,50 @@ class _SplitWriter:
             writer.close()
         return self._record
 
-    def _count(self, more: PairSplit) -> None:
-        old, new = dataclasses.asdict(self._record), dataclasses.asdict(more)
-        sums = {name: old[name] + new[name] for name in old}
-        self._record = PairSplit(**{**sums, "longest": max(old["longest"], new["longest"])})
+    def _count(self, filtered: _Filtered, lengths: NDArray[np.int64], pairs: Sequence[Pair]) -> None:
+        """Add pairs that were written, of which the sides have such lengths, and those that were left out."""
+        old = self._record
+        source_tokens, target_tokens = lengths.sum(axis=1).tolist()
+        self._record = PairSplit(
+            pairs=old.pairs + len(pairs),
+            source_tokens=old.source_tokens + source_tokens,
+            target_tokens=old.target_tokens + target_tokens,
+            source_bytes=old.source_bytes + sum(len(pair.source.encode()) for pair in pairs),
+            target_bytes=old.target_bytes + sum(len(pair.target.encode()) for pair in pairs),
+            longest=max(old.longest, int(lengths.max(initial=0))),
+            blank=old.blank + int(filtered.blank.sum()),
+            too_long=old.too_long + int(filtered.too_long.sum()),
+            ratio=old.ratio + int(filtered.ratio.sum()),
+        )
+
+
+@dataclass(frozen=True)
+class _Filtered:
+    """Which pairs are left out, and why: each for one reason, the first that applies.
+
+    Attributes:
+        blank: (pairs,) whether a side is blank.
+        too_long: (pairs,) whether a side has too many tokens.
+        ratio: (pairs,) whether one side has too many times the tokens of the other.
+    """
+
+    blank: NDArray[np.bool_]
+    too_long: NDArray[np.bool_]
+    ratio: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64], config: ParallelConfig, *, has_files: bool) -> _Filtered:
+        """Filter pairs, given the (sides, pairs) lengths; files of a validation split are not filtered by ratio."""
+        shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
+        blank = shorter == 0
+        too_long = ~blank & (longer > config.max_length)
+        ratio = ~blank & ~too_long & (longer > config.max_ratio * shorter) & (not has_files)
+        return cls(blank, too_long, ratio)
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """(pairs,) whether a pair is written."""
+        return ~(self.blank | self.too_long | self.ratio)
 
 
 def _joined(encoded: Sequence[tuple[Ids, Ids]]) -> tuple[Ragged, NDArray[np.bool_]]:

@@ -80,6 +80,10 @@ def split_pieces(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
     are few documents, if it begins at or beyond the boundary, which ends the document that it falls into.
     """
     boundary, bound = _boundary(corpus), hash_bound(corpus.fraction)
+
+    def is_held_out(piece: Piece) -> bool:
+        return text_hash(piece.text[:_HASHED_CHARACTERS]) < bound if boundary is None else position >= boundary
+
     position = 0
     for found in corpus.files:
         fragments: Iterable[Fragment] = documents.fragments(found.file, corpus.config.separator)
@@ -88,10 +92,7 @@ def split_pieces(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
         split: SplitName = "train"
         for piece in pieces(fragments, tokenizer):
             if piece.starts_document:
-                is_held_out = (
-                    position >= boundary if boundary is not None else text_hash(piece.text[:_HASHED_CHARACTERS]) < bound
-                )
-                split = "validation" if is_held_out else "train"
+                split = "validation" if is_held_out(piece) else "train"
             position += len(piece.text.encode())
             yield SplitPiece(split, found.file.name, piece)
     for found in corpus.validation_files:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,14 @@ import pytest
 from lm.config.data import DataConfig
 from lm.data.corpus import survey
 from lm.data.manifest import Manifest
-from lm.data.prepare import Prepared, key_of
+from lm.data.prepare import Preparation, Prepared, key_of
 from lm.data.shards import open_split
 from lm.data.windows.prepare import prepare_text
 from lm.errors import InputError
 from lm.text.files import text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.data.preparing import byte_tokenizer, prepare, written
+from tests.lm.data.test_manifest import MADE
 from tests.lm.full_disk import full_disk
 from tests.lm.tokenizers_elsewhere import TEXT
 
@@ -32,6 +35,32 @@ def ids(prepared: Prepared[Manifest]) -> list[int]:
 
 def test_a_key_is_a_hash_of_all_inputs_and_the_version_of_their_list() -> None:
     assert key_of("a", [None, 2]) == hashlib.sha256(b'[1, "a", [null, 2]]').hexdigest()
+
+
+def made_once(folder: Path, write: Callable[[Path], Manifest]) -> Prepared[Manifest]:
+    return Preparation(MADE.key, "manifest.json", Manifest.read, write).find_or_make(folder)
+
+
+def test_of_two_processes_that_prepare_the_same_the_first_wins(tmp_path: Path) -> None:
+    def write(folder: Path, content: str) -> Manifest:
+        (folder / "data").write_text(content)
+        return MADE
+
+    def slowly(folder: Path) -> Manifest:
+        assert not made_once(tmp_path / "out", lambda other: write(other, "first")).reused
+        return write(folder, "second")
+
+    made_once(tmp_path / "out", slowly)
+    assert (tmp_path / "out" / "data").read_text() == "first"
+    assert made_once(tmp_path / "out", slowly).reused
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_was_made_of_other_inputs_is_made_again(tmp_path: Path) -> None:
+    made_once(tmp_path / "out", lambda _: dataclasses.replace(MADE, key="other"))
+    found = made_once(tmp_path / "out", lambda _: MADE)
+    assert not found.reused
+    assert Manifest.read(tmp_path / "out") == MADE
 
 
 class TestReuse:
