@@ -1,4 +1,4 @@
-"""A run in progress: what is trained, on what, how far it has come, and its plan, which a budget's clock still changes."""
+"""A run in progress: what is trained, on what, how far it has come, and its plan, which a clock may still change."""
 
 from __future__ import annotations
 
