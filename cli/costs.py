@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lm.config.run import RunConfig
-from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_flops_per_token
+from lm.model.cost import active_parameters, cache_bytes_per_token, parameters_by_part, training_flops_per_token
 from lm.optimization.optimizers import training_bytes
 
 
@@ -20,6 +20,7 @@ def costs(config: RunConfig) -> dict[str, Any]:
     parts = {part: number for part, number in parameters_by_part(model).items() if number}
     return {
         "parameters": {**parts, "total": total},
+        "active_parameters": active_parameters(model),
         "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
         "training_bytes": training_bytes(model, config.training),
         "cache_bytes_per_token": cache_bytes_per_token(model),

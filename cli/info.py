@@ -17,6 +17,7 @@ from lm.config.presets import PRESETS, is_preset, resolve
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify
+from lm.training.history import expert_use
 
 
 def info(
@@ -72,7 +73,11 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
         raise UsageError(problem) if hint else InputError(problem)
     folder = find_checkpoint(Path(target), which="last")
     verify(folder)
-    return load_config(folder), {"checkpoint": str(folder), "progress": dataclasses.asdict(load_state(folder))}
+    config, state = load_config(folder), load_state(folder)
+    found = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    if config.model.experts:
+        found["expert_use"] = expert_use(folder.parent.parent, step=state.step)
+    return config, found
 
 
 def _print(described: dict[str, Any]) -> None:
@@ -94,6 +99,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
+        *_experts(described),
         ("positions", model["positions"]),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
         ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
@@ -117,6 +123,20 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
         "softcap": f"soft cap {model['softcap']:g}",
     }  # fmt: skip
     return [name for field, name in named.items() if model[field]]
+
+
+def _experts(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """How many experts there are, and how many of the tokens each took at the last evaluation."""
+    model = described["config"]["model"]
+    if not model["experts"]:
+        return []
+    every = "every block" if model["expert_every"] == 1 else f"one block in {model['expert_every']}"
+    active = f"{count(described['active_parameters'])} parameters active a token"
+    used = described.get("expert_use", {}).items()
+    return [
+        ("experts", f"{model['experts']} in {every}, {model['experts_per_token']} a token: {active}"),
+        *(("", f"{layer}: " + " ".join(f"{share:.0%}" for share in shares)) for layer, shares in used),
+    ]
 
 
 def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:

@@ -78,7 +78,7 @@ class TrainingDisplay:
             best = "  best" if event.is_best else ""
             self._line(
                 f"step {event.step:>6,}  validation loss {event.loss:.4f}  perplexity {perplexity(event.loss)}  "
-                f"{other}{best}"
+                f"{other}{_expert_use(event)}{best}"
             )
 
     def _expect(self, steps: int) -> None:
@@ -121,3 +121,9 @@ class TrainingDisplay:
             console = self.progress.console
             shown = hanging(text, width=console.width, indent=_STEP_HEADING)
             console.print(Text(shown), soft_wrap=True)
+
+
+def _expert_use(event: Evaluation) -> str:
+    """The smallest and the largest share of the tokens of a layer that an expert took, where there are experts."""
+    used = [share for shares in event.expert_use.values() for share in shares]
+    return f"  experts {min(used):.0%} to {max(used):.0%}" if used else ""

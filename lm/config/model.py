@@ -6,13 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.config.options import Checked, option
+from lm.config.options import Checked, option, options
 from lm.errors import UsageError
 
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "none"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+
+
+_OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")
+"""Settings that only a model with experts has."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,22 @@ class ModelConfig(Checked):
         False, "Mix the values of self-attention with those of the first layer, in learned shares."
     )
     embedding_shortcut: bool = option(False, "Mix the embedding into what each block reads, in learned shares.")
+    experts: int = option(
+        0, "Experts in the place of a feed-forward layer; each token goes through a few of them. 0 has none.", minimum=0
+    )
+    experts_per_token: int = option(1, "Experts that each token goes through.", minimum=1)
+    expert_every: int = option(1, "Have experts in every block, or with N in every Nth.", minimum=1)
+    expert_capacity: float = option(
+        0.0,
+        "In training, most tokens that an expert takes, in even shares of a batch; those beyond go past it. 0 is no "
+        "limit.",
+        minimum=0,
+    )
+    gate_noise: float = option(
+        1.0,
+        "Scale of the learned noise that tries out experts in training; 0 has none.",
+        minimum=0,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,11 +100,34 @@ class ModelConfig(Checked):
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
         if self.source_vocab_size is not None and not self.is_encoder_decoder:
             raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        """UsageError for settings of experts that do not go together."""
+        if not self.experts:
+            for described in options(ModelConfig):
+                if described.name in _OF_EXPERTS and getattr(self, described.name) != described.default:
+                    raise UsageError(f"{described.name} is for a model with experts (--experts, {described.flag})")
+            return
+        if self.experts_per_token > self.experts:
+            raise UsageError(
+                f"experts_per_token {self.experts_per_token} is more than experts {self.experts} "
+                "(--experts-per-token, --experts)"
+            )
+        if self.expert_every > max(self.n_layers, self.n_encoder_layers):
+            raise UsageError(
+                f"expert_every {self.expert_every} is more than there are layers: none would have experts "
+                "(--expert-every)"
+            )
 
     @property
     def is_encoder_decoder(self) -> bool:
         """Whether the model reads a source as well."""
         return self.n_encoder_layers > 0
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer, counted from 0 in its stack, has experts in the place of its feed-forward layer."""
+        return self.experts > 0 and (layer + 1) % self.expert_every == 0
 
     @property
     def position_limit(self) -> int | None:

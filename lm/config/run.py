@@ -67,6 +67,10 @@ class RunConfig:
     preset: str | None = None
     plan: Plan | None = None
 
+    def __post_init__(self) -> None:
+        if self.training.compile and self.model.experts:
+            raise UsageError("a model with experts is not compiled: its shapes depend on the tokens (--compile)")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the version of the format in front."""
         return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}

@@ -68,6 +68,9 @@ class TrainingConfig(Checked):
         "a step takes twice as long.",
         minimum=0,
     )
+    expert_balance: float = option(
+        0.01, "Weight of the loss that spreads tokens evenly over experts, where there are any.", minimum=0
+    )
     ema: float = option(
         0.0,
         "Decay of a moving average of the weights, which is then what is evaluated and saved; 0 keeps none.",

@@ -77,6 +77,12 @@ class Batch:
         """How many targets count."""
         return int((self.targets != IGNORED).sum())
 
+    @property
+    def lengths(self) -> Ids | None:
+        """(rows,) how many inputs of each row come before its padding, which has no targets; None if all do."""
+        lengths = self.targets.shape[1] - (self.targets[:, ::-1] != IGNORED).argmax(axis=1)
+        return None if (lengths == self.targets.shape[1]).all() else lengths
+
     def part(self, *, rows: int, length: int) -> Batch:
         """The first rows, cut to a length."""
         source = None if self.source is None else self.source[:rows, :length]

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention
-from lm.model.block import Block, FeedForward, Stack
+from lm.model.block import Block, Stack
+from lm.model.feed_forward import FeedForward
 from lm.model.positions import Embedding
 from lm.model.transformer import EncoderDecoder
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
@@ -75,6 +76,7 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
         "softcap": config.softcap > 0,
         "value_residual": config.value_residual,
         "embedding_shortcut": config.embedding_shortcut,
+        "experts": config.experts > 0,
     }
     for name, is_refused in refused.items():
         if is_refused:

@@ -2,59 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
 from lm.model.dropout import Dropout
-from lm.model.linear import Linear
+from lm.model.experts import Experts
+from lm.model.feed_forward import FeedForward
 from lm.model.positions import RELATIVE, make_positions
 from lm.model.scope import FirstValues, Scope
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def _relu_squared(x: Tensor) -> Tensor:
-    """Source: So et al. 2021 (Primer)."""
-    return F.relu(x).square()
-
-
-def _swiglu(x: Tensor) -> Tensor:
-    """(…, 2·width): a gate and what it lets through -> (…, width). Source: Shazeer 2020."""
-    gate, value = x.chunk(2, dim=-1)
-    return F.silu(gate) * value
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu-tanh": _gelu_tanh,
-    "relu2": _relu_squared,
-    "swiglu": _swiglu,
-}
-
-
-class FeedForward(nn.Module):
-    """Two linear layers with an activation between them, at each position alone."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        width = config.feed_forward_width
-        self.projected = [width, width] if config.activation == "swiglu" else [width]
-        self.up = Linear(config.d_model, sum(self.projected), bias=config.bias)
-        self.down = Linear(width, config.d_model, bias=config.bias)
-        self.activation = ACTIVATIONS[config.activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, d_model) -> the same shape."""
-        return self.down(self.activation(self.up(x)))
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
@@ -66,6 +25,8 @@ def make_norm(config: ModelConfig) -> nn.Module:
 
 class Block(nn.Module):
     """Self-attention, cross-attention to a memory if asked, and a feed-forward layer, each with a residual connection.
+
+    In the place of the feed-forward layer there may be experts.
 
     Source: Vaswani et al. 2017, section 3.1 (normalised after); Radford et al. 2019 (normalised before).
     """
@@ -79,7 +40,7 @@ class Block(nn.Module):
         self.cross_attention_norm = make_norm(config) if cross_attention else None
         self.cross_attention = MultiHeadAttention(config, layer=layer) if cross_attention else None
         self.feed_forward_norm = make_norm(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = Experts(config) if config.has_experts(layer) else FeedForward(config)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
@@ -96,6 +57,8 @@ class Block(nn.Module):
         x = self._residual(x, self.attention_norm, self.attention, own)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = self._residual(x, self.cross_attention_norm, self.cross_attention, memory)
+        if isinstance(self.feed_forward, Experts):
+            return self._residual(x, self.feed_forward_norm, self.feed_forward, own)
         return self._residual(x, self.feed_forward_norm, self.feed_forward)
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: Scope | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 
@@ -13,9 +14,12 @@ from lm.model.transformer import build_model
 
 _PARTS = {
     "token embeddings": "", "positions": "positions", "attention": "attention", "cross-attention": "cross_attention",
-    "feed-forward": "feed_forward", "norms": "norm", "learned shares": "shares", "output layer": "head.",
+    "feed-forward": "feed_forward", "gates": ".gate.", "experts": ".experts.", "norms": "norm",
+    "learned shares": "shares", "output layer": "head.",
 }  # fmt: skip
 """What the names of each part's parameters contain; a name that fits several parts belongs to the last of them."""
+
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
 @cache
@@ -34,12 +38,19 @@ def _part(name: str) -> str:
     return next(part for part, word in reversed(_PARTS.items()) if word in name)
 
 
+def active_parameters(config: ModelConfig) -> int:
+    """The number of parameters that a token goes through: of the experts of a layer, those of as many as it takes."""
+    idle = config.experts - config.experts_per_token
+    parts = parameters_by_part(config)
+    return sum(parts.values()) - (parts["experts"] * idle // config.experts if config.experts else 0)
+
+
 def training_flops(config: ModelConfig, *, rows: int, length: int, source_length: int = 0, passes: int = 1) -> float:
     """Arithmetic of training on a batch, padding included: three times the forward pass's.
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
-    whether or not it is tied; the embedding look-up takes none. Each pair of positions that see each other takes
-    2 · d_model; causal attention sees half of the pairs.
+    whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
+    through. Each pair of positions that see each other takes 2 · d_model; causal attention sees half of the pairs.
 
     Args:
         config: of the model.
@@ -73,6 +84,8 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
     for name, parameter in model.named_parameters():
         if parameter.ndim < 2 or not name.startswith(("encoder.blocks.", "decoder.blocks.")):
             continue
+        if (expert := _EXPERT.search(name)) and int(expert[1]) >= config.experts_per_token:
+            continue  # all experts are alike: a position goes through as many as it takes
         if name.startswith("encoder."):
             encoder += parameter.numel()
         elif name.endswith("cross_attention.input.weight"):  # queries of the target, keys and values of the memory

@@ -57,6 +57,8 @@ class Scope:
             and the mask keeps them apart.
         rotation: turns queries and keys by their positions (rotary embeddings).
         first_values: the values of the first layer, for layers that mix them with their own.
+        lengths: (batch,) how many positions of each row are real; what comes after them is padding, which no expert
+            takes. None if all are.
     """
 
     mask: Mask
@@ -66,6 +68,7 @@ class Scope:
     branches: int = 1
     rotation: Rotation | None = None
     first_values: FirstValues | None = None
+    lengths: Tensor | None = None
 
     def cache(self, layer: int) -> KeyValueCache | None:
         """The cache of a layer, counted from 0, if there are caches."""

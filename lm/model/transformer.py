@@ -61,19 +61,30 @@ def capped(logits: Tensor, cap: float) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).div(cap).tanh_() * cap
 
 
-def _causal(cache: DecoderCache | None) -> Scope:
-    """What a target sees of itself: each token the tokens before it, those in the cache among them."""
+def _causal(cache: DecoderCache | None, lengths: Tensor | None) -> Scope:
+    """What a target sees of itself: each token the tokens before it, those in the cache among them.
+
+    Of each row only as many tokens as `lengths` (batch,) says are real.
+    """
     if cache is None:
-        return Scope(mask=Mask.causal())
-    return Scope(mask=Mask.causal(), caches=cache.own, start=cache.length)
+        return Scope(mask=Mask.causal(), lengths=lengths)
+    return Scope(mask=Mask.causal(), caches=cache.own, start=cache.length, lengths=lengths)
 
 
 class DecoderOnly(Transformer):
     """A GPT: tokens in, the logits of the next token at each position out."""
 
-    def hidden(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
-        """(batch, length) ids, after those in the cache -> (batch, length, d_model) final states."""
-        return self.decode(tokens, _causal(cache))
+    def hidden(
+        self, tokens: Tensor, *, cache: DecoderCache | None = None, target_lengths: Tensor | None = None
+    ) -> Tensor:
+        """(batch, length) ids, after those in the cache -> (batch, length, d_model) final states.
+
+        Args:
+            tokens: the ids.
+            cache: extended in place.
+            target_lengths: (batch,) how many ids are real, where padding follows them.
+        """
+        return self.decode(tokens, _causal(cache, target_lengths))
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
         """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""
@@ -93,10 +104,16 @@ class EncoderDecoder(Transformer):
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model)."""
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        return self.encoder(embedding(source), Scope(mask=Mask.keys(lengths)))
+        return self.encoder(embedding(source), Scope(mask=Mask.keys(lengths), lengths=lengths))
 
     def hidden(
-        self, target: Tensor, *, memory: Tensor, lengths: Tensor | None = None, cache: DecoderCache | None = None
+        self,
+        target: Tensor,
+        *,
+        memory: Tensor,
+        lengths: Tensor | None = None,
+        cache: DecoderCache | None = None,
+        target_lengths: Tensor | None = None,
     ) -> Tensor:
         """(batch, length) target ids, after those in the cache -> (batch, length, d_model) final states.
 
@@ -105,13 +122,22 @@ class EncoderDecoder(Transformer):
             memory: (batch, source length, d_model) from `encode`.
             lengths: (batch,) real source lengths.
             cache: extended in place.
+            target_lengths: (batch,) how many target ids are real, where padding follows them.
         """
         source = Scope(mask=Mask.keys(lengths), memory=memory, caches=None if cache is None else cache.memory)
-        return self.decode(target, _causal(cache), source)
+        return self.decode(target, _causal(cache, target_lengths), source)
 
-    def read(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    def read(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        target_lengths: Tensor | None = None,
+    ) -> Tensor:
         """(batch, source length) and (batch, target length) ids -> (batch, target length, d_model) final states."""
-        return self.hidden(target, memory=self.encode(source, lengths=lengths), lengths=lengths)
+        memory = self.encode(source, lengths=lengths)
+        return self.hidden(target, memory=memory, lengths=lengths, target_lengths=target_lengths)
 
     def forward(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) and (batch, target length) ids -> (batch, target length, vocabulary) logits."""

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.model.attention import MultiHeadAttention
-from lm.model.block import Block, FeedForward
+from lm.model.block import Block
+from lm.model.feed_forward import FeedForward
 from lm.model.transformer import build_model
 from lm.optimization.muon import Muon
 

@@ -96,6 +96,7 @@ class _Probe:
             n_encoder_layers=min(1, config.n_encoder_layers),
             vocab_size=min(config.vocab_size, _LARGEST_VOCABULARY),
             source_vocab_size=None,
+            expert_every=1,
         )
         self._model = build_model(one_layer).to(hardware.torch_device)
         self._batch = batch.within(one_layer.vocab_size)

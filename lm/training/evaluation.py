@@ -18,6 +18,7 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
+from lm.model.experts import counted, shares
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.tokenizer.languages import LanguageTag
 from lm.training.events import Evaluation, Sample
@@ -72,7 +73,8 @@ def _evaluating(run: Run) -> Iterator[None]:
 def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     """The scores on the validation split, and the translations of it that are shown."""
     began = time.perf_counter()
-    nats, predicted = validation_loss(run)
+    with counted(run.model) as counts:
+        nats, predicted = validation_loss(run)
     if not math.isfinite(nats):
         raise diverged(run, f"the validation loss is {nats / predicted}")
     loss, (bleu, translated) = nats / predicted, _translations(run)
@@ -80,7 +82,8 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     is_best = _note_best(run, loss, bleu)
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
-    return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu), shown
+    use = shares(counts)
+    return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use), shown
 
 
 def validation_loss(run: Run) -> tuple[float, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -57,6 +58,7 @@ class Evaluation:
         seconds: wall-clock time of the evaluation.
         is_best: whether no earlier evaluation was better.
         bleu: BLEU of greedy translations, of an encoder-decoder.
+        expert_use: the share of the tokens that each expert took, by the name of the layer that they are in.
     """
 
     step: int
@@ -66,6 +68,7 @@ class Evaluation:
     seconds: float
     is_best: bool
     bleu: float | None = None
+    expert_use: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -12,7 +13,7 @@ from lm import run_folder
 from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.run_folder import TrainingState
-from lm.training.journal import lines
+from lm.training.journal import EXPERT_USE, lines
 
 
 @dataclass(frozen=True)
@@ -96,4 +97,14 @@ def curves(run: Path) -> dict[str, Curve]:
                     curve = found.setdefault(key, Curve())
                     curve.steps.append(step)
                     curve.values.append(float(value))
+    return found
+
+
+def expert_use(run: Path, *, step: int) -> dict[str, list[float]]:
+    """The share of the tokens that each expert took, by layer, at the last evaluation up to a step; {} without any."""
+    path, found = run / run_folder.METRICS, {}
+    for line in lines(path) if path.is_file() else []:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            entry = json.loads(line)
+            found = entry[EXPERT_USE] if entry["step"] <= step else found
     return found

@@ -14,6 +14,9 @@ from lm.training.events import Evaluation, Sample, Step
 _OF_STEPS = {"loss", "tokens_per_second"}
 """Entries of optimizer steps have one of these; all others are of the evaluation after one."""
 
+EXPERT_USE = "validation_expert_use"
+"""Entry of an evaluation: the share of the tokens that each expert took, by layer."""
+
 
 class Journal:
     """`metrics.jsonl` and `timings.jsonl` of a run folder, one JSON object a line, each with its step."""
@@ -36,10 +39,14 @@ class Journal:
         if isinstance(event, Sample):
             _append(self.metrics, {"step": event.step, "prompt": event.prompt, "sample": event.text})
             return
-        metrics = {"step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
-                   "validation_tokens": event.tokens}  # fmt: skip
+        metrics: dict[str, Any] = {
+            "step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
+            "validation_tokens": event.tokens,
+        }  # fmt: skip
         if event.bleu is not None:
             metrics["validation_bleu"] = event.bleu
+        if event.expert_use:
+            metrics[EXPERT_USE] = event.expert_use
         _append(self.metrics, metrics)
         _append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
 

@@ -50,7 +50,8 @@ def summed_loss(
         batch = _twice(batch)
     targets = _on_device(batch.targets, hardware)
     with hardware.autocast():
-        hidden = _states(states, batch, hardware)
+        lengths = batch.lengths if model.config.experts else None
+        hidden = _states(states, batch, hardware, target_lengths=lengths)
         if r_drop:
             return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
         return linear_cross_entropy(
@@ -105,12 +106,13 @@ def disagreement(first: Tensor, second: Tensor) -> Tensor:
     return ((one.exp() - other.exp()) * (one - other)).sum()
 
 
-def _states(states: States, batch: Batch, hardware: Hardware) -> Tensor:
+def _states(states: States, batch: Batch, hardware: Hardware, *, target_lengths: NDArray[np.int64] | None) -> Tensor:
     inputs = _on_device(batch.inputs, hardware)
+    real = {} if target_lengths is None else {"target_lengths": _on_device(target_lengths, hardware)}
     if batch.source is None or batch.source_lengths is None:
-        return states(inputs)
+        return states(inputs, **real)
     source, lengths = _on_device(batch.source, hardware), _on_device(batch.source_lengths, hardware)
-    return states(source, inputs, lengths=lengths)
+    return states(source, inputs, lengths=lengths, **real)
 
 
 def _on_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:

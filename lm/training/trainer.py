@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lm.data.batch import Batch
 from lm.errors import TrainingError
 from lm.model.cost import training_flops
+from lm.model.experts import balance_loss, routed
 from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import evaluate
@@ -167,15 +168,19 @@ def _accumulate(run: Run, batch: Batch) -> Tensor:
     total, predicted = torch.zeros((), device=run.hardware.torch_device), batch.predicted
     config = run.config.training
     for part in batch.split(config.micro_batch_size):
-        nats = summed_loss(
-            run.model,
-            part,
-            run.hardware,
-            states=run.states,
-            label_smoothing=config.label_smoothing,
-            r_drop=config.r_drop,
-        )
-        (nats / predicted).backward()
+        with routed(run.model) as routes:
+            nats = summed_loss(
+                run.model,
+                part,
+                run.hardware,
+                states=run.states,
+                label_smoothing=config.label_smoothing,
+                r_drop=config.r_drop,
+            )
+        loss = nats
+        if routes and config.expert_balance:  # a mean, so it weighs by the targets of its part of the batch
+            loss = nats + config.expert_balance * part.predicted * sum(map(balance_loss, routes))
+        (loss / predicted).backward()
         total += nats.detach()
     return total
 
