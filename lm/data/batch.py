@@ -80,8 +80,9 @@ class Batch:
     @property
     def lengths(self) -> Ids | None:
         """(rows,) how many inputs of each row come before its padding, which has no targets; None if all do."""
-        lengths = self.targets.shape[1] - (self.targets[:, ::-1] != IGNORED).argmax(axis=1)
-        return None if (lengths == self.targets.shape[1]).all() else lengths
+        length = self.targets.shape[1]
+        lengths = ((self.targets != IGNORED) * np.arange(1, length + 1)).max(axis=1, initial=0)
+        return None if (lengths == length).all() else lengths
 
     def part(self, *, rows: int, length: int) -> Batch:
         """The first rows, cut to a length."""

@@ -128,6 +128,7 @@ def _set_stack(spec: Any, stack: Stack) -> None:  # noqa: ANN401
             _set_norm(layer.attention.layer_norm, block.cross_attention_norm)
             _set_attention(layer.attention, block.cross_attention, parts=2)
         _set_norm(layer.ffn.layer_norm, block.feed_forward_norm)
+        assert isinstance(block.feed_forward, FeedForward)
         _set_feed_forward(layer.ffn, block.feed_forward)
     if not isinstance(stack.final_norm, nn.Identity):
         _set_norm(spec.layer_norm, stack.final_norm)

@@ -102,9 +102,10 @@ def curves(run: Path) -> dict[str, Curve]:
 
 def expert_use(run: Path, *, step: int) -> dict[str, list[float]]:
     """The share of the tokens that each expert took, by layer, at the last evaluation up to a step; {} without any."""
-    path, found = run / run_folder.METRICS, {}
+    path = run / run_folder.METRICS
+    found: dict[str, list[float]] = {}
     for line in lines(path) if path.is_file() else []:
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             entry = json.loads(line)
             found = entry[EXPERT_USE] if entry["step"] <= step else found
     return found

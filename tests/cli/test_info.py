@@ -52,3 +52,21 @@ def test_information_says_what_each_optimizer_keeps(capsys):
     assert "gradients and AdamW's two moments;" in facts("gpt2")
     assert "gradients and Muon's momentum (matrices) or AdamW's two moments (the rest);" in facts("tiny")
     assert "their average, gradients and Muon's" in facts("translation")
+
+
+def test_information_tells_how_many_experts_there_are_and_what_each_took(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", experts=4, expert_every=2)
+    (folder / "metrics.jsonl").write_text(
+        '{"step": 0, "validation_expert_use": {"decoder.blocks.1": [0.1, 0.2, 0.3, 0.4]}}\n'
+    )
+    assert run(["info", str(folder), "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["expert_use"] == {"decoder.blocks.1": [0.1, 0.2, 0.3, 0.4]}
+    idle = 3 * described["parameters"]["experts"] // 4
+    assert described["active_parameters"] == described["parameters"]["total"] - idle
+    assert run(["info", str(folder)]) == 0
+    found = capsys.readouterr().out
+    assert "4 in one block in 2, 1 a token:" in found
+    assert "decoder.blocks.1: 10% 20% 30% 40%" in found
+    assert run(["info", "gpt2"]) == 0
+    assert "experts" not in capsys.readouterr().out

@@ -190,3 +190,20 @@ def test_closed_streams_are_no_reason_to_fail(place, tmp_path, closed):
     )
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
     assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_experts_train_resume_generate_and_are_told_of(place, capsys, tmp_path):
+    flags = ["--experts", "4", "--experts-per-token", "2", *SMALL]
+    command = ["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "4", "--evaluate-every", "2"]
+    assert run([*command, *flags]) == 0
+    assert re.search(r"validation loss .*  experts \d+% to \d+%", capsys.readouterr().err)
+    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "6"]) == 0
+    assert run(["generate", str(tmp_path / "run"), "one", "--max-tokens", "8", "--json"]) == 0
+    capsys.readouterr()
+    assert run(["perplexity", str(tmp_path / "run"), str(place / "text.txt"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"]["perplexity"] < 300
+    assert run(["info", str(tmp_path / "run"), "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert sum(described["expert_use"]["decoder.blocks.0.feed_forward"]) == pytest.approx(1.0)
+    assert described["active_parameters"] < described["parameters"]["total"]
+    assert described["progress"]["flops"] == pytest.approx(described["training_flops_per_token"] * 6 * 4 * 16)

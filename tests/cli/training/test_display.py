@@ -37,3 +37,10 @@ def test_training_fits_the_terminal_with_room_for_an_echoed_key(width, terminal)
     assert screen.getvalue().count(":smile:") == 5
     assert "\x1b[2J" not in screen.getvalue()
     assert "BLEU 21.50" in " ".join(" ".join(screen.lines).split())
+
+
+def test_an_evaluation_shows_the_least_and_the_most_that_an_expert_took(capsys):
+    display = TrainingDisplay(steps=10, first_step=0, matrix_rate=1e11)
+    use = {"decoder.blocks.0.feed_forward": [0.25, 0.75], "decoder.blocks.1.feed_forward": [0.9, 0.1]}
+    display.show(Evaluation(10, loss=1.5, bits_per_byte=0.7, tokens=9, seconds=1.0, is_best=False, expert_use=use))
+    assert "bits/byte  experts 10% to 90%\n" in capsys.readouterr().err

@@ -25,8 +25,21 @@ def test_feed_forward_width_follows_the_model(activation, width):
         ({"d_model": 12, "n_heads": 4}, "even head size, not 3"),
         ({"d_model": 15, "n_heads": 3, "positions": "sinusoidal"}, "even d_model, not 15"),
         ({"source_vocab_size": 9}, "needs an encoder"),
+        ({"experts_per_token": 2}, "experts_per_token is for a model with experts"),
+        ({"expert_every": 2}, "--expert-every"),
+        ({"expert_capacity": 1.5}, "expert_capacity is for a model with experts"),
+        ({"gate_noise": 0.0}, "gate_noise is for a model with experts"),
+        ({"experts": 2, "experts_per_token": 3}, "experts_per_token 3 is more than experts 2"),
+        ({"experts": 2, "expert_every": 5, "n_encoder_layers": 4}, "expert_every 5 is more than there are layers"),
     ],
 )
 def test_a_shape_that_no_model_has_is_refused(values, message):
     with pytest.raises(UsageError, match=message):
         ModelConfig(**values)
+
+
+def test_every_so_many_blocks_have_experts_from_the_last_of_the_first_of_them():
+    sparse = ModelConfig(n_layers=6, experts=2, expert_every=2)
+    assert [layer for layer in range(6) if sparse.has_experts(layer)] == [1, 3, 5]
+    assert all(ModelConfig(experts=2).has_experts(layer) for layer in range(4))
+    assert not any(ModelConfig().has_experts(layer) for layer in range(4))

@@ -49,3 +49,8 @@ def test_a_whole_number_is_a_number_too():
 def test_another_format_version_is_refused():
     with pytest.raises(UsageError, match="config.json: format version 999"):
         RunConfig.from_dict({**RunConfig().to_dict(), "format_version": 999}, where="config.json")
+
+
+def test_a_model_with_experts_is_not_compiled():
+    with pytest.raises(UsageError, match="experts is not compiled.*--compile"):
+        resolve("tiny", {"model": {"experts": 2}, "training": {"compile": True}})

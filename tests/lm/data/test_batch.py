@@ -22,6 +22,13 @@ def test_of_rows_the_last_tokens_are_predicted_from_those_before():
     assert (batch.source, batch.source_lengths, batch.predicted) == (None, None, 3)
 
 
+def test_lengths_leave_out_the_padding_and_no_prompt():
+    batch = Batch.of_rows([np.array([1, 2, 3, 4]), np.array([5, 6]), np.array([7, 8, 9])], [2, 1, 2])
+    assert batch.lengths.tolist() == [3, 1, 2]
+    assert Batch.of_rows([np.array([1, 2, 3]), np.array([4, 5, 6])], [1, 2]).lengths is None
+    assert Batch.of_rows([[7], [8]], [0, 0]).lengths is None
+
+
 def test_of_rows_of_a_single_token_nothing_is_predicted():
     batch = Batch.of_rows([[7], [8]], [0, 0])
     assert batch.inputs.shape == batch.targets.shape == (2, 0)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import GPT2LMHeadModel, SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
 
 from lm.config.model import ModelConfig
 from lm.config.presets import resolve
 from lm.model.block import count_parameters
-from lm.model.cost import cache_bytes_per_token, parameters_by_part, training_flops, training_flops_per_token
+from lm.model.cost import (
+    active_parameters,
+    cache_bytes_per_token,
+    parameters_by_part,
+    training_flops,
+    training_flops_per_token,
+)
 from lm.model.transformer import build_model
 
 PUBLISHED = {
@@ -42,6 +50,40 @@ def test_flops_of_an_encoder_decoder_by_hand():
     of_target = 5 * (6 * (4 * layer + 2 * layer + d_ff) + 37000 * 512) + 6 * 512 * (5 * 5 + 2 * 5 * 7)
     flops = training_flops(resolve("transformer-base").model, rows=3, length=5, source_length=7)
     assert flops == 6 * 3 * (of_source + of_target)
+
+
+def test_switch_base_counts_as_hugging_face_counts():
+    """Google's switch-base-8, whose stacks have a bias for each of 32 distances and 12 heads in the place of rotary."""
+    theirs = SwitchTransformersConfig(num_layers=12, num_decoder_layers=12, num_sparse_encoder_layers=6,
+                                      num_sparse_decoder_layers=6, d_ff=3072)  # fmt: skip
+    with torch.device("meta"):
+        counted = count_parameters(SwitchTransformersForConditionalGeneration(theirs))
+    assert count_parameters_of("switch-base") == counted - 2 * 32 * 12
+
+
+def test_switch_base_by_hand():
+    """36 attentions of 4 matrices, 12 dense feed-forward layers, 12 of 8 experts with their gates, and the norms."""
+    attention, feed_forward, gate = 4 * 768 * 768, 2 * 768 * 3072, 8 * 768
+    norms = (12 * 2 + 12 * 3 + 2) * 768
+    dense = 32128 * 768 + 36 * attention + 12 * feed_forward + 12 * gate + norms
+    assert count_parameters_of("switch-base") == dense + 12 * 8 * feed_forward
+    assert active_parameters(resolve("switch-base").model) == dense + 12 * feed_forward
+
+
+def count_parameters_of(name):
+    return sum(parameters_by_part(resolve(name).model).values())
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_of_experts_a_token_pays_for_those_it_goes_through(k):
+    dense, noise = resolve("gpt2").model, 8 * 768
+    config = dataclasses.replace(dense, experts=8, experts_per_token=k)
+    added = 12 * (2 * noise + (k - 1) * 2 * 768 * 3072)
+    paid = training_flops_per_token(config) - training_flops_per_token(dense)
+    assert paid == pytest.approx(6 * added)
+    biases = 12 * (k - 1) * (3072 + 768)
+    assert active_parameters(config) == active_parameters(dense) + added + biases
+    assert active_parameters(dense) == PUBLISHED["gpt2"]
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

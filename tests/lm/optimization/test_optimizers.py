@@ -52,6 +52,30 @@ def test_queries_keys_values_and_gates_are_matrices_of_their_own():
     assert not any("embedding" in name for name in names)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_each_matrix_of_each_expert_is_orthogonalised_alone(activation):
+    """Its update has the root mean square of 0.2 that a dense matrix's has, whatever the other experts' gradients."""
+    shape = {"vocab_size": 50, "d_model": 32, "n_layers": 1, "n_heads": 4, "d_ff": 48, "activation": activation}
+    model = build_model(ModelConfig(**shape, experts=3))
+    matrices = inner_matrices(model)
+    names = {name: matrices[p] for name, p in model.named_parameters() if ".experts." in name and p in matrices}
+    gate = 2 if activation == "swiglu" else 1
+    assert len(names) == 3 * 2
+    config = TrainingConfig(steps=1, optimizer="muon", weight_decay=0.0, learning_rate=1.0)
+    (_, muon) = make_optimizers(model, config, dtype=torch.float32)
+    torch.manual_seed(0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for number, p in enumerate(model.parameters()):
+        p.grad = torch.randn_like(p) * 10.0 ** -(number % 4)
+    muon.step()
+    for name, p in model.named_parameters():
+        if name in names:
+            assert list(names[name]) == ([48] * gate if "up" in name else [32])
+            for update in (p.detach() - before[name]).split(names[name]):
+                values = torch.linalg.svdvals(update) / (0.2 * 48**0.5)
+                assert 0.5 < values.min() < values.max() < 1.4
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
     """Into optimizers that have taken no step, which then go on with the same moments."""

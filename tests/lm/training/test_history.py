@@ -10,7 +10,7 @@ import pytest
 
 from lm.errors import InputError
 from lm.model.block import count_parameters
-from lm.training.history import curves, newest_unfinished, runs, summarise
+from lm.training.history import curves, expert_use, newest_unfinished, runs, summarise
 from lm.training.trainer import train
 
 
@@ -125,3 +125,12 @@ def test_what_is_no_number_is_in_no_curve(tmp_path):
     found = curves(tmp_path)
     assert found.keys() == {"loss"}
     assert (found["loss"].steps, found["loss"].values) == ([0, 3], [2.5, 2.0])
+
+
+def test_the_use_of_experts_is_that_of_the_last_evaluation_up_to_a_step(tmp_path):
+    assert expert_use(tmp_path, step=9) == {}
+    lines = ['{"step": 2, "loss": 1.0}', '{"step": 2, "validation_expert_use": {"a": [0.25, 0.75]}}', "[1]", "{",
+             '{"step": 4, "validation_expert_use": {"a": [0.5, 0.5]}}', '{"step": 5, "loss": 1.0}']  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    found = [expert_use(tmp_path, step=step) for step in (1, 2, 3, 4, 5)]
+    assert found == [{}, {"a": [0.25, 0.75]}, {"a": [0.25, 0.75]}, {"a": [0.5, 0.5]}, {"a": [0.5, 0.5]}]

@@ -23,11 +23,23 @@ from lm.training.trainer import train
 from tests.lm.data.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 
+EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0}
 
-@pytest.mark.parametrize(("stop", "optimizer"), [(1, "adamw"), (4, "adamw"), (5, "muon"), (7, "adamw")])
-def test_resuming_equals_never_having_stopped(make_run, stop, optimizer):
+
+@pytest.mark.parametrize(
+    ("stop", "optimizer", "model"),
+    [
+        (1, "adamw", {}),
+        (4, "adamw", {}),
+        (5, "muon", {}),
+        (7, "adamw", {}),
+        (4, "adamw", EXPERTS),
+        (5, "muon", EXPERTS),
+    ],
+)
+def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
     """Weights, optimizer and journal, byte for byte: with dropout, accumulation, growing batches, a falling rate."""
-    settings = {"micro_batch_size": 4, "optimizer": optimizer, "batch_warmup": 6}
+    settings = {"micro_batch_size": 4, "optimizer": optimizer, "batch_warmup": 6, "model": model}
     whole, parts = make_run("whole", **settings), make_run("parts", **settings)
     list(train(whole))
     stopped = list(train(parts, stop=stop_after(stop)))

@@ -219,3 +219,55 @@ def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
     assert [(line["step"], line["evaluation_seconds"]) for line in timings if "evaluation_seconds" in line] == [
         (event.step, event.seconds) for event in evaluations
     ]
+
+
+def balance(model, inputs):
+    """The losses of the gates of a model that reads these inputs, from what they are given and their weights alone."""
+    losses = []
+
+    def note(gate, arguments, _):
+        probabilities = (arguments[0] @ gate.score.weight.T).softmax(-1)
+        chosen = F.one_hot(probabilities.argmax(-1), probabilities.shape[1]).double()
+        losses.append(probabilities.shape[1] * (chosen.mean(0) * probabilities.mean(0)).sum())
+
+    hooks = [block.feed_forward.gate.register_forward_hook(note) for block in model.decoder.blocks]
+    logits = model(inputs)
+    for hook in hooks:
+        hook.remove()
+    return logits, sum(losses)
+
+
+def test_experts_are_balanced_by_the_mean_of_the_parts_of_a_batch_by_their_targets(make_run):
+    """Six rows in parts of four and two: gradients of a plain loop, in which each part counts for its rows."""
+    shape = {"dropout": 0.0, "experts": 4, "gate_noise": 0.0}
+    run = make_run(model=shape, steps=1, micro_batch_size=4, expert_balance=0.5, clip=0.0)
+    model = build_model(run.config.model, seed=0).double()
+    batch = run.data.batch(0)
+    inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
+    for rows in (slice(0, 4), slice(4, 6)):
+        logits, unevenness = balance(model, inputs[rows])
+        nats = F.cross_entropy(logits.transpose(1, 2), targets[rows], reduction="sum")
+        (nats / targets.numel() + 0.5 * len(inputs[rows]) / 6 * unevenness).backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    assert next(train(run)).gradient_norm == pytest.approx(norm.item(), rel=1e-5)
+
+
+def test_the_loss_of_a_step_is_that_of_its_targets_alone(make_run):
+    shape = {"dropout": 0.0, "experts": 4, "gate_noise": 0.0}
+    plain, balanced = make_run("a", model=shape, expert_balance=0.0), make_run("b", model=shape, expert_balance=9.0)
+    one, other = next(train(plain)), next(train(balanced))
+    assert one.loss == other.loss
+    assert one.gradient_norm != other.gradient_norm
+
+
+def test_an_evaluation_tells_the_use_of_each_expert(make_run):
+    run = make_run(model={"experts": 4, "experts_per_token": 2}, steps=2, evaluate_every=1)
+    evaluations = [event for event in train(run) if isinstance(event, Evaluation)]
+    noted = [json.loads(line).get("validation_expert_use") for line in journal(run) if "validation_loss" in line]
+    assert noted == [event.expert_use for event in evaluations]
+    for use in noted:
+        assert set(use) == {"decoder.blocks.0.feed_forward", "decoder.blocks.1.feed_forward"}
+        assert all(len(each) == 4 and sum(each) == pytest.approx(1.0) for each in use.values())
+    dense = make_run("dense", steps=1)
+    assert next(event for event in train(dense) if isinstance(event, Evaluation)).expert_use == {}
+    assert not any("expert" in line for line in journal(dense))

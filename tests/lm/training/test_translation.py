@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from lm import run_folder
 from lm.budget import clock
@@ -15,15 +16,18 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
+from lm.data.batch import Batch
 from lm.data.pairs import corpus as parallel
 from lm.data.pairs import prepare
 from lm.errors import UsageError
 from lm.model.cost import training_flops
+from lm.model.experts import counted
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.languages import language_tags
 from lm.training import evaluation
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Sample, Step, Stopped
+from lm.training.objective import summed_loss
 from lm.training.resuming import resume
 from lm.training.run import Run
 from lm.training.starting import start
@@ -88,10 +92,12 @@ def test_two_layers_learn_a_rule_of_order(make_run, rule):
     assert last.loss < 0.05
 
 
-def test_resuming_equals_never_having_stopped(make_run):
+@pytest.mark.parametrize("model", [{}, {"experts": 3, "expert_every": 2}])
+def test_resuming_equals_never_having_stopped(make_run, model):
     """With BPE dropout for half of the run, dropout, accumulation and a moving average."""
     settings = {
-        "model": {"dropout": 0.2}, "pairs": {"bpe_dropout": 0.2, "bpe_dropout_until": 0.5}, "steps": 12, "ema": 0.9,
+        "model": {"dropout": 0.2, **model}, "pairs": {"bpe_dropout": 0.2, "bpe_dropout_until": 0.5},
+        "steps": 12, "ema": 0.9,
         "micro_batch_size": 20, "batch_tokens": 300, "evaluate_every": 0,
     }  # fmt: skip
     whole, parts = make_run(list, name="whole", **settings), make_run(list, name="parts", **settings)
@@ -182,3 +188,37 @@ def test_a_sentence_costs_half_of_the_longest_translation_there_may_be(make_run,
     found = evaluation.cost(run, seconds=0.0)
     assert found.sentence == pytest.approx(0.1)
     assert [len(each) for each in translated] == [32]
+
+
+def padded_batch(run: Run) -> Batch:
+    """Of sources and targets of several lengths."""
+    return next(batch for batch in run.data.validation() if batch.lengths is not None)
+
+
+def test_padding_changes_no_loss_of_experts(make_run):
+    """Nor its gradient: each pair alone, without padding, and all in one batch, before any capacity."""
+    model = {"experts": 4, "experts_per_token": 2, "gate_noise": 0.0}
+    run = make_run(list, model=model, steps=1)
+    batch = padded_batch(run)
+    summed_loss(run.model, batch, run.hardware).backward()
+    together = [p.grad.clone() for p in run.model.parameters()]
+    run.model.zero_grad()
+    for row in range(batch.rows):
+        length = batch.lengths[row]
+        alone = batch.each(lambda ids, row=row: ids[row : row + 1])
+        alone = Batch(
+            alone.inputs[:, :length], alone.targets[:, :length], alone.source[:, : alone.source_lengths[0]],
+            alone.source_lengths,
+        )  # fmt: skip
+        summed_loss(run.model, alone, run.hardware).backward()
+    for one, p in zip(together, run.model.parameters(), strict=True):
+        torch.testing.assert_close(one, p.grad, atol=1e-3, rtol=1e-3)
+
+
+def test_padding_counts_nothing_in_what_experts_take(make_run):
+    run = make_run(list, model={"experts": 4}, steps=1)
+    batch = padded_batch(run)
+    with counted(run.model) as counts:
+        summed_loss(run.model, batch, run.hardware)
+    for name, each in counts.items():
+        assert each.sum() == (batch.source_lengths if name.startswith("encoder") else batch.lengths).sum()
