@@ -7,7 +7,6 @@ from pathlib import Path
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.corpus import Corpus
-from lm.data.encoding import Progress
 from lm.data.examples.batches import ExampleData
 from lm.data.examples.prepare import prepare_examples
 from lm.data.kind import TrainingData
@@ -17,6 +16,7 @@ from lm.data.prepare import Prepared
 from lm.data.windows.batches import WindowData
 from lm.data.windows.prepare import prepare_text
 from lm.errors import UsageError
+from lm.text.files import Progress
 from lm.tokenizer.tokenizer import Tokenizer
 
 KINDS: tuple[type[TrainingData], ...] = (PairData, ExampleData, WindowData)

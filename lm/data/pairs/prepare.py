@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lm.config.data import ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.encoding import Progress
 from lm.data.manifest import SourceRecord
 from lm.data.pairs.corpus import PairSurvey, ParallelCorpus
 from lm.data.pairs.manifest import MANIFEST, PairManifest, PairSplit
@@ -16,6 +15,7 @@ from lm.data.pairs.store import SIDES, SOURCE_TOKENIZER, SideName, open_pairs
 from lm.data.pairs.writer import write_splits
 from lm.data.prepare import Preparation, Prepared, key_of
 from lm.errors import InputError, UsageError
+from lm.text.files import Progress
 from lm.tokenizer.cache import tokenizer_of
 from lm.tokenizer.languages import spelled_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer

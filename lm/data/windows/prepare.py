@@ -13,7 +13,7 @@ import numpy as np
 
 from lm.data.array_writer import token_dtype
 from lm.data.corpus import Corpus
-from lm.data.encoding import Progress, encoded
+from lm.data.encoding import encoded
 from lm.data.held_out import divided_at, hash_bound, text_hash
 from lm.data.manifest import SPLITS, Manifest, Repetition, SplitName, SplitRecord
 from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
@@ -22,6 +22,7 @@ from lm.data.windows import repetition
 from lm.data.windows.repetition import Documents
 from lm.text import documents
 from lm.text.documents import Fragment
+from lm.text.files import Progress
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
