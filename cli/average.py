@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from cli.console.messages import note
 from cli.flags import completion
 from lm.errors import UsageError
+from lm.run_folder import find_checkpoint
 
 Checkpoints = Annotated[
     list[Path],
@@ -32,9 +34,7 @@ def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/translate --last 5 -o runs/averaged
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
-    from cli.console.messages import note
     from lm.optimization import averaging
-    from lm.run_folder import find_checkpoint
 
     if len(checkpoints) == 1:
         find_checkpoint(checkpoints[0], which="last")

@@ -13,6 +13,7 @@ import typer
 
 import corpora
 from lm.errors import UsageError
+from lm.run_folder import refuse_existing
 
 Command = Callable[[Sequence[str]], int]
 """Runs a command line, less the name of `lm`; returns its exit code."""
@@ -43,8 +44,6 @@ def demo(
     how good they become depends on how fast the machine is. Every command is shown before it runs, so that it can be
     typed again by hand.
     """
-    from lm.run_folder import refuse_existing
-
     if not out.name:
         raise UsageError(f"{out}: name a new folder; the second model gets the same name and -german (-o)")
     german = out.with_name(out.name + "-german")

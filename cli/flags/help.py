@@ -1,4 +1,7 @@
-"""Help as plain text in groups, which reads well at any width and in a pipe."""
+"""The class of every command: its help is plain text in groups, and it reads options from the environment.
+
+Such help reads well at any width and in a pipe.
+"""
 
 from __future__ import annotations
 

@@ -157,11 +157,10 @@ def perplexity(
         as_json = False
     output = Output(as_json, as_csv, per_token, show, html, versus)
     pair_files = PairFiles(source or (), target or (), language)
-    if pair_files:
-        _refuse_flags_of_text(files, output, given)
-    elif not files and sys.stdin.isatty():
+    if not pair_files and not files and sys.stdin.isatty():
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
     if pair_files:
+        _refuse_flags_of_text(files, output, given)
         from cli.perplexity.pairs import measure_pairs
 
         measure_pairs(run, pair_files, HardwareConfig(**given["hardware"]), as_json=as_json)

@@ -19,9 +19,9 @@ from cli.perplexity.request import Output
 from cli.perplexity.scorer import LoadedScorer
 from cli.perplexity.surprisal import coloured, plain
 from lm.errors import InputError
-from lm.evaluation import comparison
-from lm.evaluation.comparison import Difference
+from lm.evaluation import perplexity_comparison
 from lm.evaluation.perplexity import FileScore, Scored, Tally
+from lm.evaluation.perplexity_comparison import Difference
 from lm.evaluation.scoring import Stretch
 from lm.evaluation.surprisal import spans, token_scores
 from lm.files import replaced
@@ -88,7 +88,7 @@ def compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile]
     """Score files by two models, and print how they differ."""
     with _progress(files) as watch:
         both = scorer.text.stretches(files, scores=[], watch=watch), other.text.stretches(files, scores=[])
-        differences = comparison.compare(*both, files=len(files))
+        differences = perplexity_comparison.compare(*both, files=len(files))
     total = Difference.total(differences)
     if not total.bytes:
         raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")

@@ -9,7 +9,7 @@ from typing import Any
 from cli.console.escapes import json_line
 from cli.console.messages import paragraph
 from cli.console.tables import table
-from lm.evaluation.comparison import Difference
+from lm.evaluation.perplexity_comparison import Difference
 from lm.text.files import TextFile
 
 COLUMNS = ("file", "bytes", "bits/byte", "versus", "difference", "std error", "z")

@@ -19,10 +19,10 @@ from lm.budget.regularisation import expected_bits, novelty, regularisation_of_p
 from lm.config.durations import seconds
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
-from lm.data.kind import TrainingData
+from lm.data.kinds import open_data
 from lm.data.shards import open_split
-from lm.data.training_data import open_data
-from lm.evaluation.ngrams import bits_per_byte
+from lm.data.training_data import TrainingData
+from lm.evaluation.ngram_models import bits_per_byte
 from lm.model.cost import parameters_by_part
 from lm.optimization.optimizers import training_bytes
 from lm.tokenizer.tokenizer import Tokenizer

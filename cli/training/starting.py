@@ -19,7 +19,7 @@ from cli.training.text import TextCorpus
 from lm.checkpoint import load_weights
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET
 from lm.config.run import RunConfig
-from lm.data.training_data import check_model
+from lm.data.kinds import check_model
 from lm.errors import UsageError
 from lm.hardware import found_device
 from lm.run_folder import refuse_existing

@@ -11,16 +11,16 @@ from cli.console.messages import paragraph
 from cli.console.tables import table
 from cli.translation.systems import System
 from lm.config.evaluation import ScoringConfig
-from lm.evaluation import translation
-from lm.evaluation.translation import Comparison, Score
+from lm.evaluation import translation_scores
+from lm.evaluation.translation_scores import Comparison, Score
 
 _CLEAR = 0.05
 
 
 def report_scores(system: System, references: Sequence[Sequence[str]], config: ScoringConfig, *, as_json: bool) -> None:
     """Score translations against references, and print the scores."""
-    scores = translation.scores(system.lines, references, config)
-    exact = translation.exact_matches(system.lines, references)
+    scores = translation_scores.scores(system.lines, references, config)
+    exact = translation_scores.exact_matches(system.lines, references)
     report = print_scores_json if as_json else print_scores
     report(scores, name=system.name, lines=len(system.lines), exact=exact)
 
@@ -29,7 +29,7 @@ def report_comparison(
     first: System, second: System, references: Sequence[Sequence[str]], config: ScoringConfig, *, as_json: bool
 ) -> None:
     """Score the translations of two systems against references, and print how they differ."""
-    comparisons = translation.compare(first.lines, second.lines, references, config)
+    comparisons = translation_scores.compare(first.lines, second.lines, references, config)
     report = print_comparisons_json if as_json else print_comparisons
     report(comparisons, (first.name, second.name), lines=len(first.lines))
 

@@ -20,9 +20,9 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.data.array_writer import token_dtype
 from lm.data.batch import batch_rows
-from lm.data.kind import TrainingData
 from lm.data.manifest import MANIFEST, SPLITS, Manifest, SplitRecord
 from lm.data.shards import ShardWriter
+from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.tokenizer import training as tokenizer_training

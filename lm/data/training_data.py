@@ -1,88 +1,105 @@
-"""The training data of a run, from a folder that `lm.data` prepared, of whatever kind they are."""
+"""What every kind of training data can be asked: its batches and its size, and what there is to say about it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
 
-from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
-from lm.data.corpus import Corpus
-from lm.data.examples.batches import ExampleData
-from lm.data.examples.prepare import prepare_examples
-from lm.data.kind import TrainingData
-from lm.data.manifest import Manifest
-from lm.data.pairs.batches import PairData
-from lm.data.prepare import Prepared
-from lm.data.windows.batches import WindowData
-from lm.data.windows.prepare import prepare_text
-from lm.errors import UsageError
-from lm.text.files import Progress
-from lm.tokenizer.tokenizer import Tokenizer
-
-KINDS: tuple[type[TrainingData], ...] = (PairData, ExampleData, WindowData)
-"""Asked in this order whether a folder is theirs."""
+from lm.data.batch import Batch
+from lm.data.manifest import Provenance
+from lm.tokenizer.languages import LanguageTag
 
 
-def open_data(folder: Path, config: RunConfig) -> TrainingData:
-    """The data in a folder, batched as a run wants it.
+class Reference(NamedTuple):
+    """A sentence that is to be translated, and how a person has translated it.
 
-    Args:
-        folder: of prepared data of any kind.
-        config: of the run; its model must be one for such data.
-
-    Raises:
-        InputError: the folder holds no prepared data, or too little of it.
-        UsageError: the model is not one for this data.
+    Attributes:
+        source: the sentence.
+        target: its translation.
+        tag: of the target's language, in a model with several directions.
     """
-    kind = _kind(folder)
-    check_model(config.model, pairs=kind.needs_encoder)
-    return kind.open(folder, config)
+
+    source: str
+    target: str
+    tag: LanguageTag | None = None
 
 
-def prepare_corpus(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    *,
-    folder: Path | None = None,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> Prepared[Manifest]:
-    """Tokenize a corpus into a folder, as running text or as examples, or find it there.
+class TrainingData(ABC):
+    """What a model is trained on; its order is a pure function of (data, seed, samples consumed).
 
-    Args:
-        corpus: the corpus.
-        tokenizer: what makes the tokens.
-        folder: the folder to be made; it may exist if it is empty or holds prepared tokens [default: in the cache].
-        force: replace prepared tokens in the folder that are not the same.
-        progress: called as text is tokenized; not at all if the tokens are there.
+    Each kind has a folder beside this module, and a line in `lm.data.kinds`.
 
-    Raises:
-        InputError: the tokenizer has no token for a character, nothing is left to train on, or the folder holds
-            something else.
-        UsageError: examples need a token that ends a text, and the tokenizer has none.
+    Attributes:
+        needs_encoder: whether it is for encoder-decoders, which learn from nothing else.
+        samples: in one epoch: windows, examples or pairs.
+        tokens: predicted in one epoch.
+        steps_per_epoch: batches in one epoch, on average.
+        validation_bytes: UTF-8 bytes of text that the targets of the validation split stand for.
+        tag: of the language to translate into unless another one is asked for, in a model with several directions.
     """
-    prepare = prepare_examples if corpus.config.supervised else prepare_text
-    return prepare(corpus, tokenizer, folder=folder, force=force, progress=progress)
 
+    needs_encoder: ClassVar[bool] = False
+    samples: int
+    tokens: int
+    steps_per_epoch: float
+    validation_bytes: int
+    tag: LanguageTag | None = None
 
-def check_model(config: ModelConfig, *, pairs: bool) -> None:
-    """UsageError unless a model of this kind can be trained on pairs, or on anything else."""
-    if pairs and not config.is_encoder_decoder:
-        raise UsageError("pairs need an encoder-decoder (--n-encoder-layers, or --preset translation)")
-    if config.is_encoder_decoder and not pairs:
-        raise UsageError("the model is an encoder-decoder, which needs pairs of texts (--source, --target)")
+    @classmethod
+    @abstractmethod
+    def is_in(cls, folder: Path) -> bool:
+        """Whether a folder holds data of this kind, as its manifest says; InputError if it is damaged."""
 
+    @classmethod
+    @abstractmethod
+    def manifest(cls, folder: Path) -> Provenance:
+        """The manifest of a folder that holds data of this kind; InputError if it is damaged."""
 
-def data_key(folder: Path) -> str:
-    """A hash of what the data in a folder was made from; InputError if it holds none."""
-    return _kind(folder).manifest(folder).key
+    @classmethod
+    @abstractmethod
+    def open(cls, folder: Path, config: RunConfig) -> Self:
+        """The data in a folder, in the batches that a run wants.
 
+        Raises:
+            InputError: the data are damaged, or too few, or a sample does not fit into the context.
+            UsageError: the settings of the run don't go with these data.
+        """
 
-def data_files(folder: Path) -> list[str]:
-    """The files that the data in a folder was made from, as the user named them; InputError if it holds none."""
-    return [record.path for record in _kind(folder).manifest(folder).sources]
+    @abstractmethod
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        """The batch that follows `consumed` samples, or such a share of its rows, rounded up."""
 
+    @abstractmethod
+    def validation(self) -> Iterator[Batch]:
+        """The whole validation split, each target once; nothing where there is none."""
 
-def _kind(folder: Path) -> type[TrainingData]:
-    """What kind of data a folder holds; InputError if it holds none."""
-    return next(kind for kind in KINDS if kind.is_in(folder))
+    def plan(self, steps: int) -> None:  # noqa: B027 (most data do not depend on it)
+        """Be told how many steps the run takes in all: what lasts for a share of them ends there, as BPE dropout does.
+
+        It may be told again when the end of a run is moved; until then, such things last for the whole run.
+        """
+
+    @abstractmethod
+    def batch_size(self) -> str:
+        """How much a batch is, in words."""
+
+    @abstractmethod
+    def epoch_size(self, parameters: int) -> tuple[float, str]:
+        """How much an epoch is for a model with so many parameters: a number, and what it counts."""
+
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:  # noqa: ARG002
+        """What speaks against these data and a run together, in sentences that advise what to change.
+
+        Args:
+            parameters: of the model.
+            epochs: how often the run sees the data.
+            patience: evaluations without progress that end the run, if any do.
+        """
+        return []
+
+    def references(self, limit: int | None = None) -> list[Reference]:  # noqa: ARG002
+        """What the validation split has for translation: all of it, or the first `limit` sentences."""
+        return []

@@ -1,1 +1,1 @@
-"""Measuring models: perplexity of text."""
+"""Measuring models: perplexity and surprisal of text, scores of translations, attention, and comparisons of two."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.batch import Batch
-from lm.data.examples.batches import shortened, too_long
+from lm.data.examples.shortening import shortened, too_long
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batch

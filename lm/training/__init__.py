@@ -1,1 +1,1 @@
-"""Training: schedules, optimizers, and the loop that yields what happens."""
+"""Training: runs that are planned, started, resumed and saved, and the loop that yields what happens."""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lm.data.batch import Batch
-from lm.data.kind import TrainingData
+from lm.data.training_data import TrainingData
 
 Place = tuple[int, float]
 """Samples consumed before a batch, and the share of its rows."""

@@ -16,7 +16,7 @@ from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.evaluation.translation import bleu
+from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.tokenizer.languages import LanguageTag

@@ -9,8 +9,8 @@ from lm.budget.pace import Pace
 from lm.config import durations
 from lm.config.run import Plan, RunConfig
 from lm.config.training import LENGTHS, TrainingConfig
-from lm.data.kind import TrainingData
-from lm.data.training_data import data_key
+from lm.data.kinds import data_key
+from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.optimization.schedules import steps_for
 from lm.run_folder import TrainingState

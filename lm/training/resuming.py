@@ -10,8 +10,8 @@ import torch
 from lm import checkpoint, run_folder
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
-from lm.data.kind import TrainingData
-from lm.data.training_data import data_files, data_key, open_data
+from lm.data.kinds import data_files, data_key, open_data
+from lm.data.training_data import TrainingData
 from lm.errors import InputError, UsageError
 from lm.locks import LockFile
 from lm.run_folder import TrainingState

@@ -1,4 +1,4 @@
-"""A run in progress: what is trained, on what, by which plan, and how far it has come."""
+"""A run in progress: what is trained, on what, how far it has come, and its plan, which a clock may still change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from lm import files, run_folder
 from lm.budget.clock import Clock
 from lm.config.run import Plan, RunConfig
-from lm.data.kind import TrainingData
+from lm.data.training_data import TrainingData
 from lm.errors import TrainingError
 from lm.hardware import Hardware
 from lm.locks import LockFile

@@ -11,8 +11,8 @@ from torch import Tensor
 from lm import checkpoint, run_folder
 from lm.budget.pace import Pace
 from lm.config.run import RunConfig
-from lm.data.kind import TrainingData
-from lm.data.training_data import open_data
+from lm.data.kinds import open_data
+from lm.data.training_data import TrainingData
 from lm.run_folder import TrainingState
 from lm.training.corpus import TrainingCorpus
 from lm.training.initial_weights import start_from

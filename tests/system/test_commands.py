@@ -55,14 +55,6 @@ def test_two_passes_that_are_the_same_are_warned_of(place, capsys, tmp_path):
         assert ("two passes of R-Drop are the same" in capsys.readouterr().err) is warned
 
 
-def test_training_says_nothing_on_stdout_but_what_is_asked_for(place):
-    done = lm("train", str(place / "text.txt"), "-o", str(place / "quiet"), "--steps", "5", "--json", *SMALL)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["steps"] == 5
-    assert "\x1b" not in done.stderr
-    assert "validation loss" in done.stderr
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_resume(place, number):
     folder = place / f"stopped-{number}"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lm.config.run import RunConfig
 from lm.data.batch import Batch, batch_rows
+from lm.data.examples.shortening import shortened, too_long
 from lm.data.examples.store import Examples, open_examples
-from lm.data.kind import TrainingData
 from lm.data.manifest import Manifest
 from lm.data.permutation import mix, permute
 from lm.data.shards import read_manifest
+from lm.data.training_data import TrainingData
 from lm.errors import InputError
 
 _EVALUATION_TOKENS = 16_384
@@ -95,28 +95,6 @@ class ExampleData(TrainingData):
     def _of(self, examples: Examples, numbers: Sequence[int]) -> Batch:
         rows, learned = zip(*map(examples.read, numbers), strict=True)
         return Batch.of_rows([shortened(ids, context=self._context) for ids in rows], learned)
-
-
-def shortened(ids: NDArray[Any], *, context: int) -> NDArray[Any]:
-    """An example that fits into the context: a longer one loses the beginning of its prompt.
-
-    Args:
-        ids: (tokens,) start, prompt, completion, end. The start is kept.
-        context: tokens that the model reads. A row may have one more, its last being only predicted.
-    """
-    return ids if len(ids) <= context + 1 else np.concatenate([ids[:1], ids[-context:]])
-
-
-def too_long(learned: int, *, context: int) -> str | None:
-    """What to say of a completion that does not fit behind the token that starts a text; None if it fits.
-
-    Args:
-        learned: tokens of the completion, its end included.
-        context: tokens that the model reads.
-    """
-    if learned <= context:
-        return None
-    return f"the completion is {learned - 1} tokens, and with its end does not fit into the context of {context}"
 
 
 def _refuse_long_completions(examples: Examples, context: int) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from lm.data.array_writer import token_dtype
 from lm.data.corpus import Corpus
-from lm.data.encoding import encoded
 from lm.data.examples.store import ExampleWriter
 from lm.data.held_out import hash_bound, text_hash
 from lm.data.manifest import SPLITS, Manifest, SplitName
 from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
+from lm.data.tokenizing import encoded
 from lm.text.documents import Survey
 from lm.text.examples import Example
 from lm.text.files import Progress

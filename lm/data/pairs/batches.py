@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
 from lm.config.run import RunConfig
-from lm.data import fit
+from lm.data import suitability
 from lm.data.batch import Batch
-from lm.data.kind import Reference, TrainingData
 from lm.data.pairs.bucketing import PairBatches, bucketed
 from lm.data.pairs.framed import FramedPairs, directions
 from lm.data.pairs.manifest import PairManifest
 from lm.data.pairs.store import StoredPairs, is_pairs, open_pairs
 from lm.data.permutation import Indices, mix, permute
 from lm.data.ragged import Ragged
+from lm.data.training_data import Reference, TrainingData
 from lm.errors import InputError, UsageError
 
 Integers = NDArray[np.int64]
@@ -190,7 +190,7 @@ class PairData(TrainingData):
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:  # noqa: ARG002
         """Whether there are too few pairs for so large a model."""
-        return fit.too_large(self.tokens, parameters)
+        return suitability.too_large(self.tokens, parameters)
 
     def references(self, limit: int | None = None) -> list[Reference]:
         """The validation split as text: all of it, or the first `limit` sentences; both directions in turn."""

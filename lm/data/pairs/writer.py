@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
 from lm.data.array_writer import token_dtype
-from lm.data.encoding import encoded
 from lm.data.manifest import SPLITS, SplitName
 from lm.data.pairs.corpus import ParallelCorpus, SplitPair
 from lm.data.pairs.manifest import PairSplit
 from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, SideName, write_table
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
+from lm.data.tokenizing import encoded
 from lm.text.files import Progress
 from lm.text.parallel import Pair
 from lm.tokenizer.tokenizer import Ids, Tokenizer

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.run import RunConfig
-from lm.data import fit
+from lm.data import suitability
 from lm.data.batch import Batch, batch_rows
-from lm.data.kind import TrainingData
 from lm.data.manifest import Manifest
 from lm.data.permutation import mix, permute
 from lm.data.shards import Tokens, open_split, read_manifest
+from lm.data.training_data import TrainingData
 from lm.errors import InputError
 
 _EVALUATION_TOKENS = 16_384
@@ -145,10 +145,10 @@ class WindowData(TrainingData):
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:
         """Whether a text is too little or too much for a model, or comes so often that the model overfits."""
-        often = fit.too_often(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)
+        often = suitability.too_often(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)
         return [
-            *fit.too_large(self.tokens, parameters),
-            *fit.too_small(self.tokens, parameters, epochs=epochs),
+            *suitability.too_large(self.tokens, parameters),
+            *suitability.too_small(self.tokens, parameters, epochs=epochs),
             *(often if patience is None else []),
         ]
 

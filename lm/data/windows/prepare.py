@@ -13,11 +13,11 @@ import numpy as np
 
 from lm.data.array_writer import token_dtype
 from lm.data.corpus import Corpus
-from lm.data.encoding import encoded
 from lm.data.held_out import divided_at, hash_bound, text_hash
 from lm.data.manifest import SPLITS, Manifest, Repetition, SplitName, SplitRecord
 from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
 from lm.data.shards import ShardWriter, Tokens
+from lm.data.tokenizing import encoded
 from lm.data.windows import repetition
 from lm.data.windows.repetition import Documents
 from lm.text import documents

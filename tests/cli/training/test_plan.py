@@ -15,7 +15,7 @@ from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
-from tests.lm.data.test_kind import CountData
+from tests.lm.data.test_training_data import CountData
 
 MODEL = ModelConfig(vocab_size=10, context_length=4, d_model=16, n_layers=1, n_heads=2, dropout=0.1)
 

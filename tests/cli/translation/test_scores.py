@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cli.translation.scores import print_scores, print_scores_json, verdict
-from lm.evaluation.translation import Comparison, Score
+from lm.evaluation.translation_scores import Comparison, Score
 
 BLEU = Score("BLEU", 30.0, mean=30.1, half_width=1.5, signature="nrefs:1")
 NAMES = ("ours", "theirs")

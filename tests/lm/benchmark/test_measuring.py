@@ -20,7 +20,7 @@ from lm.config.model import ModelConfig
 from lm.config.presets import resolve
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.data.training_data import open_data
+from lm.data.kinds import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.training.corpus import TrainingCorpus

@@ -6,7 +6,7 @@ import pytest
 
 from lm import run_folder
 from lm.config.training import TrainingConfig
-from lm.data.training_data import open_data
+from lm.data.kinds import open_data
 from lm.errors import InputError, UsageError
 from lm.training import resuming, starting
 from lm.training.corpus import TrainingCorpus

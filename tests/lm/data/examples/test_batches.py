@@ -15,7 +15,7 @@ import torch
 
 from lm.config.data import IGNORED, DataConfig
 from lm.config.model import ModelConfig
-from lm.data import encoding
+from lm.data import tokenizing
 from lm.data.batch import Batch
 from lm.data.examples.batches import ExampleData
 from lm.data.examples.store import open_examples
@@ -62,7 +62,7 @@ class TestRows:
     def test_are_what_generation_sees_and_the_completion_with_its_end(
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 30)
+        monkeypatch.setattr(tokenizing, "GROUP_CHARACTERS", 30)
         prepared = prepare([source(tmp_path, lines(PAIRS))], elsewhere, WHOLE, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(elsewhere, PAIRS)
 

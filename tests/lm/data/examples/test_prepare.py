@@ -10,7 +10,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data import encoding
+from lm.data import tokenizing
 from lm.data.examples.store import open_examples
 from lm.errors import InputError, UsageError
 from lm.text.files import text_files
@@ -77,7 +77,7 @@ def test_the_text_in_all_batches_is_bounded(tmp_path: Path, monkeypatch: pytest.
             sizes.append(sum(map(len, texts)))
             return super().encode_batch(texts)
 
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
+    monkeypatch.setattr(tokenizing, "GROUP_CHARACTERS", 100)
     pairs = drawn(200)
     watched = Watched(tokenizer()._backend)
     prepare([source(tmp_path, lines(pairs))], watched, WHOLE, tmp_path / "out")

@@ -9,7 +9,7 @@ import pytest
 
 from lm.config.data import ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data import encoding
+from lm.data import tokenizing
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
 from lm.data.pairs.store import is_pairs, open_pairs
 from lm.errors import InputError, UsageError
@@ -29,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_tokens_are_the_tokenizers(elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if elsewhere.end_of_text is None:
         pytest.skip("has no token that ends a text")
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
+    monkeypatch.setattr(tokenizing, "GROUP_CHARACTERS", 100)
     sources = [line.strip() for line in TEXT.split("\n") if line.strip()]
     targets = [text[::-1] for text in sources]
     prepared = prepare_pairs(corpus(tmp_path, sources, targets), elsewhere, PLAIN)

@@ -12,7 +12,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data import encoding
+from lm.data import tokenizing
 from lm.data.manifest import Manifest, SplitName
 from lm.data.prepare import Prepared
 from lm.data.shards import open_split
@@ -52,7 +52,7 @@ class TestTokens:
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(files, "BLOCK_BYTES", 999)
-        monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 3000)
+        monkeypatch.setattr(tokenizing, "GROUP_CHARACTERS", 3000)
         monkeypatch.setattr(pieces.pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(written(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
         assert ids(prepared)[1:-1] == elsewhere.encode(TEXT * 40)

@@ -1,4 +1,6 @@
-"""Scores of translations by sacreBLEU: BLEU, chrF and TER, with signatures, confidence and paired comparison.
+"""Scores of translations by sacreBLEU (`lm evaluate`): BLEU, chrF and TER, with signatures and confidence.
+
+Two systems are compared by paired bootstrap (`--versus`).
 
 Source: Post 2018 (sacreBLEU); Papineni et al. 2002 (BLEU); Popović 2015 (chrF); Snover et al. 2006 (TER); Koehn 2004
 (bootstrap resampling).

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lm.evaluation.ngrams import surprisals
+from lm.evaluation.ngram_models import surprisals
 
 VOCABULARY, ORDER = 5, 4
 

@@ -9,7 +9,7 @@ import sacrebleu
 
 from lm.config.evaluation import ScoringConfig
 from lm.errors import InputError
-from lm.evaluation.translation import bleu, compare, exact_matches, scores
+from lm.evaluation.translation_scores import bleu, compare, exact_matches, scores
 
 REFERENCES = [
     "Two young men are outside near many bushes.",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lm.data import encoding
-from lm.data.encoding import encoded, grouped
+from lm.data import tokenizing
+from lm.data.tokenizing import encoded, grouped
 from lm.errors import InputError
 
 
@@ -23,7 +23,7 @@ from lm.errors import InputError
     ],
 )
 def test_groups_of_five_characters(monkeypatch, sizes, groups):
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 5)
+    monkeypatch.setattr(tokenizing, "GROUP_CHARACTERS", 5)
     assert list(grouped(sizes, lambda size: size)) == groups
 
 
@@ -61,7 +61,7 @@ def squares(group):
 
 
 def test_each_item_has_what_was_made_of_it_in_order(monkeypatch):
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 7)
+    monkeypatch.setattr(tokenizing, "GROUP_CHARACTERS", 7)
     seen, corpus = [], Corpus(200)
     found = list(encoded(corpus, corpus.items(), squares, progress=lambda *now: seen.append(now)))
     assert [item.number for group, _ in found for item in group] == list(range(200))
@@ -72,7 +72,7 @@ def test_each_item_has_what_was_made_of_it_in_order(monkeypatch):
 
 
 def test_encoding_runs_ahead_by_a_bounded_amount(monkeypatch):
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 1)
+    monkeypatch.setattr(tokenizing, "GROUP_CHARACTERS", 1)
     taken = []
 
     def items():

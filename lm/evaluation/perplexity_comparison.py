@@ -1,4 +1,6 @@
-"""Two models on the same text: the difference of their bits per byte, paired, whatever their tokenizers.
+"""Two models on the same text (`lm perplexity --versus`): the paired difference of their bits per byte.
+
+Their tokenizers may differ. Of translations, two systems are compared in `translation_scores`.
 
 The text is cut wherever a token ends in both tokenizations, at the same byte. The segments between these cuts are the
 same text to both models (with one tokenizer they are its tokens), so their surprisals can be subtracted. A segment

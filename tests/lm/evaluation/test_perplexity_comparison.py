@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from lm.evaluation.comparison import Difference, aligned, compare
+from lm.evaluation.perplexity_comparison import Difference, aligned, compare
 from lm.evaluation.scoring import Stretch, stretches
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer

@@ -1,0 +1,127 @@
+"""A folder is opened as what it holds; a kind of data that is added is asked as the others are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lm.config.data import DataConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.config.training import TrainingConfig
+from lm.data import kinds
+from lm.data.examples.batches import ExampleData
+from lm.data.kinds import check_model, data_files, data_key, open_data
+from lm.data.pairs.batches import PairData
+from lm.data.pairs.store import StoredPairs
+from lm.data.windows.batches import WindowData
+from lm.errors import InputError, UsageError
+from lm.text.files import text_files
+from lm.tokenizer import training
+from lm.training.corpus import TrainingCorpus
+from lm.training.events import Evaluation, Step
+from lm.training.resuming import resume
+from lm.training.starting import start
+from lm.training.trainer import train
+from tests.lm.data.preparing import prepare
+from tests.lm.data.test_training_data import CountData
+
+GPT = ModelConfig(context_length=8, d_model=16, n_layers=1, n_heads=2)
+TRANSLATOR = ModelConfig(context_length=64, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2)
+TRAINING = TrainingConfig(batch_size=3)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    """Running text and examples, prepared."""
+    (tmp_path / "text.txt").write_text("the owl saw the fox " * 20)
+    (tmp_path / "task.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 3)
+    tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    made = {}
+    for name, supervised in (("text.txt", False), ("task.jsonl", True)):
+        files = text_files([str(tmp_path / name)], supervised=supervised)
+        config = DataConfig(validation="0", supervised=supervised)
+        made[name] = prepare(files, tokenizer, config, tmp_path / f"{name}-out").folder
+    return made
+
+
+def test_a_folder_is_opened_as_what_it_holds(folders: dict[str, Path], stored: StoredPairs) -> None:
+    gpt, translator = RunConfig(GPT, training=TRAINING), RunConfig(TRANSLATOR, training=TRAINING)
+    assert isinstance(open_data(folders["text.txt"], gpt), WindowData)
+    assert isinstance(open_data(folders["task.jsonl"], gpt), ExampleData)
+    assert isinstance(open_data(stored.folder, translator), PairData)
+
+
+def test_a_folder_says_what_it_was_made_from(folders: dict[str, Path], stored: StoredPairs) -> None:
+    assert len({data_key(folder) for folder in (*folders.values(), stored.folder)}) == 3
+    assert [Path(name).name for name in data_files(folders["text.txt"])] == ["text.txt"]
+    assert [Path(name).name for name in data_files(stored.folder)] == ["train.en", "train.de"]
+
+
+def test_an_empty_folder_holds_no_data(tmp_path: Path) -> None:
+    for ask in (data_key, data_files, lambda folder: open_data(folder, RunConfig())):
+        with pytest.raises(InputError, match="not a folder of prepared tokens"):
+            ask(tmp_path)
+
+
+def test_pairs_are_for_an_encoder_decoder_and_nothing_else_is(folders: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match="pairs need an encoder-decoder"):
+        check_model(GPT, pairs=True)
+    for folder in folders.values():
+        with pytest.raises(UsageError, match="the model is an encoder-decoder, which needs pairs"):
+            open_data(folder, RunConfig(TRANSLATOR, training=TRAINING))
+
+
+def test_what_each_kind_says_of_its_size(folders: dict[str, Path], stored: StoredPairs) -> None:
+    text, examples = (open_data(folders[name], RunConfig(GPT, training=TRAINING)) for name in folders)
+    assert text.batch_size() == "3 x 8 tokens"
+    assert text.epoch_size(10) == (text.tokens / 10, "tokens of text a parameter")
+    assert examples.batch_size() == "3 examples"
+    assert examples.epoch_size(10) == (6, "tokens of completions in each")
+    for size, words in ((None, "3 pairs"), (1200, "up to 1,200 tokens a side")):
+        config = TrainingConfig(batch_size=3, batch_tokens=size)
+        pairs = open_data(stored.folder, RunConfig(TRANSLATOR, training=config))
+        assert pairs.batch_size() == words
+        assert pairs.epoch_size(10) == (pairs.tokens, "tokens of targets in each")
+
+
+def test_what_each_kind_warns_of(folders: dict[str, Path], stored: StoredPairs) -> None:
+    text = open_data(folders["text.txt"], RunConfig(GPT, training=TRAINING))
+    large, often = text.warnings(parameters=10**6, epochs=30, patience=None)
+    assert "too large" in large
+    assert "30 times" in often
+    assert text.warnings(parameters=10**6, epochs=30, patience=1) == [large]
+    assert text.warnings(parameters=500, epochs=30, patience=1) == []
+    examples = open_data(folders["task.jsonl"], RunConfig(GPT, training=TRAINING))
+    assert examples.warnings(parameters=10**9, epochs=30, patience=None) == []
+    pairs = open_data(stored.folder, RunConfig(TRANSLATOR, training=TRAINING))
+    assert pairs.warnings(parameters=10**9, epochs=30, patience=None) == [large]
+    assert pairs.warnings(parameters=10, epochs=30, patience=None) == []
+
+
+def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored: StoredPairs) -> None:
+    for folder in folders.values():
+        data = open_data(folder, RunConfig(GPT, training=TRAINING))
+        assert (data.references(), data.tag) == ([], None)
+    assert len(open_data(stored.folder, RunConfig(TRANSLATOR, training=TRAINING)).references(5)) == 5
+
+
+def test_a_new_kind_takes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a run on it starts, evaluates, and goes on."""
+    (tmp_path / "count.txt").write_text("10")
+    monkeypatch.setattr(kinds, "KINDS", (CountData, *kinds.KINDS))
+    assert isinstance(open_data(tmp_path, RunConfig()), CountData)
+    assert (data_key(tmp_path), data_files(tmp_path)) == ("count-10", ["one to ten"])
+    config = RunConfig(
+        GPT,
+        training=TrainingConfig(steps=2, warmup_steps=1, evaluate_every=2),
+        hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
+    )
+    tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    events = list(train(start(tmp_path / "run", config, TrainingCorpus(tmp_path, tokenizer))))
+    assert [type(event) for event in events[:3]] == [Step, Step, Evaluation]
+    resumed = resume(tmp_path / "run", longer=TrainingConfig(steps=3))
+    assert [event.step for event in train(resumed) if isinstance(event, Step)] == [3]
