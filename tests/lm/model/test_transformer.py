@@ -44,8 +44,10 @@ def test_every_stack_is_made_of_the_same_block():
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if "gpt2-" not in name])
 def test_every_preset_builds_and_runs(name):
-    config = dataclasses.replace(resolve(name).model, vocab_size=97, n_layers=1, context_length=16)
-    config = dataclasses.replace(config, n_encoder_layers=min(1, config.n_encoder_layers))
+    shape = resolve(name).model
+    layers = shape.expert_every
+    config = dataclasses.replace(shape, vocab_size=97, n_layers=layers, context_length=16)
+    config = dataclasses.replace(config, n_encoder_layers=min(layers, config.n_encoder_layers))
     model = build_model(config).eval()
     inputs = (ids(2, 5), ids(2, 7)) if config.is_encoder_decoder else (ids(2, 7),)
     assert model(*inputs).shape == (2, 7, 97)
