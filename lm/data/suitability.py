@@ -17,9 +17,8 @@ def too_large(tokens: int, parameters: int) -> list[str]:
     """Whether a model has far more parameters than so many tokens can teach."""
     if tokens >= _FEWEST_TOKENS_A_PARAMETER * parameters:
         return []
-    return [
-        "the model is far too large for this text and will learn it by heart: a smaller model, or more text, would do better (--depth, --d-model)"
-    ]
+    by_heart = "the model is far too large for this text and will learn it by heart"
+    return [f"{by_heart}: a smaller one, or more text, would do better (--depth, --d-model)"]
 
 
 def too_small(tokens: int, parameters: int, *, epochs: float) -> list[str]:
