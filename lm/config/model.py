@@ -85,7 +85,7 @@ class ModelConfig(Checked):
         if self.max_distance is not None and self.positions not in _FARTHEST:
             raise UsageError(f"{self.positions} positions have no max_distance (--max-distance, --positions)")
         if self.positions == "t5" and self.farthest <= _SINGLE:
-            raise UsageError(f"max_distance of t5 positions must be over {_SINGLE}, not {self.farthest} (--max-distance)")
+            raise UsageError(f"t5 positions need a max_distance over {_SINGLE}, not {self.farthest} (--max-distance)")
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
         if self.source_vocab_size is not None and not self.is_encoder_decoder:

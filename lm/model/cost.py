@@ -39,8 +39,8 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none. Each pair of positions that see each other takes
-    2 · d_model; causal attention sees half of the pairs. Each vector of relative positions takes a multiply-add for each
-    of its values and position; a bias takes none.
+    2 · d_model; causal attention sees half of the pairs. Vectors of relative positions count like matrices; biases take
+    none.
 
     Args:
         config: of the model.
@@ -67,12 +67,12 @@ def training_flops_per_token(config: ModelConfig, *, passes: int = 1) -> float:
 
 @cache
 def _matrices(config: ModelConfig) -> tuple[int, int, int]:
-    """Parameters of the matrices and vectors that a source position, a target position and a memory position goes through."""
+    """Parameters that a source position, a target position and a memory position is multiplied by."""
     with torch.device("meta"):
         model = build_model(config)
     encoder, decoder, memory = 0, config.vocab_size * config.d_model, 0
     for name, parameter in model.named_parameters():
-        if name.endswith(("positions.keys", "positions.values")):  # one for each group of heads, multiplied for each head
+        if name.endswith(("positions.keys", "positions.values")):  # by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
         elif parameter.ndim >= 2 and name.startswith(("encoder.blocks.", "decoder.blocks.")):
             number = parameter.numel()

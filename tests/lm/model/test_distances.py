@@ -119,6 +119,6 @@ def test_keys_may_stand_anywhere(positions):
 def test_flags_that_mean_nothing_together_are_refused():
     with pytest.raises(UsageError, match=r"rotary positions have no max_distance \(--max-distance, --positions\)"):
         ModelConfig(max_distance=8)
-    with pytest.raises(UsageError, match=r"must be over 16, not 16 \(--max-distance\)"):
+    with pytest.raises(UsageError, match=r"t5 positions need a max_distance over 16, not 16 \(--max-distance\)"):
         ModelConfig(positions="t5", max_distance=16)
     assert [ModelConfig(positions=name).farthest for name in ("relative", "t5")] == [16, 128]
