@@ -51,7 +51,7 @@ def attend(
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023.
     """
     n_queries, n_keys = query.shape[2], key.shape[2]
-    if relative is not None or _products_are_faster(query, n_keys, dropout):
+    if relative is not None or _products_are_faster(query, n_keys, dropout, mask.bias):
         return _two_products(query, key, value, mask, dropout, relative)
     grouped = query.shape[1] != key.shape[1]
     if mask.is_flag(n_queries, n_keys):
@@ -66,10 +66,10 @@ def attend(
     )
 
 
-def _products_are_faster(query: Tensor, n_keys: int, dropout: float) -> bool:
+def _products_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tensor | None) -> bool:
     """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
 
-    There the fused kernel has no dropout, and its backward pass in bfloat16 is slow. Forward and backward at 8 rows,
+    There the fused kernel has neither dropout nor the gradient of a bias, and its backward pass in bfloat16 is slow. Forward and backward at 8 rows,
     6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms; they cross between 512 and 1024
     positions. In float32 the fused kernel wins at every length, but not forward where many rows have a few queries and
     keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
@@ -81,6 +81,7 @@ def _products_are_faster(query: Tensor, n_keys: int, dropout: float) -> bool:
     tiny = query.dtype is torch.float32 and not query.requires_grad and batch * heads >= _MANY_HEADS
     return (
         dropout > 0
+        or (bias is not None and bias.requires_grad)
         or (backward and n_keys <= _LONGEST_FOR_PRODUCTS)
         or (tiny and n_queries <= _FEW_QUERIES and n_keys <= _FEW_KEYS)
     )

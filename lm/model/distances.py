@@ -61,7 +61,7 @@ class BucketedBiases(nn.Module):
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with a bias in its mask."""
         found = buckets(scope.distances(length, device), is_causal=self.is_causal, farthest=self.farthest)
-        return replace(scope, mask=scope.mask.with_bias(F.embedding(found, self.biases).movedim(-1, 1)))
+        return replace(scope, mask=scope.mask.with_bias(F.embedding(found, self.biases).movedim(-1, 1).contiguous()))
 
 
 def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
