@@ -10,14 +10,16 @@ from lm.config.options import Checked, option
 from lm.errors import UsageError
 
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
-DISTANCES = ("alibi", "relative", "t5")
-"""Positions of which only the distances between them matter, each to its own rule."""
-_FARTHEST = {"relative": 16, "t5": 128}
-_SINGLE = 16
-"""Distances that T5 tells apart one by one, at most."""
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+
+DISTANCES = ("alibi", "relative", "t5")
+"""Positions of which only the distances matter."""
+_FARTHEST = {"relative": 16, "t5": 128}
+"""Distances from which positions are all alike, as published."""
+_SINGLE = 16
+"""Distances that T5 tells apart one by one, at most."""
 
 
 @dataclass(frozen=True)
