@@ -70,9 +70,9 @@ def _products_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tenso
     """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
 
     There the fused kernel has neither dropout nor the gradient of a bias, and its backward pass in bfloat16 is slow.
-    Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms; they cross between 512 and 1024
-    positions. In float32 the fused kernel wins at every length, but not forward where many rows have a few queries and
-    keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
+    Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms;
+    they cross between 512 and 1024 positions. In float32 the fused kernel wins at every length, but not forward where
+    many rows have a few queries and keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
     """
     if query.device.type != "cpu":
         return False
