@@ -62,11 +62,11 @@ def _transformer(d_model: int, d_ff: int, n_heads: int, dropout: float) -> dict[
 
 
 def _switch(experts: int) -> dict[str, Any]:
-    """T5's encoder-decoder with experts in every second block, but rotary positions in the place of its bias."""
+    """T5's encoder-decoder (Raffel et al. 2020) with experts in every second block."""
     return {
         "vocab_size": 32128, "context_length": 512, "d_model": 768, "n_layers": 12, "n_encoder_layers": 12,
-        "n_heads": 12, "d_ff": 3072, "norm_eps": 1e-6, "activation": "relu", "dropout": 0.1, "experts": experts,
-        "expert_every": 2, "expert_capacity": 1.25, "gate_noise": 0.0,
+        "n_heads": 12, "d_ff": 3072, "positions": "t5", "norm_eps": 1e-6, "activation": "relu", "dropout": 0.1,
+        "experts": experts, "expert_every": 2, "expert_capacity": 1.25,
     }  # fmt: skip
 
 
@@ -189,13 +189,18 @@ PRESETS: dict[str, Preset] = {
         _transformer(512, 2048, 8, 0.1), {"vocab_size": 37000},
         training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4},
     ),
+    "transformer-relative": Preset(
+        "transformer-base with the relative positions of Shaw et al. 2018",
+        {**_transformer(512, 2048, 8, 0.1), "positions": "relative"}, {"vocab_size": 37000},
+        training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4},
+    ),
     "transformer-big": Preset(
         "the encoder-decoder of Vaswani et al. 2017, big",
         _transformer(1024, 4096, 16, 0.3), {"vocab_size": 37000},
         training={**_TRANSFORMER_TRAINING, "learning_rate": 5e-4, "steps": 300_000},
     ),
     "switch-base": Preset(
-        "Switch Transformer base of 8 experts (Fedus et al. 2021), with rotary positions",
+        "Switch Transformer base of 8 experts (Fedus et al. 2021)",
         _switch(8), {"vocab_size": 32128},
         training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4, "clip": 1.0, "label_smoothing": 0.0},
     ),

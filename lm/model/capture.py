@@ -56,7 +56,7 @@ def captured(attentions: Iterable[MultiHeadAttention]) -> Iterator[list[Tensor]]
         assert scope.memory is not None or scope.caches is None, "a cache would be extended twice"
         with torch.no_grad():
             query, key, _ = attention.project(x, replace(scope, first_values=None))
-            weights.append(attention_weights(query, key, mask=scope.mask))
+            weights.append(attention_weights(query, key, mask=attention.mask(query, scope)))
 
     hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
     try:

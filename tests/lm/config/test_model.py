@@ -28,7 +28,7 @@ def test_feed_forward_width_follows_the_model(activation, width):
         ({"experts_per_token": 2}, "experts_per_token is for a model with experts"),
         ({"expert_every": 2}, "--expert-every"),
         ({"expert_capacity": 1.5}, "expert_capacity is for a model with experts"),
-        ({"gate_noise": 0.0}, "gate_noise is for a model with experts"),
+        ({"gate_noise": 1.0}, "gate_noise is for a model with experts"),
         ({"experts": 2, "experts_per_token": 3}, "experts_per_token 3 is more than experts 2"),
         ({"experts": 2, "expert_every": 5, "n_encoder_layers": 4}, "expert_every 5 is more than there are layers"),
     ],

@@ -24,6 +24,8 @@ PUBLISHED = {
     "gpt1": 116_534_784, "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080,
     "gpt2-xl": 1_557_611_200, "llama-15m": 15_191_712, "smollm-135m": 134_515_008,
     "transformer-base": 44_138_496 + 512 * 37_000,
+    # of 6 layers and 8 heads of 64: for keys and values, 33 distances in the encoder, 17 in the decoder
+    "transformer-relative": 44_138_496 + 512 * 37_000 + 6 * 8 * 64 * 2 * (33 + 17),
 }  # fmt: skip
 
 
@@ -53,19 +55,19 @@ def test_flops_of_an_encoder_decoder_by_hand():
 
 
 def test_switch_base_counts_as_hugging_face_counts():
-    """Google's switch-base-8, whose stacks have a bias for each of 32 distances and 12 heads in the place of rotary."""
+    """Google's switch-base-8."""
     theirs = SwitchTransformersConfig(num_layers=12, num_decoder_layers=12, num_sparse_encoder_layers=6,
                                       num_sparse_decoder_layers=6, d_ff=3072)  # fmt: skip
     with torch.device("meta"):
         counted = count_parameters(SwitchTransformersForConditionalGeneration(theirs))
-    assert count_parameters_of("switch-base") == counted - 2 * 32 * 12
+    assert count_parameters_of("switch-base") == counted == 619_339_008
 
 
 def test_switch_base_by_hand():
-    """36 attentions of 4 matrices, 12 dense feed-forward layers, 12 of 8 experts with their gates, and the norms."""
+    """36 attentions of 4 matrices, 12 dense feed-forward layers, 12 of 8 experts with gates, and T5's biases."""
     attention, feed_forward, gate = 4 * 768 * 768, 2 * 768 * 3072, 8 * 768
     norms = (12 * 2 + 12 * 3 + 2) * 768
-    dense = 32128 * 768 + 36 * attention + 12 * feed_forward + 12 * gate + norms
+    dense = 2 * 32 * 12 + 32128 * 768 + 36 * attention + 12 * feed_forward + 12 * gate + norms
     assert count_parameters_of("switch-base") == dense + 12 * 8 * feed_forward
     assert active_parameters(resolve("switch-base").model) == dense + 12 * feed_forward
 
@@ -76,14 +78,31 @@ def count_parameters_of(name):
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_of_experts_a_token_pays_for_those_it_goes_through(k):
-    dense, noise = resolve("gpt2").model, 8 * 768
+    dense, gate = resolve("gpt2").model, 8 * 768
     config = dataclasses.replace(dense, experts=8, experts_per_token=k)
-    added = 12 * (2 * noise + (k - 1) * 2 * 768 * 3072)
+    added = 12 * (gate + (k - 1) * 2 * 768 * 3072)
     paid = training_flops_per_token(config) - training_flops_per_token(dense)
     assert paid == pytest.approx(6 * added)
     biases = 12 * (k - 1) * (3072 + 768)
     assert active_parameters(config) == active_parameters(dense) + added + biases
     assert active_parameters(dense) == PUBLISHED["gpt2"]
+
+
+def test_tables_of_positions_are_a_part_of_their_own():
+    assert parameters_by_part(resolve("transformer-relative").model)["positions"] == 6 * 512 * 2 * (33 + 17)
+    assert parameters_by_part(ModelConfig(positions="t5", n_encoder_layers=3))["positions"] == 2 * 32 * 4
+
+
+@pytest.mark.parametrize("kv_heads", [8, 2])
+def test_flops_of_relative_positions_by_hand(kv_heads):
+    """Each head multiplies by every vector of its group, and biases are only added."""
+    fields = {"n_encoder_layers": 3, "n_heads": 8, "n_kv_heads": kv_heads}
+    without, biased, relative = (
+        training_flops(ModelConfig(positions=name, **fields), rows=3, length=5, source_length=7)
+        for name in ("none", "t5", "relative")
+    )
+    assert without == biased
+    assert relative - without == 6 * 3 * 2 * 256 * (5 * 4 * 17 + 7 * 3 * 33)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

@@ -70,7 +70,7 @@ def by_loop(experts: Experts, x: torch.Tensor, lengths: list[int], *, k: int, ac
 @pytest.mark.parametrize("lengths", [[9, 9, 9], [9, 2, 5]])
 @pytest.mark.parametrize(("k", "activation", "bias"), [(1, "swiglu", False), (2, "gelu", True), (4, "relu", False)])
 def test_outputs_and_gradients_are_those_of_a_loop_in_float64(k, activation, bias, lengths, capacity):
-    fields = {"experts_per_token": k, "activation": activation, "bias": bias, "gate_noise": 0.0}
+    fields = {"experts_per_token": k, "activation": activation, "bias": bias}
     experts = make_experts(expert_capacity=capacity, **fields)
     x, weights = states(3, 9), states(3, 9, seed=2)
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -98,7 +98,7 @@ def test_equal_experts_are_one_dense_layer(k):
 
 
 def test_an_expert_without_positions_has_a_gradient_of_zero():
-    experts = make_experts(gate_noise=0.0)
+    experts = make_experts()
     experts(states(1, 1), scope()).sum().backward()
     gradients = [expert.up.weight.grad for expert in experts.experts]
     assert sorted(bool(gradient.any()) for gradient in gradients) == [False, False, False, True]
@@ -106,7 +106,7 @@ def test_an_expert_without_positions_has_a_gradient_of_zero():
 
 def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
     """20 positions of one kind and 4 experts: each takes 5 with a capacity of 1; outside training there is no limit."""
-    experts = make_experts(expert_capacity=1.0, gate_noise=0.0)
+    experts = make_experts(expert_capacity=1.0)
     x = states(1, 1).expand(2, 10, 16)
     output = experts(x, scope())
     assert output.any(-1).flatten().tolist() == [True] * 5 + [False] * 15
@@ -114,7 +114,7 @@ def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
 
 
 def test_padding_takes_no_place():
-    experts = make_experts(expert_capacity=1.0, gate_noise=0.0)
+    experts = make_experts(expert_capacity=1.0)
     x = states(1, 1).expand(2, 10, 16)
     output = experts(x, scope([2, 10]))
     assert output.any(-1).flatten().tolist() == [True] * 2 + [False] * 8 + [True] + [False] * 9
@@ -190,7 +190,7 @@ def test_a_text_is_read_alike_alone_beside_others_padded_and_from_a_cache(k):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("lengths", [None, [6, 3]])
 def test_under_autocast_outputs_have_its_type_and_the_gate_is_exact(training, lengths):
-    experts = make_experts(experts_per_token=2, gate_noise=0.0).float().train(training)
+    experts = make_experts(experts_per_token=2).float().train(training)
     x = states(2, 6).float()
     plain = experts(x, scope(lengths))
     with torch.autocast("cpu", dtype=torch.bfloat16), routed(experts) as routes:

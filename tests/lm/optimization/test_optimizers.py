@@ -88,3 +88,14 @@ def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
     found = optimizer_tensors(fresh, run.model)
     assert found.keys() == taken.keys()
     assert all(torch.equal(found[name], taken[name]) for name in taken)
+
+
+@pytest.mark.parametrize("positions", ["relative", "t5"])
+def test_tables_of_positions_are_trained_as_embeddings_are(positions):
+    model = build_model(ModelConfig(vocab_size=50, n_encoder_layers=1, positions=positions))
+    tables = [parameter for name, parameter in model.named_parameters() if ".positions." in name]
+    assert len(tables) == (2 if positions == "t5" else 4)
+    assert not set(tables) & set(inner_matrices(model))
+    adamw, _ = make_optimizers(model, TrainingConfig(optimizer="muon", weight_decay=0.3))
+    decayed = {id(parameter) for group in adamw.param_groups if group["weight_decay"] for parameter in group["params"]}
+    assert {id(table) for table in tables} <= decayed

@@ -23,7 +23,7 @@ from lm.training.trainer import train
 from tests.lm.data.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 
-EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0}
+EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_noise": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def balance(model, inputs):
 
 def test_experts_are_balanced_by_the_mean_of_the_parts_of_a_batch_by_their_targets(make_run):
     """Six rows in parts of four and two: gradients of a plain loop, in which each part counts for its rows."""
-    shape = {"dropout": 0.0, "experts": 4, "gate_noise": 0.0}
+    shape = {"dropout": 0.0, "experts": 4}
     run = make_run(model=shape, steps=1, micro_batch_size=4, expert_balance=0.5, clip=0.0)
     model = build_model(run.config.model, seed=0).double()
     batch = run.data.batch(0)
@@ -253,7 +253,7 @@ def test_experts_are_balanced_by_the_mean_of_the_parts_of_a_batch_by_their_targe
 
 
 def test_the_loss_of_a_step_is_that_of_its_targets_alone(make_run):
-    shape = {"dropout": 0.0, "experts": 4, "gate_noise": 0.0}
+    shape = {"dropout": 0.0, "experts": 4}
     plain, balanced = make_run("a", model=shape, expert_balance=0.0), make_run("b", model=shape, expert_balance=9.0)
     one, other = next(train(plain)), next(train(balanced))
     assert one.loss == other.loss

@@ -92,7 +92,7 @@ def test_two_layers_learn_a_rule_of_order(make_run, rule):
     assert last.loss < 0.05
 
 
-@pytest.mark.parametrize("model", [{}, {"experts": 3, "expert_every": 2}])
+@pytest.mark.parametrize("model", [{}, {"experts": 3, "expert_every": 2, "gate_noise": 1.0}])
 def test_resuming_equals_never_having_stopped(make_run, model):
     """With BPE dropout for half of the run, dropout, accumulation and a moving average."""
     settings = {
@@ -197,7 +197,7 @@ def padded_batch(run: Run) -> Batch:
 
 def test_padding_changes_no_loss_of_experts(make_run):
     """Nor its gradient: each pair alone, without padding, and all in one batch, before any capacity."""
-    model = {"experts": 4, "experts_per_token": 2, "gate_noise": 0.0}
+    model = {"experts": 4, "experts_per_token": 2}
     run = make_run(list, model=model, steps=1)
     batch = padded_batch(run)
     summed_loss(run.model, batch, run.hardware).backward()
