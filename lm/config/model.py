@@ -6,27 +6,39 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.config.options import Checked, option
+from lm.config.options import Checked, option, options
 from lm.errors import UsageError
 
+Architecture = Literal["transformer", "lstm", "gru"]
+RecurrentScores = Literal["none", "dot", "general", "additive"]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "none"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
 
+OF_BLOCKS = (
+    "n_heads", "n_kv_heads", "d_ff", "positions", "rope_base", "norm", "norm_position", "norm_eps", "activation",
+    "qk_norm", "bias", "attention_dropout", "zero_init", "value_residual", "embedding_shortcut",
+)  # fmt: skip
+"""The fields that describe transformer blocks, and say nothing of recurrent layers."""
+
 
 @dataclass(frozen=True)
 class ModelConfig(Checked):
-    """A stack of blocks. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model."""
+    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model."""
 
     vocab_size: int = 256
     source_vocab_size: int | None = None
     context_length: int = option(
         256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
     )
-    d_model: int = option(256, "Width of the residual stream.", minimum=1)
-    n_layers: int = option(4, "Blocks in the decoder.", minimum=1)
-    n_encoder_layers: int = option(0, "Blocks in the encoder; 0 makes a decoder-only model.", minimum=0)
+    architecture: Architecture = option("transformer", "Transformer blocks, or recurrent layers of one of two kinds.")
+    recurrent_attention: RecurrentScores | None = option(
+        None, "How a recurrent decoder scores the positions of the source [default: additive]."
+    )
+    d_model: int = option(256, "Width of the residual stream, or of recurrent layers.", minimum=1)
+    n_layers: int = option(4, "Layers (blocks) of the decoder.", minimum=1)
+    n_encoder_layers: int = option(0, "Layers of the encoder; 0 makes a decoder-only model.", minimum=0)
     n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1)
     n_kv_heads: int | None = option(
         None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1
@@ -68,6 +80,28 @@ class ModelConfig(Checked):
         super().__post_init__()
         if self.vocab_size < 1:
             raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
+        if self.source_vocab_size is not None and not self.is_encoder_decoder:
+            raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
+        if self.recurrent_attention is not None and not (self.is_recurrent and self.is_encoder_decoder):
+            raise UsageError(
+                "only a recurrent encoder-decoder has --recurrent-attention (--architecture lstm or gru, with a source)"
+            )
+        if self.is_recurrent:
+            self._check_recurrent()
+        else:
+            self._check_blocks()
+
+    def _check_recurrent(self) -> None:
+        for described in options(ModelConfig):
+            value = getattr(self, described.name)
+            if described.name in OF_BLOCKS and value not in {described.default, "none"}:
+                raise UsageError(
+                    f"{described.flag} is for transformer blocks, not for --architecture {self.architecture}"
+                )
+        if self.is_encoder_decoder and self.d_model % 2:
+            raise UsageError(f"two directions of an encoder need an even d_model, not {self.d_model} (--d-model)")
+
+    def _check_blocks(self) -> None:
         if self.d_model % self.n_heads:
             raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
         if self.n_heads % self.kv_heads:
@@ -78,8 +112,16 @@ class ModelConfig(Checked):
             raise UsageError("alibi positions are for decoder-only models; choose others (--positions)")
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
-        if self.source_vocab_size is not None and not self.is_encoder_decoder:
-            raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether its layers are recurrent, and know the order of tokens from that alone."""
+        return self.architecture != "transformer"
+
+    @property
+    def recurrent_scores(self) -> RecurrentScores:
+        """How a recurrent decoder attends to the source: additively unless set."""
+        return self.recurrent_attention or "additive"
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lm.model.cache import KeyValueCache
+from lm.model.cache import KeyValueCache, RecurrentCache
 from lm.model.masks import Mask
 from lm.model.rotation import Rotation
 
@@ -57,6 +57,7 @@ class Scope:
             and the mask keeps them apart.
         rotation: turns queries and keys by their positions (rotary embeddings).
         first_values: the values of the first layer, for layers that mix them with their own.
+        recurrent: what recurrent layers, which attend to nothing, remember of earlier positions; changed in place.
     """
 
     mask: Mask
@@ -66,6 +67,7 @@ class Scope:
     branches: int = 1
     rotation: Rotation | None = None
     first_values: FirstValues | None = None
+    recurrent: RecurrentCache | None = None
 
     def cache(self, layer: int) -> KeyValueCache | None:
         """The cache of a layer, counted from 0, if there are caches."""
