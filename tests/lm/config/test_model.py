@@ -25,8 +25,19 @@ def test_feed_forward_width_follows_the_model(activation, width):
         ({"d_model": 12, "n_heads": 4}, "even head size, not 3"),
         ({"d_model": 15, "n_heads": 3, "positions": "sinusoidal"}, "even d_model, not 15"),
         ({"source_vocab_size": 9}, "needs an encoder"),
+        ({"architecture": "lstm", "d_ff": 9}, "--d-ff is for transformer blocks"),
+        ({"architecture": "gru", "n_encoder_layers": 1, "d_model": 9}, "even d_model, not 9"),
+        ({"architecture": "gru", "recurrent_attention": "dot"}, "recurrent encoder-decoder"),
+        ({"n_encoder_layers": 1, "recurrent_attention": "dot"}, "recurrent encoder-decoder"),
     ],
 )
 def test_a_shape_that_no_model_has_is_refused(values, message):
     with pytest.raises(UsageError, match=message):
         ModelConfig(**values)
+
+
+def test_recurrent_layers_need_no_heads_that_divide_their_width():
+    config = ModelConfig(architecture="lstm", d_model=9, positions="none")
+    assert config.is_recurrent
+    assert config.position_limit is None
+    assert ModelConfig(architecture="lstm", n_encoder_layers=1).recurrent_scores == "additive"
