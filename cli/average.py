@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import note
 from cli.flags import completion
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint
@@ -34,6 +33,7 @@ def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/translate --last 5 -o runs/averaged
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
+    from cli.console.messages import note
     from lm.optimization import averaging
 
     if len(checkpoints) == 1:

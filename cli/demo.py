@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-import corpora
 from lm.errors import UsageError
 from lm.run_folder import refuse_existing
 
@@ -67,6 +66,8 @@ def demo(
 
 
 def _write_stories(lm: Command, out: Path, steps: int | None) -> None:
+    import corpora
+
     stories, held_out = corpora.path("stories/train.txt"), corpora.path("stories/heldout.txt")
     _say(
         "lm learns to write from text alone. A megabyte of little stories ships with it. One command makes a "
@@ -92,6 +93,8 @@ def _write_stories(lm: Command, out: Path, steps: int | None) -> None:
 
 
 def _translate_sentences(lm: Command, out: Path, steps: int | None) -> None:
+    import corpora
+
     train, held_out = (
         [str(corpora.path(f"parallel/{split}.{language}")) for language in ("en", "de")]
         for split in ("train", "heldout")

@@ -1,4 +1,4 @@
-"""Public corpora fetched with a bar on stderr for each file."""
+"""The files of public corpora: described, fetched with a bar on stderr for each, or copied where they ship."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+import corpora
 from cli.console.messages import note
 from cli.console.numbers import size
 from cli.console.progress import progress
+from lm.files import replaced_bytes
 from lm.text.public import unpacking
 from lm.text.public.catalogue import PublicCorpus
 from lm.text.public.fetching import Fetched, fetch
@@ -21,6 +24,41 @@ _CHECKS = {
     "recorded": "sha256 as at the first download",
     "first": "sha256 not published: recorded now, checked from now on",
 }
+
+
+def download_size(corpus: PublicCorpus) -> str:
+    """How large a download is; a dash for a corpus that ships."""
+    return "–" if corpus.shipped else ("" if corpus.is_size_exact else "~ ") + size(corpus.size)
+
+
+def plain_values(corpus: PublicCorpus) -> dict[str, Any]:
+    """What is known of a corpus, as plain values."""
+    return {
+        "name": corpus.name,
+        "description": corpus.description,
+        "licence": corpus.licence,
+        "size": corpus.size,
+        "size_is_exact": corpus.is_size_exact,
+        "files": [{"url": file.url, "size": file.size, "sha256": file.sha256} for file in corpus.files],
+        "shipped": [str(path) for path in _shipped(corpus)],
+    }
+
+
+def _shipped(corpus: PublicCorpus) -> list[Path]:
+    """The files of a corpus that ships."""
+    return [corpora.path(name) for name in corpus.shipped]
+
+
+def copy_files(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path]]:
+    """The folder and the files of a corpus that ships: where they are, or copies where they are wanted."""
+    paths = _shipped(corpus)
+    if out is None:
+        return paths[0].parent, paths
+    copies = [out / path.name for path in paths]
+    for path, copy in zip(paths, copies, strict=True):
+        with replaced_bytes(copy) as file:
+            file.write(path.read_bytes())
+    return out, copies
 
 
 def fetch_files(corpus: PublicCorpus, folder: Path) -> list[Fetched]:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from cli.console.escapes import json_line
-from cli.console.progress import encode_progress
 from cli.flags.arguments import AsJson, Specials, Texts, Unknown
 from cli.flags.loading import load_tokenizer
 from cli.flags.options import Given, takes
@@ -52,6 +51,7 @@ def prepare(
     """
     if tokenizer is not None:
         _refuse_training_flags(given, special=special, unknown=unknown)
+    from cli.console.progress import encode_progress
     from cli.preparing import note_repetition, print_report, report, trained_tokenizer
     from lm.data.corpus import survey
     from lm.data.kinds import prepare_corpus

@@ -16,7 +16,7 @@ from cli.console.colours import BANDS, BLACK
 from cli.console.escapes import label
 from cli.console.numbers import size
 from cli.console.progress import encode_progress
-from lm.text.files import TextFile, text_size
+from lm.text.files import TextFile
 from lm.tokenizer.inspection import Fit, measure, visible
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -52,9 +52,8 @@ def described(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None, split: Tok
 
 def measured(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> Fit:
     """How well a tokenizer fits files, with a bar on stderr if that is a terminal."""
-    with encode_progress() as show:
-        total = text_size(files) if show else None
-        return measure(tokenizer, files, separator, progress=None if show is None else lambda done: show(done, total))
+    with encode_progress() as progress:
+        return measure(tokenizer, files, separator, progress=progress)
 
 
 def show_facts(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from cli.console.escapes import for_stream, json_line
-from cli.console.messages import note
 from cli.flags.arguments import AsJson, Specials, Texts, TokenizerPath, Unknown
 from cli.flags.loading import load_tokenizer
 from cli.flags.options import Given, takes
@@ -47,6 +46,7 @@ def train(
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli import tokenizer_report
+    from cli.console.messages import note
     from lm.data.corpus import survey, training_texts
     from lm.text.files import text_files
     from lm.tokenizer import training

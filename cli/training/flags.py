@@ -21,7 +21,7 @@ Corpus = Annotated[
 Source = Annotated[
     list[str] | None,
     typer.Option(
-        "--source", metavar="FILE", help="For translation: sentences, one a line; with --target. Can be repeated."
+        "--source", metavar="FILE", help="For translation: sentences, one per line, with --target. Can be repeated."
     ),
 ]
 Target = Annotated[
@@ -33,7 +33,7 @@ Pairs = Annotated[
     typer.Option(
         "--pairs",
         metavar="FILE",
-        help="Both in one file: source, tab, target on each line, or JSON Lines. Can be repeated.",
+        help="Both sides in one file: source, tab, target on each line, or JSON Lines. Can be repeated.",
     ),
 ]
 ValidationSource = Annotated[

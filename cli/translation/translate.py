@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import note
 from cli.flags import completion
 from cli.flags.loading import RunPath
 from cli.flags.options import Given, takes
@@ -118,6 +117,7 @@ def translate(
     _refuse_contradictions(given, sample=sample)
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     from cli.attention.files import Maps
+    from cli.console.messages import note
     from cli.translation.lines import read_lines, read_prefixes, watched, write
     from cli.translation.translator import load_translator
 

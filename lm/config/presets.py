@@ -1,4 +1,7 @@
-"""Presets: each a row of values, no code. Those of published models have the published numbers of parameters."""
+"""Presets: rows of values, and what is made of a row and the settings that a person gives.
+
+Those of published models have the published numbers of parameters.
+"""
 
 from __future__ import annotations
 

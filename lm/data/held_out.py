@@ -1,4 +1,7 @@
-"""What is held out for validation: decided by the texts themselves, so that equal texts are in the same split."""
+"""What is held out for validation: decided by hashes of the texts, so that equal texts are in the same split.
+
+What of a text is hashed is up to each kind of data. Of running text in few documents the end is held out instead.
+"""
 
 from __future__ import annotations
 

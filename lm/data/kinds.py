@@ -12,11 +12,11 @@ from lm.data.examples.prepare import prepare_examples
 from lm.data.manifest import Manifest
 from lm.data.pairs.batches import PairData
 from lm.data.prepare import Prepared
-from lm.data.tokenizing import Progress
 from lm.data.training_data import TrainingData
 from lm.data.windows.batches import WindowData
 from lm.data.windows.prepare import prepare_text
 from lm.errors import UsageError
+from lm.text.files import Progress
 from lm.tokenizer.tokenizer import Tokenizer
 
 KINDS: tuple[type[TrainingData], ...] = (PairData, ExampleData, WindowData)

@@ -8,12 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from lm.errors import InputError
+from lm.text.files import Progress
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes of text that are done, and all there are."""
 
 GROUP_CHARACTERS = 1 << 20
 """So much text keeps all cores of a tokenizer busy."""

@@ -1,4 +1,4 @@
-"""Sums first, one division: figures that are sums over parts, and can be summed again."""
+"""A class of sums that can be added up; what follows from the sums, such as perplexity, is said by those that are."""
 
 from __future__ import annotations
 

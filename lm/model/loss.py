@@ -1,4 +1,4 @@
-"""Cross-entropy of an output layer, without ever holding the logits of all positions."""
+"""Cross-entropy with label smoothing that ignores padding, without ever holding the logits of all positions."""
 
 from __future__ import annotations
 

@@ -37,6 +37,9 @@ _LONGEST_FIRST_LINE = 1 << 24
 Observer = Callable[[bytes], None]
 """Called with each block of a file's bytes, decompressed, as it is read."""
 
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that are done, and all there are where that is known."""
+
 
 @dataclass(frozen=True)
 class TextFile:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lm.errors import InputError
 from lm.text.documents import fragments
-from lm.text.files import TextFile
+from lm.text.files import Progress, TextFile, text_size
 from lm.tokenizer.pieces import pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -45,7 +45,7 @@ def measure(
     files: Sequence[TextFile],
     separator: str,
     *,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
     """Tokenize files of any size in bounded memory, and count bytes, tokens and words.
 
@@ -53,11 +53,12 @@ def measure(
         tokenizer: what makes the tokens.
         files: the text files.
         separator: the line that ends a document within a file.
-        progress: called with the bytes of text that are done.
+        progress: called as text is tokenized.
 
     Raises:
         InputError: a file is not UTF-8 text, or has characters that the tokenizer does not know.
     """
+    total = text_size(files)
     size = tokens = words = 0
     for file in files:
         last = " "
@@ -71,7 +72,7 @@ def measure(
             size += len(piece.text.encode())
             last = piece.text[-1]
             if progress:
-                progress(size)
+                progress(size, total)
     return Fit(size, tokens, words)
 
 

@@ -1,4 +1,4 @@
-"""The loss: what training makes smaller, the surprisal of the targets of a batch."""
+"""What training makes smaller: the loss of a model on a batch, by the cross-entropy of `lm.model.loss`."""
 
 from __future__ import annotations
 

@@ -13,16 +13,9 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data.corpus import survey
 from lm.text.files import text_files
+from tests.cli.test_prepare import TEXT, folder
 
-TEXT = "It was the best of times, it was the worst of times.\n" * 50
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    Path("corpus.txt").write_text(TEXT)
-    return tmp_path
+__all__ = ["folder"]
 
 
 def test_repeated_text_is_told_and_warned_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,9 +14,10 @@ from lm.data.examples.store import ExampleWriter
 from lm.data.held_out import hash_bound, text_hash
 from lm.data.manifest import SPLITS, Manifest, SplitName
 from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
-from lm.data.tokenizing import Progress, encoded
+from lm.data.tokenizing import encoded
 from lm.text.documents import Survey
 from lm.text.examples import Example
+from lm.text.files import Progress
 from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 

@@ -1,4 +1,4 @@
-"""Pairs as batches for an encoder-decoder: by number of tokens, pairs of similar length together."""
+"""Pairs as training data: their order in each epoch, their directions, BPE dropout, and the batches of a step."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from lm.data.pairs.manifest import MANIFEST, PairManifest, PairSplit
 from lm.data.pairs.store import SIDES, SOURCE_TOKENIZER, SideName, open_pairs
 from lm.data.pairs.writer import write_splits
 from lm.data.prepare import Preparation, Prepared, key_of
-from lm.data.tokenizing import Progress
 from lm.errors import InputError, UsageError
+from lm.text.files import Progress
 from lm.tokenizer.cache import tokenizer_of
 from lm.tokenizer.languages import spelled_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer

@@ -21,7 +21,8 @@ from lm.data.pairs.manifest import PairSplit
 from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, SideName, write_table
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
-from lm.data.tokenizing import Progress, encoded
+from lm.data.tokenizing import encoded
+from lm.text.files import Progress
 from lm.text.parallel import Pair
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 

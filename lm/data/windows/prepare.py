@@ -17,11 +17,12 @@ from lm.data.held_out import divided_at, hash_bound, text_hash
 from lm.data.manifest import SPLITS, Manifest, Repetition, SplitName, SplitRecord
 from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
 from lm.data.shards import ShardWriter, Tokens
-from lm.data.tokenizing import Progress, encoded
+from lm.data.tokenizing import encoded
 from lm.data.windows import repetition
 from lm.data.windows.repetition import Documents
 from lm.text import documents
 from lm.text.documents import Fragment
+from lm.text.files import Progress
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 

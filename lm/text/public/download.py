@@ -7,16 +7,14 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from lm import locks
 from lm.errors import InputError
-
-Progress = Callable[[int, int | None], None]
-"""Called with the bytes downloaded so far, and all there are if the server tells."""
+from lm.text.files import Progress
 
 PAUSES = (1.0, 3.0)
 """Seconds to wait before another try, when the one before got nowhere."""

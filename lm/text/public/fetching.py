@@ -13,9 +13,10 @@ from typing import Literal
 from lm import files
 from lm.errors import InputError
 from lm.files import sha256
+from lm.text.files import Progress
 from lm.text.public import unpacking
 from lm.text.public.catalogue import PublicFile
-from lm.text.public.download import Progress, download
+from lm.text.public.download import download
 
 SUMS = "SHA256SUMS"
 

@@ -11,9 +11,8 @@ from lm.data.corpus import survey
 from lm.data.examples.prepare import prepare_examples
 from lm.data.manifest import Manifest
 from lm.data.prepare import Prepared
-from lm.data.tokenizing import Progress
 from lm.data.windows.prepare import prepare_text
-from lm.text.files import TextFile
+from lm.text.files import Progress, TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

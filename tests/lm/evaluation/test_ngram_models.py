@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lm.evaluation.ngram_models import surprisals
+from lm.evaluation.ngram_models import bits_per_byte, surprisals
 
 VOCABULARY, ORDER = 5, 4
 
@@ -69,3 +69,26 @@ def test_a_text_too_short_for_the_order_counts_what_there_is():
     found = surprisals(np.array([1, 0]), np.array([1, 0, 1]), vocab_size=2, order=3)
     assert len(found) == 2
     assert all(np.isfinite(nats).all() and (nats > 0).all() for nats in found)
+
+
+class Split:
+    """Tokens of two bytes each."""
+
+    def __init__(self, ids):
+        self.ids, self.bytes = ids, 2 * len(ids)
+
+    def __len__(self):
+        return len(self.ids)
+
+    def read(self, start, stop):
+        return self.ids[start:stop]
+
+
+def test_bits_a_byte_are_those_of_five_orders(text):
+    train, held_out = text[:250], text[250:]
+    expected = [
+        nats.sum() / np.log(2) / (2 * len(held_out))
+        for nats in surprisals(train, held_out, vocab_size=VOCABULARY, order=5)
+    ]
+    assert bits_per_byte(Split(train), Split(held_out), vocab_size=VOCABULARY) == pytest.approx(expected)
+    assert len(expected) == 5

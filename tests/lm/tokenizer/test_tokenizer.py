@@ -151,6 +151,11 @@ def test_token_bytes_elsewhere_have_their_space(elsewhere: Tokenizer) -> None:
     assert b"".join(map(elsewhere.token_bytes, ids)).decode().strip() == "the cat"
 
 
+def test_a_vocabulary_without_letters_spells_its_tokens_too() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"7": 0}, unk_token="7"))
+    assert Tokenizer(backend).token_bytes(0).strip() == b"7"
+
+
 @pytest.mark.parametrize("index", [-1, 257])
 def test_decoding_an_id_beyond_the_vocabulary_is_refused(index: int) -> None:
     with pytest.raises(InputError, match="ids go from 0 to 256"):

@@ -101,3 +101,5 @@ def test_only_characters_may_be_unknown():
             check(TokenizerConfig(kind="char"), unknown=unknown)
     with pytest.raises(UsageError, match="cannot be empty"):
         check(TokenizerConfig(kind="char"), special_tokens=[""])
+    with pytest.raises(UsageError, match="unknown ones.*UTF-8"):
+        check(TokenizerConfig(kind="char"), unknown="\udcff")

@@ -48,6 +48,12 @@ def test_of_few_pairs_at_least_one_is_held_out(count: int, tmp_path: Path) -> No
     assert len(held) == max(1, count // 10)
 
 
+def test_from_a_hundred_pairs_on_the_fraction_alone_says_how_many_are_held_out(tmp_path: Path) -> None:
+    for count, fewest in ((99, 1), (100, 0)):
+        corpus = survey(tmp_path, list(zip(*lines(count), strict=True)), validation="1e-9")
+        assert sum(item.split == "validation" for item in corpus.split_pairs()) == fewest
+
+
 def test_files_for_validation(tmp_path: Path) -> None:
     sources, targets = lines(150)
     train = write(tmp_path, sources[:120], targets[:120])

@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import io
-import random
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lm.errors import InputError
-from lm.text.public import download, fetching, unpacking
+from lm.text.public import fetching, unpacking
 from lm.text.public.catalogue import PublicFile
 from lm.text.public.fetching import Fetched, fetch
-from tests.lm.text.public.file_server import FileServer, serving
-
-DATA = random.Random(1).randbytes(3_000_000)
-DIGEST = hashlib.sha256(DATA).hexdigest()
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "PAUSES", (0.0, 0.0))
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with serving() as running:
-        running.files["a.txt"] = DATA
-        yield running
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
-
-
-def get(server: FileServer, folder: Path, sha256: str | None = DIGEST) -> Fetched:
-    return fetch(PublicFile(server.url("a.txt"), len(DATA), sha256), folder)
+from tests.lm.text.public.fetched import DATA, DIGEST, get, names
+from tests.lm.text.public.file_server import FileServer
 
 
 def test_a_file_arrives_whole_and_is_checked(server: FileServer, tmp_path: Path) -> None:

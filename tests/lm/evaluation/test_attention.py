@@ -1,0 +1,63 @@
+"""The maps of a loaded model frame a text as the model reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lm.checkpoint import load_model
+from lm.config.hardware import HardwareConfig
+from lm.decoding.translation_input import TranslationModel
+from lm.errors import UsageError
+from lm.evaluation.attention import of_model, of_translation
+from lm.hardware import inference_hardware
+from tests.cli.small_runs import make_run
+from tests.cli.toy_translation import make_translation_run
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    return load_model(make_run(tmp_path_factory.mktemp("run") / "writer"), inference_hardware(HardwareConfig()))
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    folder = make_translation_run(tmp_path_factory.mktemp("run") / "translator", steps=20)
+    return load_model(folder, inference_hardware(HardwareConfig()))
+
+
+def test_a_text_begins_with_its_start_and_sees_no_future(writer):
+    found = of_model(writer, "The owl saw")
+    assert found.texts == ("The owl saw",)
+    assert found.map.queries.labels == found.map.keys.labels == ("<s>", "The", "owl", "saw")
+    assert np.triu(found.map.weights.mean((0, 1)), 1).max() == 0
+
+
+def test_an_encoder_sees_all_of_a_source_and_its_end(translator):
+    found = of_model(translator, "one fox").map
+    assert (found.kind, found.is_causal, found.keys.labels) == ("self", False, ("one", "fox", "</s>"))
+    assert found.weights.sum(-1) == pytest.approx(np.ones(found.weights.shape[:-1]), abs=1e-5)
+
+
+def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_not(translator):
+    model = TranslationModel.of(translator)
+    tokens = model.tokenizer.encode("Fuchs eins")
+    found = of_model(translator, "one fox", "Fuchs eins")
+    ended = of_translation(model, "one fox", [*tokens, model.tokenizer.end_of_text], unit="words", to=None)
+    assert found.texts == ended.texts == ("one fox", "Fuchs eins")
+    assert found.map.queries.labels == ("Fuchs", "eins", "</s>")
+    assert found.map.weights == pytest.approx(ended.map.weights, abs=1e-6)
+
+
+def test_tokens_may_be_shown_instead_of_words(writer):
+    words, tokens = (of_model(writer, "The owl", unit=unit).map for unit in ("words", "tokens"))
+    assert len(tokens.keys.labels) == 1 + len(writer.tokenizer.encode("The owl")) >= len(words.keys.labels)
+
+
+def test_languages_are_for_models_that_have_several(writer, translator):
+    with pytest.raises(UsageError, match="continues texts; there is no --to de"):
+        of_model(writer, "The owl", to="de")
+    with pytest.raises(UsageError, match="this model has one direction"):
+        of_model(translator, "one fox", to="de")
+    with pytest.raises(UsageError, match="continues texts"):
+        of_model(writer, "The owl", "Die Eule")

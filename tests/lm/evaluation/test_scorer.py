@@ -1,0 +1,45 @@
+"""A scorer measures what `measure` does, in the windows that the settings mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.config.evaluation import PerplexityConfig
+from lm.errors import UsageError
+from lm.evaluation.perplexity import FileScore, Scored, measure
+from lm.evaluation.scorer import Scorer
+from lm.text.files import text_files
+from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model(BPE.vocab_size)
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(TEXT, encoding="utf-8")
+    return text_files([str(tmp_path)])
+
+
+def test_windows_are_those_of_the_settings_or_half_of_the_context_apart(model):
+    context = model.config.context_length
+    usual = Scorer.of(model, BPE, PerplexityConfig(), separator=SEPARATOR)
+    assert (usual.context, usual.stride, usual.batch_size) == (context, context // 2, PerplexityConfig().batch_size)
+    chosen = Scorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
+    assert (chosen.context, chosen.stride, chosen.batch_size) == (8, 3, 2)
+    with pytest.raises(UsageError, match="stride 9"):
+        Scorer.of(model, BPE, PerplexityConfig(context=8, stride=9), separator=SEPARATOR)
+
+
+def test_figures_are_those_of_the_files_and_every_stretch_comes_once(model, files):
+    scorer = Scorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
+    expected = list(measure(model, BPE, files, separator=SEPARATOR, context=8, stride=3, batch_size=2))
+    scores: list[FileScore] = []
+    seen: list[Scored] = []
+    stretches = list(scorer.stretches(files, scores=scores, watch=seen.append))
+    assert scores == [event for event in expected if isinstance(event, FileScore)]
+    assert [scored.tokens for scored in seen] == [event.tokens for event in expected if isinstance(event, Scored)]
+    assert sum(len(stretch.nats) for stretch in stretches) == seen[-1].tokens
