@@ -16,11 +16,10 @@ Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
 
-OF_BLOCKS = (
-    "n_heads", "n_kv_heads", "d_ff", "positions", "rope_base", "norm", "norm_position", "norm_eps", "activation",
-    "qk_norm", "bias", "attention_dropout", "zero_init", "value_residual", "embedding_shortcut",
-)  # fmt: skip
-"""The fields that describe transformer blocks, and say nothing of recurrent layers."""
+_OF_ALL = {
+    "context_length", "architecture", "recurrent_attention", "d_model", "n_layers", "n_encoder_layers", "dropout",
+    "tie_embeddings", "scale_embeddings", "init_std", "softcap",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -159,3 +158,7 @@ class ModelConfig(Checked):
         if self.d_ff is not None:
             return self.d_ff
         return -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model
+
+
+OF_BLOCKS = frozenset(described.name for described in options(ModelConfig)) - _OF_ALL
+"""The fields that describe transformer blocks, and say nothing of recurrent layers."""
