@@ -86,7 +86,8 @@ class Batch:
     def within(self, vocab_size: int) -> Batch:
         """The same shape with ids of a smaller vocabulary, to try out what such a batch takes."""
         source = None if self.source is None else self.source % vocab_size
-        return Batch(self.inputs % vocab_size, self.targets % vocab_size, source, self.source_lengths)
+        targets = np.where(self.targets == IGNORED, IGNORED, self.targets % vocab_size)
+        return Batch(self.inputs % vocab_size, targets, source, self.source_lengths)
 
     def split(self, rows: int | None) -> Iterator[Batch]:
         """Parts of at most `rows` rows each; the batch itself for None."""

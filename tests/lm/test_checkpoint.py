@@ -199,3 +199,18 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_told_of(save, tmp_path):
         InputError, match=r"tokenizer\.json: has 258 tokens, but the model 257; the checkpoint is damaged"
     ):
         load_model(tmp_path, CPU)
+
+
+def test_a_branch_is_left_with_or_without_a_best_checkpoint(save, tmp_path):
+    for step in (2, 4, 6):
+        save(step)
+    files.replace_text(tmp_path / "last", "step-2\n")
+    later = run_folder.later_than(tmp_path, 2)
+    checkpoint.leave(tmp_path, later[:1], best_step=None)  # there is no `best` to take back
+    assert [path.name for path in run_folder.checkpoints(tmp_path)] == ["step-2", "step-6"]
+    assert run_folder.pointed_to(tmp_path, "best") is None
+    checkpoint.leave(tmp_path, later, best_step=2)
+    assert [path.name for path in run_folder.checkpoints(tmp_path)] == ["step-2"]
+    assert run_folder.pointed_to(tmp_path, "best") == "step-2"
+    checkpoint.leave(tmp_path, [], best_step=None)
+    assert run_folder.pointed_to(tmp_path, "best") is None

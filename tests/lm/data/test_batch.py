@@ -36,6 +36,15 @@ def test_of_pairs_every_token_of_a_target_is_predicted_from_its_source_and_those
     assert batch.source_lengths.tolist() == [3, 1]
 
 
+def test_within_a_smaller_vocabulary_all_else_stays():
+    batch = Batch.of_pairs(Ragged.of([[1, 12, 9], [9]]), Ragged.of([[13, 9], [4, 25, 9]]), start=8)
+    small = batch.within(10)
+    assert small.inputs.tolist() == [[8, 3, *batch.inputs.tolist()[0][2:]], [8, 4, 5]]
+    assert small.targets.tolist() == [[3, 9, N], [4, 5, 9]]
+    assert small.source.tolist() == [[1, 2, 9], [9, 0, 0]]
+    assert small.predicted == batch.predicted == 5
+
+
 @pytest.mark.parametrize(("tokens", "rows"), [(None, 7), (64, 4), (79, 4), (80, 5), (3, 1)])
 def test_a_step_has_the_sequences_asked_for_or_as_many_as_its_tokens_fill(tokens, rows):
     training = TrainingConfig(batch_size=7, batch_tokens=tokens)

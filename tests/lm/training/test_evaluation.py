@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from lm.training import evaluation
-from lm.training.evaluation import cost
+from lm.training.evaluation import cost, evaluate
+from lm.training.events import Evaluation
 
 
 @pytest.mark.parametrize(("seconds", "looked_at"), [(0.0, 1), (1.9, 1), (2.0, 2), (3.9, 2), (4.0, 3)])
@@ -29,3 +32,9 @@ def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, m
     assert found.sentence == 0
     assert modes == [False] * (1 + looked_at)
     assert run.model.training
+
+
+def test_an_evaluation_says_how_long_it_took(make_run):
+    run, began = make_run(), time.perf_counter()
+    (found,) = (event for event in evaluate(run) if isinstance(event, Evaluation))
+    assert 0 < found.seconds <= time.perf_counter() - began
