@@ -31,7 +31,10 @@ class ModelConfig(Checked):
     context_length: int = option(
         256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
     )
-    architecture: Architecture = option("transformer", "Transformer blocks, or recurrent layers of one of two kinds.")
+    architecture: Architecture = option(
+        "transformer",
+        "Transformer blocks, or recurrent layers, for which a preset's Muon and shape of blocks are left out.",
+    )
     recurrent_attention: RecurrentScores | None = option(
         None, "How a recurrent decoder scores the positions of the source [default: additive]."
     )

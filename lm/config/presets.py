@@ -184,7 +184,7 @@ PRESETS: dict[str, Preset] = {
         "recurrent, of the width of Bahdanau et al. 2015 (GRU, additive attention), which both directions share",
         {
             "vocab_size": 30_000, "context_length": 256, "architecture": "gru", "d_model": 1000, "n_layers": 1,
-            "n_encoder_layers": 1, "dropout": 0.2,
+            "n_encoder_layers": 1, "dropout": 0.2, "scale_embeddings": True,
         },
         {"vocab_size": 30_000},
         training={**_RECURRENT_TRAINING, "batch_tokens": 4096, "steps": 100_000, "learning_rate": 5e-4},
@@ -193,7 +193,7 @@ PRESETS: dict[str, Preset] = {
         "1.5 M parameters: a first recurrent translation model (LSTM, additive attention), minutes on a laptop",
         {
             "vocab_size": 4000, "context_length": 256, "architecture": "lstm", "d_model": 192, "n_layers": 1,
-            "n_encoder_layers": 1, "dropout": 0.2,
+            "n_encoder_layers": 1, "dropout": 0.2, "scale_embeddings": True,
         },
         {"vocab_size": 4000},
         training={
