@@ -27,8 +27,13 @@ RunPath = Annotated[
 ]
 
 
-def load_decoder(run: Path, hardware: HardwareConfig, *, command: str) -> tuple[DecoderOnly, LoadedModel]:
+def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly, LoadedModel]:
     """The decoder-only model of a run or checkpoint, with its tokenizer.
+
+    Args:
+        run: the run, or one of its checkpoints.
+        hardware: what to run on.
+        instead: what a person can do with an encoder-decoder, for the message.
 
     Raises:
         InputError: there is no such run, or it is damaged.
@@ -40,7 +45,7 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, command: str) -> tuple[
 
     loaded = load_model(run, inference_hardware(hardware))
     if not isinstance(loaded.model, DecoderOnly):
-        raise UsageError(f"{run}: this run is an encoder-decoder; lm {command} needs a decoder-only model")
+        raise UsageError(f"{run}: this run is an encoder-decoder, which translates: {instead}")
     return loaded.model, loaded
 
 

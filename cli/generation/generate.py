@@ -117,7 +117,7 @@ def generate(
     from lm.decoding.continuation import Continuation
     from lm.decoding.generator import Generator
 
-    model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="generate")
+    model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), instead="use lm translate")
     generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=batch_size)
     shown = text if echo or as_json else ""
     if interactive:

@@ -15,6 +15,8 @@ from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.evaluation.scorer import Scorer
 
+_ON_PAIRS = "measure it on pairs (--source, --target)"
+
 
 @dataclasses.dataclass(frozen=True)
 class LoadedScorer:
@@ -38,7 +40,7 @@ class LoadedScorer:
     def load(cls, run: Path, given: Given, *, data: DataConfig | None = None) -> LoadedScorer:
         """Load a run; files are split into documents as `data` says, or else as they were for training it."""
         config = PerplexityConfig(**given["perplexity"])
-        model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), command="perplexity")
+        model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
         data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
         return cls(run, given, loaded, data, Scorer.of(model, loaded.tokenizer, config, separator=data.separator))
 

@@ -11,10 +11,17 @@ from lm.errors import UsageError
 
 Architecture = Literal["transformer", "lstm", "gru"]
 RecurrentScores = Literal["none", "dot", "general", "additive"]
-Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "none"]
+Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+
+DISTANCES = ("alibi", "relative", "t5")
+"""Positions of which only the distances matter."""
+_FARTHEST = {"relative": 16, "t5": 128}
+"""Distances from which positions are all alike, as published."""
+_SINGLE = 16
+"""Distances that T5 tells apart one by one, at most."""
 
 _OF_ALL = {
     "context_length", "architecture", "recurrent_attention", "d_model", "n_layers", "n_encoder_layers", "dropout",
@@ -50,6 +57,9 @@ class ModelConfig(Checked):
     )
     positions: Positions = option(
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
+    )
+    max_distance: int | None = option(
+        None, "Distance from which relative positions are all alike [default: 16; 128 for t5].", minimum=1
     )
     rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
     norm: Norm = option("rmsnorm", "Kind of normalisation.")
@@ -110,8 +120,10 @@ class ModelConfig(Checked):
             raise UsageError(f"n_kv_heads {self.kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
         if self.positions == "rotary" and self.head_size % 2:
             raise UsageError(f"rotary positions need an even head size, not {self.head_size} (--d-model / --n-heads)")
-        if self.positions == "alibi" and self.is_encoder_decoder:
-            raise UsageError("alibi positions are for decoder-only models; choose others (--positions)")
+        if self.max_distance is not None and self.positions not in _FARTHEST:
+            raise UsageError(f"{self.positions} positions have no max_distance (--max-distance, --positions)")
+        if self.positions == "t5" and self.farthest <= _SINGLE:
+            raise UsageError(f"t5 positions need a max_distance over {_SINGLE}, not {self.farthest} (--max-distance)")
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
 
@@ -134,6 +146,11 @@ class ModelConfig(Checked):
     def position_limit(self) -> int | None:
         """The longest sequence that the model has positions for; None if its positions go on without end."""
         return self.context_length if self.positions == "learned" else None
+
+    @property
+    def farthest(self) -> int:
+        """The distance from which relative positions are all alike: as published unless set; 0 if there is none."""
+        return self.max_distance or _FARTHEST.get(self.positions, 0)
 
     @property
     def head_size(self) -> int:

@@ -206,6 +206,11 @@ PRESETS: dict[str, Preset] = {
         _transformer(512, 2048, 8, 0.1), {"vocab_size": 37000},
         training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4},
     ),
+    "transformer-relative": Preset(
+        "transformer-base with the relative positions of Shaw et al. 2018",
+        {**_transformer(512, 2048, 8, 0.1), "positions": "relative"}, {"vocab_size": 37000},
+        training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4},
+    ),
     "transformer-big": Preset(
         "the encoder-decoder of Vaswani et al. 2017, big",
         _transformer(1024, 4096, 16, 0.3), {"vocab_size": 37000},

@@ -17,14 +17,15 @@ def too_large(tokens: int, parameters: int) -> list[str]:
     """Whether a model has far more parameters than so many tokens can teach."""
     if tokens >= _FEWEST_TOKENS_A_PARAMETER * parameters:
         return []
-    return ["the model is far too large for this text and will learn it by heart: try a smaller --preset"]
+    by_heart = "the model is far too large for this text and will learn it by heart"
+    return [f"{by_heart}: a smaller one, or more text, would do better (--depth, --d-model)"]
 
 
 def too_small(tokens: int, parameters: int, *, epochs: float) -> list[str]:
     """Whether a model will see far more tokens of a text than its parameters can hold."""
     if min(tokens, epochs * tokens) <= _MOST_TOKENS_A_PARAMETER * parameters:
         return []
-    return ["the model is far too small for this much text: try a larger --preset"]
+    return ["the model is far too small for this much text: a larger one would do better (--depth, --d-model)"]
 
 
 def too_often(tokens: int, parameters: int, *, epochs: float, is_evaluated: bool) -> list[str]:

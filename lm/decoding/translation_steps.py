@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from lm.config.model import DISTANCES
 from lm.decoding.coverage import Coverage
 from lm.model.cache import DecoderCache
 from lm.model.capture import captured
@@ -69,7 +70,10 @@ class EncoderDecoderSteps:
         """Append (rows, n) tokens; see `Steps.feed`."""
         rows, n = tokens.shape
         start = self.length
-        own = Scope(mask=self._add_slots(n), caches=self._cache.own, start=start, branches=self._width)
+        mask = self._add_slots(n)
+        own = Scope(
+            mask, caches=self._cache.own, start=start, branches=self._width, key_positions=self._positions_of_slots(n)
+        )
         source = Scope(mask=Mask(bias=self._padding), memory=self._memory, caches=self._cache.memory)
         beside = tokens.to(self._device).reshape(len(self._memory), -1)
         with captured(() if self._coverage is None else self._coverage.attentions) as weights:
@@ -93,6 +97,17 @@ class EncoderDecoderSteps:
         hidden = torch.full((sentences, self._width * n, slots), -torch.inf, device=self._device)
         seen = seen.reshape(sentences, self._width * n, self.length)
         return Mask(bias=hidden.scatter_(2, seen, 0.0).to(self._memory.dtype)[:, None])
+
+    def _positions_of_slots(self, n: int) -> Tensor | None:
+        """(sentences, slots) where what is in each slot stands, `n` positions of each row added, if that matters.
+
+        Hypotheses that share a slot have it at the same position; a slot that none remembers counts as the first.
+        """
+        if self._model.config.positions not in DISTANCES:
+            return None
+        past = self._past.view(len(self._memory), -1)  # (sentences, rows of each · length)
+        places = torch.arange(self.length, device=self._device).repeat(self._width).expand_as(past)
+        return past.new_zeros(len(past), self._cache.length + self._width * n).scatter_(1, past, places)
 
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:

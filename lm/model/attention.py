@@ -13,6 +13,7 @@ from lm.model.cache import KeyValueCache
 from lm.model.dropout import dropout as dropped_out
 from lm.model.linear import Linear, linear
 from lm.model.masks import Mask
+from lm.model.relative import RelativeTables
 from lm.model.scope import Scope
 
 _LONGEST_FOR_PRODUCTS = 512
@@ -25,7 +26,15 @@ _VECTOR = 32
 """Numbers in bfloat16 that fill a vector of 512 bits; see `_two_products`."""
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, dropout: float = 0.0) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask,
+    dropout: float = 0.0,
+    relative: RelativeTables | None = None,
+) -> Tensor:
     """Scaled dot-product attention with grouped key/value heads; a query that sees nothing gets zeros.
 
     Args:
@@ -34,6 +43,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, dropout: fl
         value: like `key`.
         mask: which keys each query may see.
         dropout: share of the attention weights to drop.
+        relative: what is added to the values by their distance; what is added to the keys is in the mask's bias.
 
     Returns:
         (batch, heads, queries, head).
@@ -41,8 +51,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, dropout: fl
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023.
     """
     n_queries, n_keys = query.shape[2], key.shape[2]
-    if _products_are_faster(query, n_keys, dropout):
-        return _two_products(query, key, value, mask, dropout)
+    if relative is not None or _products_are_faster(query, n_keys, dropout, mask.bias):
+        return _two_products(query, key, value, mask, dropout, relative)
     grouped = query.shape[1] != key.shape[1]
     if mask.is_flag(n_queries, n_keys):
         flag = mask.is_causal and n_queries > 1
@@ -56,13 +66,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, dropout: fl
     )
 
 
-def _products_are_faster(query: Tensor, n_keys: int, dropout: float) -> bool:
+def _products_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tensor | None) -> bool:
     """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
 
-    There the fused kernel has no dropout, and its backward pass in bfloat16 is slow. Forward and backward at 8 rows,
-    6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms; they cross between 512 and 1024
-    positions. In float32 the fused kernel wins at every length, but not forward where many rows have a few queries and
-    keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
+    There the fused kernel has neither dropout nor the gradient of a bias, and its backward pass in bfloat16 is slow.
+    Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms;
+    they cross between 512 and 1024 positions. In float32 the fused kernel wins at every length, but not forward where
+    many rows have a few queries and keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
     """
     if query.device.type != "cpu":
         return False
@@ -71,12 +81,15 @@ def _products_are_faster(query: Tensor, n_keys: int, dropout: float) -> bool:
     tiny = query.dtype is torch.float32 and not query.requires_grad and batch * heads >= _MANY_HEADS
     return (
         dropout > 0
+        or (bias is not None and bias.requires_grad)
         or (backward and n_keys <= _LONGEST_FOR_PRODUCTS)
         or (tiny and n_queries <= _FEW_QUERIES and n_keys <= _FEW_KEYS)
     )
 
 
-def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float) -> Tensor:
+def _two_products(  # noqa: PLR0917 (as `attend` has them)
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, relative: RelativeTables | None = None
+) -> Tensor:
     """Attention written out: softmax(query keyᵀ / √head) value, with one key/value head for a group of query heads.
 
     torch's softmax of bfloat16 works in float32 inside, which saves two passes over the scores each way; but on rows
@@ -96,8 +109,8 @@ def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout
         if n_keys < _FEWEST_KEYS:
             scores, value, allowed = _filled_up(scores, value, allowed)
         weights = dropped_out(_masked_softmax(scores, allowed).to(query.dtype), dropout)
-        output = weights.view(batch, kv_heads, groups * n_queries, -1) @ value
-    return output.view(batch, heads, n_queries, head)
+        output = (weights.view(batch, kv_heads, groups * n_queries, -1) @ value).view(batch, heads, n_queries, head)
+        return output if relative is None else output + relative.output(weights[..., :n_keys])
 
 
 def _filled_up(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -175,7 +188,8 @@ class MultiHeadAttention(nn.Module):
         Source: Vaswani et al. 2017, section 3.2.2.
         """
         query, key, value = self.project(x, scope)
-        attended = attend(query, key, value, mask=scope.mask, dropout=self.dropout if self.training else 0.0)
+        relative, dropout = scope.tables(self.layer), self.dropout if self.training else 0.0
+        attended = attend(query, key, value, mask=self.mask(query, scope), dropout=dropout, relative=relative)
         return self.output(attended.transpose(1, 2).flatten(2))
 
     def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,6 +205,11 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             key, value = cache.extend(key, value)
         return query, key, value
+
+    def mask(self, query: Tensor, scope: Scope) -> Mask:
+        """Which keys each query may see, and what is added to its scores, by their distances among others."""
+        relative = scope.tables(self.layer)
+        return scope.mask if relative is None else scope.mask.with_bias(relative.scores(query))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))

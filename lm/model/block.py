@@ -14,7 +14,7 @@ from lm.model.attention import MultiHeadAttention
 from lm.model.cache import DecoderCache
 from lm.model.dropout import Dropout
 from lm.model.linear import Linear
-from lm.model.positions import RELATIVE, make_positions
+from lm.model.positions import relative_positions
 from lm.model.scope import FirstValues, Scope
 
 
@@ -113,9 +113,12 @@ class Stack(nn.Module):
     Source: Jordan et al. 2024 (modded-nanogpt).
     """
 
-    def __init__(self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False) -> None:
+    def __init__(
+        self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False, is_causal: bool = True
+    ) -> None:
+        """A stack of so many layers; an encoder's is not causal, and may have positions after a query."""
         super().__init__()
-        self.positions = make_positions(RELATIVE, config)
+        self.positions = relative_positions(config, n_layers, is_causal=is_causal)
         self.blocks = nn.ModuleList(
             Block(config, layer=layer, cross_attention=cross_attention) for layer in range(n_layers)
         )

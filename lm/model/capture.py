@@ -60,7 +60,7 @@ def captured(attentions: Iterable[MultiHeadAttention | RecurrentAttention]) -> I
                 weights.append(attention.weights(x, scope))
                 return
             query, key, _ = attention.project(x, replace(scope, first_values=None))
-            weights.append(attention_weights(query, key, mask=scope.mask))
+            weights.append(attention_weights(query, key, mask=attention.mask(query, scope)))
 
     hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
     try:

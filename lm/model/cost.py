@@ -45,7 +45,8 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none. Each pair of positions that see each other takes
-    2 · d_model; causal attention sees half of the pairs. Recurrent layers see none, and their decoder attends once.
+    2 · d_model; causal attention sees half of the pairs. Vectors of relative positions count like matrices; biases take
+    none. Recurrent layers see no pairs, and their decoder attends once.
 
     Args:
         config: of the model.
@@ -74,22 +75,26 @@ def training_flops_per_token(config: ModelConfig, *, passes: int = 1) -> float:
 
 @cache
 def _matrices(config: ModelConfig) -> tuple[int, int, int]:
-    """Parameters of the matrices that a source position, a target position and a memory position goes through."""
+    """Parameters that a source position, a target position and a memory position is multiplied by."""
     with torch.device("meta"):
         model = build_model(config)
     encoder, decoder, memory = 0, config.vocab_size * config.d_model, 0
     for name, parameter in model.named_parameters():
-        if parameter.ndim < 2 or not name.startswith(_EACH_POSITION):
+        if name.endswith(("positions.keys", "positions.values")):  # by each head of a group
+            number = parameter.numel() * config.n_heads // config.kv_heads
+        elif parameter.ndim >= 2 and name.startswith(_EACH_POSITION):
+            number = parameter.numel()
+        else:
             continue
         if name.startswith("encoder."):
-            encoder += parameter.numel()
+            encoder += number
         elif name == "decoder.cross_attention.key.weight":  # of a recurrent decoder
-            memory += parameter.numel()
+            memory += number
         elif name.endswith("cross_attention.input.weight"):  # queries of the target, keys and values of the memory
             decoder += config.d_model**2
-            memory += parameter.numel() - config.d_model**2
+            memory += number - config.d_model**2
         else:
-            decoder += parameter.numel()
+            decoder += number
     return encoder, decoder, memory
 
 

@@ -1,8 +1,8 @@
 """How a model knows where a token stands: the position schemes, one class each, and the embedding.
 
 An absolute scheme gives vectors that are added to the embeddings: it is called with the first position and the number
-of positions. A relative scheme changes what attention sees: it is called with the scope of a stack's self-attention,
-and returns it with what its positions add. Only `ABSOLUTE` and `RELATIVE` tie schemes to their names.
+of positions. A relative scheme changes what attention sees: it is made for a stack, called with the scope of its
+self-attention, and returns it with what its positions add. Only `ABSOLUTE` and `RELATIVE` tie schemes to their names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
+from lm.model.distances import BucketedBiases, LinearBiases, RelativePositions
 from lm.model.dropout import Dropout
 from lm.model.rotation import Rotation, rotations
 from lm.model.scope import Scope
@@ -113,53 +114,31 @@ class RotaryPositions(nn.Module):
         return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
 
 
-class LinearBiases(nn.Module):
-    """Attention scores that fall with distance, each head at a rate of its own; they go on beyond the trained length.
-
-    Source: Press et al. 2022 (ALiBi).
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.slopes = slopes(config.n_heads)
-
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
-        """The scope of `length` tokens, with a bias in its mask."""
-        assert scope.branches == 1, "the keys of branches don't stand in the order of their positions"
-        return replace(scope, mask=scope.mask.with_bias(self.biases(length, scope.start + length, device)))
-
-    def biases(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-        """(1, heads, queries, keys) to be added to the scores; the queries stand at the last positions of the keys."""
-        keys = torch.arange(n_keys, device=device)
-        distance = keys[n_keys - n_queries :, None] - keys
-        rates = torch.tensor(self.slopes, device=device)
-        return -(rates[:, None, None] * distance.clamp(min=0))[None]
-
-
-def slopes(heads: int) -> list[float]:
-    """The rates of the heads: 2^(-8/heads), its square and so on; between powers of two, every other of the next one's.
-
-    Source: Press et al. 2022, section 3 and their code.
-    """
-    power = 1 << (heads.bit_length() - 1)
-    whole = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
-    return whole if power == heads else whole + slopes(2 * power)[::2][: heads - power]
-
-
-Scheme = Callable[[ModelConfig], nn.Module]
-
-ABSOLUTE: Mapping[str, Scheme] = {
+ABSOLUTE: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
     "learned": LearnedPositions,
     "sinusoidal": partial(SinusoidalPositions, interleaved=True),
     "sinusoidal-half": partial(SinusoidalPositions, interleaved=False),
 }
-RELATIVE: Mapping[str, Scheme] = {"rotary": RotaryPositions, "alibi": LinearBiases}
+"""Schemes for the embedding, by name."""
+RELATIVE: Mapping[str, Callable[[ModelConfig, int, bool], nn.Module]] = {
+    "rotary": lambda config, *_: RotaryPositions(config),
+    "alibi": lambda config, *_: LinearBiases(config),
+    "relative": RelativePositions,
+    "t5": BucketedBiases,
+}
+"""Schemes for a stack, by name: made with its number of layers, and whether it is causal."""
 
 
-def make_positions(schemes: Mapping[str, Scheme], config: ModelConfig) -> nn.Module | None:
-    """The positions of a model, if its scheme is one of these."""
-    scheme = schemes.get(config.positions)
+def absolute_positions(config: ModelConfig) -> nn.Module | None:
+    """The positions of an embedding, if the scheme is absolute."""
+    scheme = ABSOLUTE.get(config.positions)
     return None if scheme is None else scheme(config)
+
+
+def relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -> nn.Module | None:
+    """The positions of a stack of so many layers, if the scheme is relative."""
+    scheme = RELATIVE.get(config.positions)
+    return None if scheme is None else scheme(config, n_layers, is_causal)
 
 
 class Embedding(nn.Module):
@@ -172,7 +151,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
-        self.positions = make_positions(ABSOLUTE, config)
+        self.positions = absolute_positions(config)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, *, start: int = 0, branches: int = 1) -> Tensor:

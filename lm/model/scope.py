@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lm.model.cache import KeyValueCache, RecurrentCache
 from lm.model.masks import Mask
+from lm.model.relative import RelativeTables
 from lm.model.rotation import Rotation
 
 
@@ -45,7 +47,7 @@ class Scope:
     """What the positions of a batch attend to in each layer of a stack, and where they stand.
 
     Self-attention has one scope, and the cross-attention of a decoder that reads a source another. A model says what
-    is seen; its stack adds the rotation and the first values, which all layers share.
+    is seen; its stack adds what its positions are and the first values, which all layers share.
 
     Attributes:
         mask: which keys each query may see.
@@ -55,7 +57,10 @@ class Scope:
         start: the position of the first query.
         branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
             and the mask keeps them apart.
+        key_positions: (batch, keys) where the keys stand, if not one after the other from 0 on. It matters to schemes
+            that know distances; what a query does not see may have any.
         rotation: turns queries and keys by their positions (rotary embeddings).
+        relative: for each layer, what is added to keys and values by their distance.
         first_values: the values of the first layer, for layers that mix them with their own.
         recurrent: what recurrent layers, which attend to nothing, remember of earlier positions; changed in place.
     """
@@ -65,10 +70,28 @@ class Scope:
     caches: Sequence[KeyValueCache] | None = None
     start: int = 0
     branches: int = 1
+    key_positions: Tensor | None = None
     rotation: Rotation | None = None
+    relative: Sequence[RelativeTables] | None = None
     first_values: FirstValues | None = None
     recurrent: RecurrentCache | None = None
 
     def cache(self, layer: int) -> KeyValueCache | None:
         """The cache of a layer, counted from 0, if there are caches."""
         return None if self.caches is None else self.caches[layer]
+
+    def tables(self, layer: int) -> RelativeTables | None:
+        """What a layer, counted from 0, adds to keys and values by their distance, if anything."""
+        return None if self.relative is None else self.relative[layer]
+
+    def distances(self, length: int, device: torch.device) -> Tensor:
+        """How far each key stands after each of `length` queries, branches included; negative where it comes first.
+
+        Returns:
+            (batch or 1, queries, keys).
+        """
+        end = self.start + length // self.branches
+        queries = torch.arange(self.start, end, device=device).repeat(self.branches)
+        assert self.branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
+        keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
+        return keys[:, None, :] - queries[:, None]

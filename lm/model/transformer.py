@@ -95,7 +95,9 @@ class EncoderDecoder(Transformer):
         self.source_embedding = (
             None if config.source_vocab_size is None else Embedding(config, config.source_vocab_size)
         )
-        self.encoder = RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers)
+        self.encoder = (
+            RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers, is_causal=False)
+        )
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model)."""

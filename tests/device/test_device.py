@@ -50,7 +50,7 @@ def losses(run: Run) -> list[float]:
     return [event.loss for event in train(run) if isinstance(event, Step)]
 
 
-@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "alibi"])
+@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "alibi", "relative", "t5"])
 def test_logits_are_those_of_a_cpu(device, positions):
     model = build_model(ModelConfig(**{**SHAPE, "positions": positions})).eval()
     ids = torch.from_numpy(IDS)

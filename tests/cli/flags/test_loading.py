@@ -19,7 +19,7 @@ def test_a_tokenizer_of_a_file_a_folder_or_a_run(tmp_path):
 
 
 def test_a_decoder_of_a_run_and_no_translation_model(tmp_path, translation_run):
-    model, loaded = load_decoder(make_run(tmp_path / "novel"), HardwareConfig(threads=1), command="generate")
+    model, loaded = load_decoder(make_run(tmp_path / "novel"), HardwareConfig(threads=1), instead="use lm translate")
     assert model is loaded.model
-    with pytest.raises(UsageError, match="is an encoder-decoder; lm generate needs a decoder-only model"):
-        load_decoder(translation_run, HardwareConfig(threads=1), command="generate")
+    with pytest.raises(UsageError, match="is an encoder-decoder, which translates: use lm translate"):
+        load_decoder(translation_run, HardwareConfig(threads=1), instead="use lm translate")

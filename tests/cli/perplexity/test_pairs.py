@@ -52,8 +52,8 @@ def test_files_are_reported_apart_and_in_total(report, capsys, translation_run, 
         (["--source", "test.en", "--target", "test.de", "test.en"], "not both"),
         (["--source", "test.en", "--target", "test.de", "--stride", "4"], "--stride is for text"),
         (["--source", "test.en", "--target", "test.de", "--csv"], "--csv is for text"),
-        ([], "needs a decoder-only model"),
-        (["test.en"], "needs a decoder-only model"),
+        ([], "encoder-decoder, which translates: measure it on pairs"),
+        (["test.en"], "encoder-decoder, which translates: measure it on pairs"),
     ],
 )
 def test_pairs_and_text_are_not_mixed(capsys, translation_run, files, monkeypatch, flags, message):

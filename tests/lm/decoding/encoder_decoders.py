@@ -14,6 +14,9 @@ SHAPES = {
     "learned": {"positions": "learned", "norm": "layernorm", "activation": "gelu", "bias": True},
     "rotary, grouped heads": {"positions": "rotary", "n_kv_heads": 1, "qk_norm": True},
     "sinusoidal, post-norm": {"positions": "sinusoidal", "norm_position": "post", "scale_embeddings": True},
+    "relative, grouped heads": {"positions": "relative", "n_kv_heads": 2, "max_distance": 3},
+    "biases by bucket": {"positions": "t5"},
+    "linear biases": {"positions": "alibi"},
     "no positions": {"positions": "none", "n_kv_heads": 2},
     "values and embedding shared": {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0},
 }

@@ -74,8 +74,9 @@ def test_rows_that_are_repeated_and_left_out_go_on_as_the_rows_they_were(shape, 
 
 
 @pytest.mark.parametrize("length", [0, 4, 11])
-def test_truncate_is_as_if_the_rest_had_never_been_fed(length):
-    model, source, tokens, other = make_model(), random_ids(3, 7), random_ids(3, 12), random_ids(3, 6, seed=5)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_truncate_is_as_if_the_rest_had_never_been_fed(length, shape):
+    model, source, tokens, other = make_model(shape), random_ids(3, 7), random_ids(3, 12), random_ids(3, 6, seed=5)
     steps = EncoderDecoderSteps(model, source, LENGTHS)
     steps.feed(tokens)
     steps.truncate(length)

@@ -103,7 +103,9 @@ def test_both_translate_alike_with_random_weights(beam, positions, tmp_path):
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"positions": "none"}, "positions 'none'"), ({"activation": "relu2"}, "activation 'relu2'"),
+    [({"positions": "none"}, "positions 'none'"), ({"positions": "alibi"}, "positions 'alibi'"),
+     ({"positions": "relative"}, "positions 'relative'"), ({"positions": "t5"}, "positions 't5'"),
+     ({"activation": "relu2"}, "activation 'relu2'"),
      ({"qk_norm": True}, "qk_norm True"), ({"n_kv_heads": 2}, "n_kv_heads 2"), ({"softcap": 30.0}, "softcap 30.0"),
      ({"value_residual": True}, "value_residual True"), ({"embedding_shortcut": True}, "embedding_shortcut True")],
 )  # fmt: skip

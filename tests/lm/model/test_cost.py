@@ -16,6 +16,8 @@ PUBLISHED = {
     "gpt1": 116_534_784, "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080,
     "gpt2-xl": 1_557_611_200, "llama-15m": 15_191_712, "smollm-135m": 134_515_008,
     "transformer-base": 44_138_496 + 512 * 37_000,
+    # of 6 layers and 8 heads of 64: for keys and values, 33 distances in the encoder, 17 in the decoder
+    "transformer-relative": 44_138_496 + 512 * 37_000 + 6 * 8 * 64 * 2 * (33 + 17),
 }  # fmt: skip
 
 
@@ -42,6 +44,23 @@ def test_flops_of_an_encoder_decoder_by_hand():
     of_target = 5 * (6 * (4 * layer + 2 * layer + d_ff) + 37000 * 512) + 6 * 512 * (5 * 5 + 2 * 5 * 7)
     flops = training_flops(resolve("transformer-base").model, rows=3, length=5, source_length=7)
     assert flops == 6 * 3 * (of_source + of_target)
+
+
+def test_tables_of_positions_are_a_part_of_their_own():
+    assert parameters_by_part(resolve("transformer-relative").model)["positions"] == 6 * 512 * 2 * (33 + 17)
+    assert parameters_by_part(ModelConfig(positions="t5", n_encoder_layers=3))["positions"] == 2 * 32 * 4
+
+
+@pytest.mark.parametrize("kv_heads", [8, 2])
+def test_flops_of_relative_positions_by_hand(kv_heads):
+    """Each head multiplies by every vector of its group, and biases are only added."""
+    fields = {"n_encoder_layers": 3, "n_heads": 8, "n_kv_heads": kv_heads}
+    without, biased, relative = (
+        training_flops(ModelConfig(positions=name, **fields), rows=3, length=5, source_length=7)
+        for name in ("none", "t5", "relative")
+    )
+    assert without == biased
+    assert relative - without == 6 * 3 * 2 * 256 * (5 * 4 * 17 + 7 * 3 * 33)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

@@ -7,12 +7,11 @@ from typing import get_args
 
 import pytest
 import torch
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from lm.config.model import ModelConfig, Positions
 from lm.errors import UsageError
 from lm.model.masks import Mask
-from lm.model.positions import ABSOLUTE, RELATIVE, Embedding, LinearBiases, PositionTable, sinusoids
+from lm.model.positions import ABSOLUTE, RELATIVE, Embedding, PositionTable, sinusoids
 from lm.model.scope import Scope
 from lm.model.transformer import build_model
 
@@ -26,18 +25,6 @@ def test_sinusoids_follow_the_formula(interleaved):
             sine, cosine = (2 * i, 2 * i + 1) if interleaved else (i, width // 2 + i)
             assert float(table[position, sine]) == pytest.approx(math.sin(angle), abs=1e-6)
             assert float(table[position, cosine]) == pytest.approx(math.cos(angle), abs=1e-6)
-
-
-@pytest.mark.parametrize("heads", [1, 2, 6, 8, 12])
-def test_linear_biases_attend_as_those_of_bloom(heads):
-    """Hugging Face counts from the first key, we from the query: the softmax is the same."""
-    linear = LinearBiases(ModelConfig(d_model=4 * heads, n_heads=heads, positions="alibi"))
-    mask = linear(Scope(Mask.causal(), start=6), 3, torch.device("cpu")).mask
-    assert mask.is_causal
-    theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 1, 9)
-    scores, seen = torch.randn(heads, 3, 9), torch.ones(9, 9).tril()[6:] > 0
-    ours, expected = ((scores + each).masked_fill(~seen, -torch.inf).softmax(-1) for each in (mask.bias[0], theirs))
-    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_tables_grow_without_changing():
@@ -65,7 +52,7 @@ def test_each_scheme_of_the_config_has_one_place():
     assert set(ABSOLUTE) | set(RELATIVE) == named
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-half", "rotary", "none"])
+@pytest.mark.parametrize("positions", get_args(Positions))
 def test_branches_beside_each_other_stand_where_each_stands_alone(positions):
     """Three continuations of one past in a row, that don't see each other."""
     model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
@@ -75,7 +62,9 @@ def test_branches_beside_each_other_stand_where_each_stands_alone(positions):
     cache = model.eval().new_cache()
     model.hidden(past, cache=cache)
     mask = Mask(bias=torch.zeros(12, 17).masked_fill(~allowed, -torch.inf))
-    together = model.decode(branches.flatten(1), Scope(mask, caches=cache.own, start=5, branches=3))
+    places = torch.cat((torch.arange(5), torch.arange(5, 9).repeat(3)))[None]
+    scope = Scope(mask, caches=cache.own, start=5, branches=3, key_positions=places)
+    together = model.decode(branches.flatten(1), scope)
     for branch in range(3):
         alone = model.hidden(torch.cat((past, branches[:, branch]), dim=1))[:, 5:]
         torch.testing.assert_close(together[:, 4 * branch : 4 * branch + 4], alone, atol=1e-5, rtol=1e-5)

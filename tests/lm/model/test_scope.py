@@ -12,7 +12,7 @@ from lm.model.scope import FirstValues, Scope
 from lm.model.transformer import build_model
 
 
-@pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "t5", "none"])
 def test_a_scope_serves_any_number_of_passes(positions):
     config = ModelConfig(d_model=16, n_layers=2, n_heads=2, positions=positions, value_residual=True)
     stack, scope = build_model(config).eval().decoder, Scope(Mask.causal())

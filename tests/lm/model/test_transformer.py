@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import get_args
 
 import pytest
 import torch
 
-from lm.config.model import ModelConfig
+from lm.config.model import ModelConfig, Positions
 from lm.config.presets import PRESETS, resolve
 from lm.model.block import Block, count_parameters
 from lm.model.loss import cross_entropy, linear_cross_entropy
@@ -89,7 +90,7 @@ def compare(ours: DecoderOnly, theirs: torch.nn.Module, tokens: torch.Tensor) ->
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "none"])
+@pytest.mark.parametrize("positions", get_args(Positions))
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_cached_equals_uncached(positions, norm_position, kv_heads):
     model = randomised(small(positions=positions, norm_position=norm_position, n_kv_heads=kv_heads, qk_norm=True))
@@ -144,8 +145,9 @@ def test_the_loss_is_that_of_the_logits(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_future_never_changes_the_past(dtype):
-    model = randomised(small(**SHARED)).to(dtype).train()
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "t5"])
+def test_the_future_never_changes_the_past(dtype, positions):
+    model = randomised(small(positions=positions, **SHARED)).to(dtype).train()
     tokens, changed = ids(2, 20), ids(2, 20)
     changed[:, 10:] = (changed[:, 10:] + 1) % 97
     assert torch.equal(model(tokens)[:, :10], model(changed)[:, :10])
@@ -169,7 +171,15 @@ def test_bfloat16_products_follow_the_fused_kernel():
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"source_vocab_size": 61, "positions": "sinusoidal", "norm_position": "post"}, SHARED]
+    "fields",
+    [
+        {},
+        {"source_vocab_size": 61, "positions": "sinusoidal", "norm_position": "post"},
+        SHARED,
+        {"positions": "relative", "max_distance": 3, "n_kv_heads": 2},
+        {"positions": "t5"},
+        {"positions": "alibi"},
+    ],
 )
 def test_encoder_decoder_ignores_padding_and_the_future(fields):
     model = randomised(small(n_encoder_layers=2, **fields))
@@ -187,7 +197,7 @@ def test_encoder_decoder_ignores_padding_and_the_future(fields):
         torch.testing.assert_close(alone[0], logits[row], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("fields", [{}, SHARED])
+@pytest.mark.parametrize("fields", [{}, SHARED, {"positions": "relative"}, {"positions": "t5"}, {"positions": "alibi"}])
 def test_encoder_decoder_cached_equals_uncached(fields):
     model = randomised(small(n_encoder_layers=2, n_kv_heads=2, **fields))
     source, target, lengths = ids(3, 9), ids(3, 12), torch.tensor([9, 5, 0])

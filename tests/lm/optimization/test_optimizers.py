@@ -76,3 +76,14 @@ def test_each_gate_of_a_recurrent_layer_is_a_matrix_of_its_own():
     assert found[model.decoder.cross_attention.combine.weight] == (8,)
     assert model.decoder.cross_attention.score.weight not in found
     assert model.embedding.tokens.weight not in found
+
+
+@pytest.mark.parametrize("positions", ["relative", "t5"])
+def test_tables_of_positions_are_trained_as_embeddings_are(positions):
+    model = build_model(ModelConfig(vocab_size=50, n_encoder_layers=1, positions=positions))
+    tables = [parameter for name, parameter in model.named_parameters() if ".positions." in name]
+    assert len(tables) == (2 if positions == "t5" else 4)
+    assert not set(tables) & set(inner_matrices(model))
+    adamw, _ = make_optimizers(model, TrainingConfig(optimizer="muon", weight_decay=0.3))
+    decayed = {id(parameter) for group in adamw.param_groups if group["weight_decay"] for parameter in group["params"]}
+    assert {id(table) for table in tables} <= decayed
