@@ -93,6 +93,7 @@ def test_what_each_kind_warns_of(folders: dict[str, Path], stored: StoredPairs) 
     large, often = text.warnings(parameters=10**6, epochs=30, patience=None)
     assert "too large" in large
     assert "30 times" in often
+    assert ("--patience" in often) == (text.validation_bytes > 0)
     assert text.warnings(parameters=10**6, epochs=30, patience=1) == [large]
     assert text.warnings(parameters=500, epochs=30, patience=1) == []
     examples = open_data(folders["task.jsonl"], RunConfig(GPT, training=TRAINING))

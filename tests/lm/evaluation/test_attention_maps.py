@@ -133,3 +133,12 @@ def test_what_is_not_there_cannot_be_shown():
         attention_maps.self_attention(model, axis_of_text(tokenizer, "", unit="words"))
     with pytest.raises(UsageError, match="context is 64"):
         attention_maps.self_attention(model, axis_of_text(tokenizer, "The owl saw. " * 40, unit="words"))
+
+
+def test_a_source_beyond_the_context_is_refused_by_the_encoder_too():
+    tokenizer = make_tokenizer("byte")
+    model = small_model(tokenizer, n_encoder_layers=1, positions="sinusoidal")
+    fits, is_longer = (axis_of_text(tokenizer, "a" * length, unit="tokens") for length in (64, 65))
+    assert attention_maps.encoder_attention(model, fits).weights.shape[-1] == 64
+    with pytest.raises(UsageError, match="has 65 tokens, but the model's context is 64"):
+        attention_maps.encoder_attention(model, is_longer)
