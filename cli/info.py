@@ -92,20 +92,34 @@ def _print(described: dict[str, Any]) -> None:
 
 
 def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
-    model, weights = described["config"]["model"], described["weights_bytes"]
+    model, weights, cache = described["config"]["model"], described["weights_bytes"], described["cache_bytes_per_token"]
     encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
+    is_recurrent = model["architecture"] != "transformer"
+    heads = "" if is_recurrent else f", {model['n_heads']} heads"
     return [
-        ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}, {model['n_heads']} heads"),
+        ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}{heads}"),
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
-        ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
-        *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
+        *(_of_recurrent_layers(model) if is_recurrent else _of_blocks(model)),
         *_experts(described),
-        ("positions", model["positions"]),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
         ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
         ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
-        ("cache", f"{size(described['cache_bytes_per_token'])} a token of each sequence, in float32"),
+        *([("cache", f"{size(cache)} a token of each sequence, in float32")] if cache else []),
     ]
+
+
+def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
+        *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
+        ("positions", model["positions"]),
+    ]
+
+
+def _of_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
+    attention = f", {model['recurrent_attention'] or 'additive'} attention" if model["n_encoder_layers"] else ""
+    capped = f", soft cap {model['softcap']:g}" if model["softcap"] else ""
+    return [("recurrent", f"{model['architecture'].upper()}{attention.replace('none', 'no')}{capped}")]
 
 
 def _kept(described: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ from typing import Literal
 from lm.config.options import Checked, option, options
 from lm.errors import UsageError
 
+Architecture = Literal["transformer", "lstm", "gru"]
+RecurrentScores = Literal["none", "dot", "general", "additive"]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
@@ -21,6 +23,11 @@ _FARTHEST = {"relative": 16, "t5": 128}
 _SINGLE = 16
 """Distances that T5 tells apart one by one, at most."""
 
+_OF_ALL = {
+    "context_length", "architecture", "recurrent_attention", "d_model", "n_layers", "n_encoder_layers", "dropout",
+    "tie_embeddings", "scale_embeddings", "init_std", "softcap",
+}  # fmt: skip
+
 
 _OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")
 """Settings that only a model with experts has."""
@@ -28,16 +35,23 @@ _OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noi
 
 @dataclass(frozen=True)
 class ModelConfig(Checked):
-    """A stack of blocks. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model."""
+    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model."""
 
     vocab_size: int = 256
     source_vocab_size: int | None = None
     context_length: int = option(
         256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
     )
-    d_model: int = option(256, "Width of the residual stream.", minimum=1)
-    n_layers: int = option(4, "Blocks in the decoder.", minimum=1)
-    n_encoder_layers: int = option(0, "Blocks in the encoder; 0 makes a decoder-only model.", minimum=0)
+    architecture: Architecture = option(
+        "transformer",
+        "Transformer blocks, or recurrent layers, for which a preset's Muon and shape of blocks are left out.",
+    )
+    recurrent_attention: RecurrentScores | None = option(
+        None, "How a recurrent decoder scores the positions of the source [default: additive]."
+    )
+    d_model: int = option(256, "Width of the residual stream, or of recurrent layers.", minimum=1)
+    n_layers: int = option(4, "Layers (blocks) of the decoder.", minimum=1)
+    n_encoder_layers: int = option(0, "Layers of the encoder; 0 makes a decoder-only model.", minimum=0)
     n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1)
     n_kv_heads: int | None = option(
         None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1
@@ -98,6 +112,28 @@ class ModelConfig(Checked):
         super().__post_init__()
         if self.vocab_size < 1:
             raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
+        if self.source_vocab_size is not None and not self.is_encoder_decoder:
+            raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
+        if self.recurrent_attention is not None and not (self.is_recurrent and self.is_encoder_decoder):
+            raise UsageError(
+                "only a recurrent encoder-decoder has --recurrent-attention (--architecture lstm or gru, with a source)"
+            )
+        if self.is_recurrent:
+            self._check_recurrent()
+        else:
+            self._check_blocks()
+
+    def _check_recurrent(self) -> None:
+        for described in options(ModelConfig):
+            value = getattr(self, described.name)
+            if described.name in OF_BLOCKS and value not in {described.default, "none"}:
+                raise UsageError(
+                    f"{described.flag} is for transformer blocks, not for --architecture {self.architecture}"
+                )
+        if self.is_encoder_decoder and self.d_model % 2:
+            raise UsageError(f"two directions of an encoder need an even d_model, not {self.d_model} (--d-model)")
+
+    def _check_blocks(self) -> None:
         if self.d_model % self.n_heads:
             raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
         if self.n_heads % self.kv_heads:
@@ -110,8 +146,6 @@ class ModelConfig(Checked):
             raise UsageError(f"t5 positions need a max_distance over {_SINGLE}, not {self.farthest} (--max-distance)")
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
-        if self.source_vocab_size is not None and not self.is_encoder_decoder:
-            raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
         self._check_experts()
 
     def _check_experts(self) -> None:
@@ -131,6 +165,16 @@ class ModelConfig(Checked):
                 f"expert_every {self.expert_every} is more than there are layers: none would have experts "
                 "(--expert-every)"
             )
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether its layers are recurrent, and know the order of tokens from that alone."""
+        return self.architecture != "transformer"
+
+    @property
+    def recurrent_scores(self) -> RecurrentScores:
+        """How a recurrent decoder attends to the source: additively unless set."""
+        return self.recurrent_attention or "additive"
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -177,3 +221,7 @@ class ModelConfig(Checked):
         if self.d_ff is not None:
             return self.d_ff
         return -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model
+
+
+OF_BLOCKS = frozenset(described.name for described in options(ModelConfig)) - _OF_ALL
+"""The fields that describe transformer blocks, and say nothing of recurrent layers."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lm.config.model import OF_BLOCKS
 from lm.config.options import suggestion
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.training import LENGTHS
@@ -101,6 +102,10 @@ _SMALL_TRANSLATOR_TRAINING = {
     "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
     "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,
 }  # fmt: skip
+_RECURRENT_TRAINING = {
+    "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
+    "label_smoothing": 0.1, "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,
+}  # fmt: skip
 _TRANSFORMER_TRAINING = {
     "batch_tokens": 25_000, "steps": 100_000, "schedule": "inverse-sqrt", "warmup_steps": 4000,
     "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0, "clip": 0.0, "label_smoothing": 0.1,
@@ -181,6 +186,27 @@ PRESETS: dict[str, Preset] = {
         _small_translator(2, 128, 0.1), {"vocab_size": 4000},
         training={
             **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 2048, "epochs": 12.0, "learning_rate": 1e-2,
+            "evaluate_every": 400, "bleu_sentences": 500,
+        },
+    ),
+    "seq2seq": Preset(
+        "recurrent, of the width of Bahdanau et al. 2015 (GRU, additive attention), which both directions share",
+        {
+            "vocab_size": 30_000, "context_length": 256, "architecture": "gru", "d_model": 1000, "n_layers": 1,
+            "n_encoder_layers": 1, "dropout": 0.2, "scale_embeddings": True,
+        },
+        {"vocab_size": 30_000},
+        training={**_RECURRENT_TRAINING, "batch_tokens": 4096, "steps": 100_000, "learning_rate": 5e-4},
+    ),
+    "seq2seq-tiny": Preset(
+        "1.5 M parameters: a first recurrent translation model (LSTM, additive attention), minutes on a laptop",
+        {
+            "vocab_size": 4000, "context_length": 256, "architecture": "lstm", "d_model": 192, "n_layers": 1,
+            "n_encoder_layers": 1, "dropout": 0.2, "scale_embeddings": True,
+        },
+        {"vocab_size": 4000},
+        training={
+            **_RECURRENT_TRAINING, "batch_tokens": 2048, "epochs": 12.0, "learning_rate": 4e-3,
             "evaluate_every": 400, "bleu_sentences": 500,
         },
     ),
@@ -274,17 +300,29 @@ def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
     Args:
         name: a key of PRESETS.
         given: section ("model", "training", …) to the fields that were set, which win over the preset's; a budget
-            brings the one schedule that goes with it.
+            brings the one schedule that goes with it, and a recurrent architecture leaves out what goes with blocks.
     """
     row = preset(name)
     given = given or {}
     sections = {}
     for section, config in SECTIONS.items():
         values = getattr(row, section, {})
+        if given.get("model", {}).get("architecture", "transformer") != "transformer":
+            values = _without_blocks(values)
         if given.get(section, {}).get("budget") is not None:
             values = {**values, "schedule": "wsd"}
         sections[section] = config(**overlaid(values, given.get(section, {})))
     return dataclasses.replace(RunConfig(preset=name), **sections)
+
+
+def _without_blocks(values: Values) -> Values:
+    """A preset's values, without what describes transformer blocks, and Muon with its learning rate.
+
+    AdamW trains recurrent layers faster: after 300 steps of copying reversed digits (LSTM, 96 wide, additive attention)
+    its loss was 0.01 and Muon's 0.5.
+    """
+    of_muon = ("optimizer", "learning_rate") if values.get("optimizer") == "muon" else ()
+    return {name: value for name, value in values.items() if name not in (*OF_BLOCKS, *of_muon)}
 
 
 def overlaid(values: Values, given: Values) -> dict[str, Any]:

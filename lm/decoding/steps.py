@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.model.cache import DecoderCache
+from lm.model.cache import DecoderCache, RecurrentCache
 from lm.model.transformer import DecoderOnly
 
 
@@ -54,7 +54,7 @@ class DecoderSteps:
         self._context = model.config.context_length
         self._device = next(model.parameters()).device
         self._tokens: Tensor | None = None  # (rows, length)
-        self._cache: DecoderCache | None = model.new_cache() if cached else None
+        self._cache: DecoderCache | RecurrentCache | None = model.new_cache() if cached else None
         self._start = 0  # of the window that the cache holds
 
     @property

@@ -16,6 +16,7 @@ from lm.decoding.continuation import Continuation
 from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Row, generate
+from lm.decoding.recurrent_steps import RecurrentSteps
 from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Line, TranslationModel, line_of, padded
@@ -28,6 +29,9 @@ from lm.tokenizer.tokenizer import Ids
 _READ_AHEAD = 4096
 
 _GREEDY = Sampler(greedy=True)
+
+SourceSteps = EncoderDecoderSteps | RecurrentSteps
+"""The steps of one model that reads a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class Translator:
             to: the language, of models that translate into several: they have a token `<2LANGUAGE>` for each.
 
         Raises:
-            UsageError: the models differ in their target tokenizers, or the language is not one of theirs.
+            UsageError: the models differ in their target tokenizers, the language is not one of theirs, or one without
+                attention is to cover its source.
         """
         self.models, self.config = tuple(models), config or TranslationConfig()
         self.tokenizer = self.models[0].tokenizer
@@ -97,6 +102,8 @@ class Translator:
         self._sampler = Sampler(tuple(map(_after_start, sampler.filters)), sampler.greedy, sampler.seed)
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
+        if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
+            raise UsageError("a model without attention to its source covers nothing of it (--coverage-penalty)")
 
     def translate(self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None) -> Iterator[Translated]:
         """Translate lines, in order; some are read ahead.
@@ -170,9 +177,7 @@ class Translator:
     def _translated(self, batch: Sequence[Line]) -> list[Translated]:
         """Translate lines side by side."""
         members = [
-            EncoderDecoderSteps(
-                member.model, *padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0
-            )
+            _steps(member, *padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0)
             for i, member in enumerate(self.models)
         ]
         steps = members[0] if len(members) == 1 else Ensemble(members)
@@ -206,7 +211,7 @@ class Translator:
             raise nothing_left()
         return found
 
-    def _ending(self, members: Sequence[EncoderDecoderSteps]) -> Callable[[], Tensor] | None:
+    def _ending(self, members: Sequence[SourceSteps]) -> Callable[[], Tensor] | None:
         """What is added to the score of a translation that ends, for what it has not attended to; None for nothing."""
         weight = self.config.coverage_penalty
         if not weight:
@@ -238,6 +243,12 @@ class Translator:
         text = self.tokenizer.decode([*line.prefix, *found.tokens])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
+
+
+def _steps(member: TranslationModel, source: Tensor, lengths: Tensor, *, coverage: bool) -> SourceSteps:
+    """Steps of a model, of blocks or of recurrent layers."""
+    kind = RecurrentSteps if member.model.config.is_recurrent else EncoderDecoderSteps
+    return kind(member.model, source, lengths, coverage=coverage)
 
 
 def _after_start(apply: Filter) -> Filter:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from lm.config.model import DISTANCES
+from lm.decoding.coverage import Coverage
+from lm.model.cache import DecoderCache
 from lm.model.capture import captured
 from lm.model.masks import Mask
 from lm.model.scope import Scope
@@ -18,7 +20,7 @@ _FIRST_SLOTS = 32
 
 
 class EncoderDecoderSteps:
-    """Steps of an encoder-decoder; each source is encoded once, and read by all the rows that translate it.
+    """Steps of an encoder-decoder of blocks; each source is encoded once, and read by all the rows that translate it.
 
     To the model a sentence is one row, and the hypotheses of a step are positions in it, beside each other. So all of
     them are queries to one copy of the memory's keys and values. Each position has a slot in the cache that it never
@@ -37,7 +39,7 @@ class EncoderDecoderSteps:
         """Encode the sources.
 
         Args:
-            model: in eval mode.
+            model: of blocks, in eval mode.
             source: (sources, length) ids, on any device; the first rows to be fed are as many.
             lengths: (sources,) how many ids of each are real.
             coverage: add up the attention to the source, for `coverage`.
@@ -50,14 +52,13 @@ class EncoderDecoderSteps:
         with torch.inference_mode():
             self._memory = model.encode(source, lengths=lengths)  # (sentences, source length, d_model)
         self._padding = _padding(lengths, self._memory)
-        self._cache = model.new_cache()
+        cache = model.new_cache()
+        assert isinstance(cache, DecoderCache)
+        self._cache = cache
         self._width = 1  # rows a sentence has
         self._past = torch.empty(len(source), 0, dtype=torch.long, device=self._device)  # (rows, length) slots
         self._forget_at = _FIRST_SLOTS
-        self._attended: Tensor | None = None  # (rows, source length), summed over the positions fed
-        self._watched = model.decoder.attentions(cross=True)[-1:] if coverage else []
-        if coverage:
-            self._attended = self._memory.new_zeros(source.shape, dtype=torch.float32)
+        self._coverage = Coverage(model, source, lengths) if coverage else None
 
     @property
     def length(self) -> int:
@@ -75,10 +76,10 @@ class EncoderDecoderSteps:
         )
         source = Scope(mask=Mask(bias=self._padding), memory=self._memory, caches=self._cache.memory)
         beside = tokens.to(self._device).reshape(len(self._memory), -1)
-        with captured(self._watched) as weights:
+        with captured(() if self._coverage is None else self._coverage.attentions) as weights:
             hidden = self._model.decode(beside, own, source).view(rows, n, -1)
-        if self._attended is not None:  # to (sentences, heads, rows of each · n, source length)
-            self._attended = self._attended + weights[0].mean(1).view(rows, n, -1).sum(1)
+        if self._coverage is not None:  # (sentences, heads, rows of each · n, source length)
+            self._coverage.add(weights[0].mean(1).view(rows, n, -1).sum(1))
         return self._model.logits(hidden[:, -1:] if last_only else hidden).float()
 
     def _add_slots(self, n: int) -> Mask:
@@ -113,8 +114,8 @@ class EncoderDecoderSteps:
         """Row i becomes what row `rows[i]` was."""
         rows = rows.to(self._device)
         self._past = self._past.index_select(0, rows)
-        if self._attended is not None:
-            self._attended = self._attended.index_select(0, rows)
+        if self._coverage is not None:
+            self._coverage.reorder(rows)
         sentences = rows // self._width
         runs = sentences.unique_consecutive(return_counts=True)[1]
         self._width = math.gcd(*runs.tolist())
@@ -142,21 +143,13 @@ class EncoderDecoderSteps:
 
     def truncate(self, length: int) -> None:
         """Take back all tokens but the first `length`; not together with coverage."""
-        assert self._attended is None, "the attention to tokens that were taken back is not taken back"
+        assert self._coverage is None, "the attention to tokens that were taken back is not taken back"
         self._past = self._past[:, :length]
 
     def coverage(self) -> Tensor:
-        """How little of its source each row has attended to so far: (rows,), at most 0, which is all of it.
-
-        The sum over source tokens of log(min(attention that it has received, 1)), of the last layer's mean over heads.
-
-        Source: Wu et al. 2016, section 7.
-        """
-        assert self._attended is not None, "made without coverage"
-        received = self._attended.clamp(torch.finfo(torch.float32).tiny, 1.0).log()
-        if self._padding is not None:
-            received = received.masked_fill(self._padding[:, 0, 0].repeat_interleave(self._width, 0) < 0, 0.0)
-        return received.sum(-1)
+        """How little of its source each row has attended to so far: see `Coverage.scores`."""
+        assert self._coverage is not None, "made without coverage"
+        return self._coverage.scores()
 
 
 def _padding(lengths: Tensor | None, memory: Tensor) -> Tensor | None:

@@ -43,9 +43,10 @@ def of_model(
         to: the language, for models that translate into several.
 
     Raises:
-        UsageError: the model does not translate, or not into this language; or a text is longer than its positions
-            reach.
+        UsageError: the model does not translate, or not into this language; it has no such attention; or a text is
+            longer than its positions reach.
     """
+    _check_attention(loaded, to_source=target is not None)
     if target is not None:
         model = TranslationModel.of(loaded)
         return of_translation(model, text, model.tokenizer.encode(target), unit=unit, to=to)
@@ -54,6 +55,16 @@ def of_model(
     if to is not None:
         raise UsageError(f"{loaded.folder}: this run continues texts; there is no --to {to}")
     return _of_gpt(loaded.model, loaded.tokenizer, text, unit=unit)
+
+
+def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
+    """UsageError where a model of recurrent layers has no attention to look at."""
+    config = loaded.config.model
+    if not config.is_recurrent or (to_source and config.recurrent_scores != "none"):
+        return
+    if config.is_encoder_decoder and config.recurrent_scores != "none":
+        raise UsageError(f"{loaded.folder}: recurrent layers attend only to a source: give a translation (--target)")
+    raise UsageError(f"{loaded.folder}: this run's model has recurrent layers and no attention")
 
 
 def _of_gpt(model: DecoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit) -> TextMap:

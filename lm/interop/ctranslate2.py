@@ -47,6 +47,8 @@ def export(
     """
     _check(model.config, tokenizer)
     spec = _specification(model.config)
+    assert isinstance(model.encoder, Stack)
+    assert isinstance(model.decoder, Stack)
     _set_stack(spec.encoder, model.encoder)
     _set_stack(spec.decoder, model.decoder)
     _set_embedding(spec.encoder, spec.encoder.embeddings[0], model.source_embedding or model.embedding, model.config)
@@ -69,6 +71,7 @@ def export(
 def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Refuse what CTranslate2 cannot run."""
     refused = {
+        "architecture": config.is_recurrent,
         "positions": config.positions not in _POSITIONS,
         "activation": config.activation not in _ACTIVATIONS,
         "qk_norm": config.qk_norm,

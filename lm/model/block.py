@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
+from lm.model.cache import DecoderCache
 from lm.model.dropout import Dropout
 from lm.model.experts import Experts
 from lm.model.feed_forward import FeedForward
@@ -105,9 +106,13 @@ class Stack(nn.Module):
         found = [block.cross_attention if cross else block.attention for block in self.blocks]
         return [attention for attention in found if isinstance(attention, MultiHeadAttention)]
 
+    def new_cache(self) -> DecoderCache:
+        """An empty cache for decoding step by step."""
+        return DecoderCache(len(self.blocks))
 
-_VECTORS = {"bias": 0.0, "value_shares": 0.5, "embedding_shares": 0.0}
-"""What vectors start at, by name; all others start at one."""
+
+_VECTORS = {"value_shares": 0.5, "embedding_shares": 0.0}
+"""What vectors start at, by name; biases start at zero, and all others at one."""
 
 
 def initialise(module: nn.Module, config: ModelConfig) -> None:
@@ -116,10 +121,20 @@ def initialise(module: nn.Module, config: ModelConfig) -> None:
     Source of the shares: Zhou et al. 2024 and Jordan et al. 2024 (modded-nanogpt).
     """
     for name, parameter in module.named_parameters():
+        kind = name.rpartition(".")[2]
         if parameter.ndim == 1:
-            nn.init.constant_(parameter, _VECTORS.get(name.rpartition(".")[2], 1.0))
+            nn.init.constant_(parameter, 0.0 if kind.startswith("bias") else _VECTORS.get(kind, 1.0))
         else:
             nn.init.normal_(parameter, std=_standard_deviation(name, config))
+    for layer in (layer for layer in module.modules() if isinstance(layer, nn.LSTM)):
+        _open_forget_gates(layer)
+
+
+def _open_forget_gates(layer: nn.LSTM) -> None:
+    """Start by remembering: a bias of one for the second of the four gates. Source: Jozefowicz et al. 2015."""
+    for name, parameter in layer.named_parameters():
+        if name.startswith("bias_ih"):
+            nn.init.constant_(parameter.detach()[layer.hidden_size : 2 * layer.hidden_size], 1.0)
 
 
 def _standard_deviation(name: str, config: ModelConfig) -> float:

@@ -1,9 +1,14 @@
-"""Keys and values of positions that were read before, so that a decoder reads each token only once."""
+"""What is kept of positions that were read before, so that a decoder reads each token only once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+State = Tensor | tuple[Tensor, Tensor]
+"""The hidden state of a recurrent layer, (1, rows, width); of an LSTM with the state of its cells."""
 
 
 class KeyValueCache:
@@ -95,3 +100,40 @@ class DecoderCache:
         """Forget its own positions from `length` on; the memory stays."""
         for layer in self.own:
             layer.truncate(length)
+
+
+class RecurrentCache:
+    """What a recurrent decoder remembers from step to step: states after the last position, and of none before.
+
+    Attributes:
+        length: positions fed so far.
+        states: of each layer after them.
+        memory: keys and values of the source that attention reads; they are computed once.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.states: Sequence[State] = ()
+        self.memory = [KeyValueCache()]
+
+    def advance(self, states: Sequence[State], positions: int) -> None:
+        """The states after so many more positions."""
+        self.states, self.length = states, self.length + positions
+
+    def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
+        """Row i becomes what row `rows[i]` was; with `same_sources` the memory of row i is that of row `rows[i]`."""
+        self.states = [_rows_of(state, rows) for state in self.states]
+        for layer in () if same_sources else self.memory:
+            layer.reorder(rows)
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on: all of them, for earlier states are not kept; the memory stays."""
+        if length < self.length:
+            self.length, self.states = 0, ()
+
+
+def _rows_of(state: State, rows: Tensor) -> State:
+    if isinstance(state, Tensor):
+        return state.index_select(1, rows)
+    hidden, cells = state
+    return hidden.index_select(1, rows), cells.index_select(1, rows)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lm.model.attention import MultiHeadAttention
 from lm.model.masks import Mask
+from lm.model.recurrent import RecurrentAttention
 from lm.model.scope import Scope
 
 
@@ -38,7 +39,7 @@ def attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
 
 
 @contextmanager
-def captured(attentions: Iterable[MultiHeadAttention]) -> Iterator[list[Tensor]]:
+def captured(attentions: Iterable[MultiHeadAttention | RecurrentAttention]) -> Iterator[list[Tensor]]:
     """The weights of some attention layers while the model runs inside the `with`.
 
     Args:
@@ -52,9 +53,12 @@ def captured(attentions: Iterable[MultiHeadAttention]) -> Iterator[list[Tensor]]
 
     def note(attention: nn.Module, inputs: tuple[Tensor, Scope]) -> None:
         x, scope = inputs
-        assert isinstance(attention, MultiHeadAttention)
+        assert isinstance(attention, (MultiHeadAttention, RecurrentAttention))
         assert scope.memory is not None or scope.caches is None, "a cache would be extended twice"
         with torch.no_grad():
+            if isinstance(attention, RecurrentAttention):
+                weights.append(attention.weights(x, scope))
+                return
             query, key, _ = attention.project(x, replace(scope, first_values=None))
             weights.append(attention_weights(query, key, mask=attention.mask(query, scope)))
 

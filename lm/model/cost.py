@@ -14,10 +14,15 @@ from lm.model.transformer import build_model
 
 _PARTS = {
     "token embeddings": "", "positions": "positions", "attention": "attention", "cross-attention": "cross_attention",
-    "feed-forward": "feed_forward", "gates": ".gate.", "experts": ".experts.", "norms": "norm",
-    "learned shares": "shares", "output layer": "head.",
+    "feed-forward": "feed_forward", "gates": ".gate.", "experts": ".experts.", "recurrent layers": "recurrent",
+    "norms": "norm", "learned shares": "shares", "output layer": "head.",
 }  # fmt: skip
 """What the names of each part's parameters contain; a name that fits several parts belongs to the last of them."""
+
+_EACH_POSITION = (
+    "encoder.blocks.", "decoder.blocks.", "encoder.recurrent.", "decoder.recurrent.", "decoder.cross_attention.",
+)  # fmt: skip
+"""How the names of the parameters begin that positions go through."""
 
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
@@ -51,7 +56,8 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
     through. Each pair of positions that see each other takes 2 · d_model; causal attention sees half of the pairs.
-    Vectors of relative positions count like matrices; biases take none.
+    Vectors of relative positions count like matrices; biases take none. Recurrent layers see no pairs, and
+    their decoder attends once.
 
     Args:
         config: of the model.
@@ -63,9 +69,11 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     Source: Kaplan et al. 2020, section 2.1.
     """
     encoder, decoder, memory = _matrices(config)
-    d_model = config.d_model
-    of_target = length * decoder + config.n_layers * d_model * length * (length + 2 * source_length)
-    of_source = source_length * (encoder + memory) + 2 * config.n_encoder_layers * d_model * source_length**2
+    d_model, blocks, encoder_blocks, across = config.d_model, config.n_layers, config.n_encoder_layers, config.n_layers
+    if config.is_recurrent:
+        blocks, encoder_blocks, across = 0, 0, int(config.recurrent_scores != "none")
+    of_target = length * decoder + d_model * length * (blocks * length + across * 2 * source_length)
+    of_source = source_length * (encoder + memory) + 2 * encoder_blocks * d_model * source_length**2
     return 6.0 * passes * rows * (of_target + of_source)
 
 
@@ -85,7 +93,7 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
     for name, parameter in model.named_parameters():
         if name.endswith(("positions.keys", "positions.values")):  # by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
-        elif parameter.ndim >= 2 and name.startswith(("encoder.blocks.", "decoder.blocks.")):
+        elif parameter.ndim >= 2 and name.startswith(_EACH_POSITION):
             number = parameter.numel()
         else:
             continue
@@ -93,6 +101,8 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
             continue  # all experts are alike: a position goes through as many as it takes
         if name.startswith("encoder."):
             encoder += number
+        elif name == "decoder.cross_attention.key.weight":  # of a recurrent decoder
+            memory += number
         elif name.endswith("cross_attention.input.weight"):  # queries of the target, keys and values of the memory
             decoder += config.d_model**2
             memory += number - config.d_model**2
@@ -102,5 +112,7 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
-    """Bytes of the key/value cache for one token of one sequence."""
+    """Bytes of the key/value cache for one token of one sequence; recurrent states don't grow with it."""
+    if config.is_recurrent:
+        return 0
     return 2 * config.n_layers * config.kv_heads * config.head_size * bytes_per_value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.model.cache import KeyValueCache
+from lm.model.cache import KeyValueCache, RecurrentCache
 from lm.model.masks import Mask
 from lm.model.relative import RelativeTables
 from lm.model.rotation import Rotation
@@ -64,6 +64,7 @@ class Scope:
         first_values: the values of the first layer, for layers that mix them with their own.
         lengths: (batch,) how many positions of each row are real; what comes after them is padding, which no expert
             takes. None if all are.
+        recurrent: what recurrent layers, which attend to nothing, remember of earlier positions; changed in place.
     """
 
     mask: Mask
@@ -76,6 +77,7 @@ class Scope:
     relative: Sequence[RelativeTables] | None = None
     first_values: FirstValues | None = None
     lengths: Tensor | None = None
+    recurrent: RecurrentCache | None = None
 
     def cache(self, layer: int) -> KeyValueCache | None:
         """The cache of a layer, counted from 0, if there are caches."""

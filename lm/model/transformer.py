@@ -1,4 +1,4 @@
-"""The two models, both stacks of `Block`: a decoder-only language model and an encoder-decoder."""
+"""The two models, of stacks of blocks or of recurrent layers: a decoder-only language model and an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.block import Stack, initialise
-from lm.model.cache import DecoderCache
+from lm.model.cache import DecoderCache, RecurrentCache
 from lm.model.linear import linear
 from lm.model.masks import Mask
 from lm.model.positions import Embedding
+from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.model.scope import Scope
 
 
 class Transformer(nn.Module):
-    """What both models share: a target embedding, a stack of decoder blocks, and an output layer."""
+    """What both models share: a target embedding, the layers of a decoder, and an output layer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = Embedding(config, config.vocab_size)
-        self.decoder = Stack(config, config.n_layers, cross_attention=config.is_encoder_decoder)
+        self.decoder = (
+            RecurrentDecoder(config)
+            if config.is_recurrent
+            else Stack(config, config.n_layers, cross_attention=config.is_encoder_decoder)
+        )
         self.head = None if config.tie_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
 
-    def new_cache(self) -> DecoderCache:
+    def new_cache(self) -> DecoderCache | RecurrentCache:
         """An empty cache for decoding step by step."""
-        return DecoderCache(self.config.n_layers)
+        return self.decoder.new_cache()
 
     def decode(self, tokens: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
         """Final states of target tokens, of which each sees what it is given to see.
@@ -61,13 +66,15 @@ def capped(logits: Tensor, cap: float) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).div(cap).tanh_() * cap
 
 
-def _causal(cache: DecoderCache | None, lengths: Tensor | None) -> Scope:
+def _causal(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None) -> Scope:
     """What a target sees of itself: each token the tokens before it, those in the cache among them.
 
     Of each row only as many tokens as `lengths` (batch,) says are real.
     """
     if cache is None:
         return Scope(mask=Mask.causal(), lengths=lengths)
+    if isinstance(cache, RecurrentCache):
+        return Scope(mask=Mask.causal(), recurrent=cache, start=cache.length)
     return Scope(mask=Mask.causal(), caches=cache.own, start=cache.length, lengths=lengths)
 
 
@@ -75,7 +82,11 @@ class DecoderOnly(Transformer):
     """A GPT: tokens in, the logits of the next token at each position out."""
 
     def hidden(
-        self, tokens: Tensor, *, cache: DecoderCache | None = None, target_lengths: Tensor | None = None
+        self,
+        tokens: Tensor,
+        *,
+        cache: DecoderCache | RecurrentCache | None = None,
+        target_lengths: Tensor | None = None,
     ) -> Tensor:
         """(batch, length) ids, after those in the cache -> (batch, length, d_model) final states.
 
@@ -86,20 +97,22 @@ class DecoderOnly(Transformer):
         """
         return self.decode(tokens, _causal(cache, target_lengths))
 
-    def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, cache: DecoderCache | RecurrentCache | None = None) -> Tensor:
         """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""
         return self.logits(self.hidden(tokens, cache=cache))
 
 
 class EncoderDecoder(Transformer):
-    """The transformer of 2017: a source is encoded, and a target decoded that attends to it."""
+    """A source is encoded, and a target decoded that attends to it: of blocks, the transformer of 2017."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.source_embedding = (
             None if config.source_vocab_size is None else Embedding(config, config.source_vocab_size)
         )
-        self.encoder = Stack(config, config.n_encoder_layers, is_causal=False)
+        self.encoder = (
+            RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers, is_causal=False)
+        )
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model)."""
@@ -112,7 +125,7 @@ class EncoderDecoder(Transformer):
         *,
         memory: Tensor,
         lengths: Tensor | None = None,
-        cache: DecoderCache | None = None,
+        cache: DecoderCache | RecurrentCache | None = None,
         target_lengths: Tensor | None = None,
     ) -> Tensor:
         """(batch, length) target ids, after those in the cache -> (batch, length, d_model) final states.

@@ -12,6 +12,7 @@ from lm.config.training import TrainingConfig
 from lm.model.attention import MultiHeadAttention
 from lm.model.block import Block
 from lm.model.feed_forward import FeedForward
+from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.model.transformer import build_model
 from lm.optimization.muon import Muon
 
@@ -44,7 +45,7 @@ def make_optimizers(
 
 
 def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
-    """The matrices of the blocks.
+    """The matrices of the blocks, or of recurrent layers and their attention; each gate's is one of its own.
 
     Returns:
         Each parameter with the numbers of outputs of the matrices stacked in it, such as queries, keys and values.
@@ -57,6 +58,11 @@ def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
                 found[module.input.weight] = module.projected
             elif isinstance(module, FeedForward):
                 found[module.up.weight] = module.projected
+    for stack in (module for module in model.modules() if isinstance(module, (RecurrentEncoder, RecurrentDecoder))):
+        width = stack.recurrent[0].hidden_size
+        assert isinstance(width, int)
+        of_stack = {parameter: len(parameter) // width for parameter in stack.parameters() if parameter.ndim == 2}
+        found |= {parameter: (width,) * matrices for parameter, matrices in of_stack.items() if matrices}
     return found
 
 

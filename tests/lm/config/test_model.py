@@ -31,6 +31,10 @@ def test_feed_forward_width_follows_the_model(activation, width):
         ({"gate_noise": 1.0}, "gate_noise is for a model with experts"),
         ({"experts": 2, "experts_per_token": 3}, "experts_per_token 3 is more than experts 2"),
         ({"experts": 2, "expert_every": 5, "n_encoder_layers": 4}, "expert_every 5 is more than there are layers"),
+        ({"architecture": "lstm", "d_ff": 9}, "--d-ff is for transformer blocks"),
+        ({"architecture": "gru", "n_encoder_layers": 1, "d_model": 9}, "even d_model, not 9"),
+        ({"architecture": "gru", "recurrent_attention": "dot"}, "recurrent encoder-decoder"),
+        ({"n_encoder_layers": 1, "recurrent_attention": "dot"}, "recurrent encoder-decoder"),
     ],
 )
 def test_a_shape_that_no_model_has_is_refused(values, message):
@@ -43,3 +47,10 @@ def test_every_so_many_blocks_have_experts_from_the_last_of_the_first_of_them():
     assert [layer for layer in range(6) if sparse.has_experts(layer)] == [1, 3, 5]
     assert all(ModelConfig(experts=2).has_experts(layer) for layer in range(4))
     assert not any(ModelConfig().has_experts(layer) for layer in range(4))
+
+
+def test_recurrent_layers_need_no_heads_that_divide_their_width():
+    config = ModelConfig(architecture="lstm", d_model=9, positions="none")
+    assert config.is_recurrent
+    assert config.position_limit is None
+    assert ModelConfig(architecture="lstm", n_encoder_layers=1).recurrent_scores == "additive"

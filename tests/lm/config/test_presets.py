@@ -6,6 +6,7 @@ import pytest
 
 from lm.config.presets import named_by_depth, preset, resolve
 from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 
 
@@ -60,3 +61,14 @@ def test_what_is_no_depth_is_no_preset(name):
 def test_a_budget_brings_its_schedule_and_replaces_the_length():
     training = resolve("nanogpt-cpu", {"training": {"budget": "5m"}}).training
     assert (training.schedule, training.steps, training.budget) == ("wsd", None, "5m")
+
+
+@pytest.mark.parametrize("name", ["tiny", "gpt2", "translation", "transformer-base", "depth-3", "translation-depth-2"])
+def test_a_recurrent_architecture_leaves_out_what_goes_with_blocks(name):
+    config, blocks = resolve(name, {"model": {"architecture": "gru"}}), resolve(name)
+    assert (config.model.n_layers, config.model.d_model) == (blocks.model.n_layers, blocks.model.d_model)
+    assert config.training.optimizer == "adamw"
+    if blocks.training.optimizer == "muon":
+        assert config.training.learning_rate == TrainingConfig().learning_rate
+    given = {"model": {"architecture": "gru"}, "training": {"optimizer": "muon", "learning_rate": 0.5}}
+    assert resolve(name, given).training.learning_rate == 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lm.model.cache import DecoderCache, KeyValueCache
+from lm.model.cache import DecoderCache, KeyValueCache, RecurrentCache
 
 
 def test_cache_reorders_repeats_and_forgets():
@@ -41,3 +41,22 @@ def test_a_decoder_keeps_its_memory_when_it_forgets_its_own_positions():
     assert cache.length == 2
     assert [layer.contents()[0].shape for layer in cache.own] == [(1, 1, 2, 4)] * 2
     assert all(torch.equal(layer.contents()[1], states[1:]) for layer in cache.memory)
+
+
+def test_states_follow_their_rows_and_are_forgotten_together():
+    cache, hidden, cells, source = RecurrentCache(), torch.randn(1, 3, 4), torch.randn(1, 3, 4), torch.randn(3, 1, 5, 4)
+    cache.advance([(hidden, cells), hidden], 2)
+    cache.memory[0].extend(source, source)
+    rows = torch.tensor([2, 2, 0])
+    cache.reorder(rows, same_sources=True)
+    assert torch.equal(cache.memory[0].contents()[0], source)
+    cache.reorder(rows)
+    chosen = rows[rows]
+    assert torch.equal(cache.states[0][1], cells[:, chosen])
+    assert torch.equal(cache.states[1], hidden[:, chosen])
+    assert torch.equal(cache.memory[0].contents()[0], source[rows])
+    cache.truncate(2)
+    assert cache.length == 2
+    cache.truncate(1)
+    assert (cache.length, cache.states) == (0, ())
+    assert torch.equal(cache.memory[0].contents()[1], source[rows])

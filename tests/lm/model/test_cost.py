@@ -113,3 +113,20 @@ def test_a_cache_takes_as_many_bytes_as_its_tensors(kv_heads):
     model.hidden(torch.zeros(2, 5, dtype=torch.long), cache=cache)
     held = sum(tensor.nbytes for layer in cache.own for tensor in layer.contents())
     assert held == 2 * 5 * cache_bytes_per_token(config)
+
+
+def test_parameters_and_flops_of_seq2seq_by_hand():
+    """GRUs of 1000: three gates of 1000 over embedding and state, with two biases; two directions of 500 beside it."""
+    config = resolve("seq2seq").model
+    encoder, decoder = 2 * 3 * 500 * (1000 + 500), 3 * 1000 * (1000 + 1000)
+    keys, target = 1000 * 1000, 1000 * 1000 + 1000 + 1000 * 2000
+    biases = 2 * 3 * 500 * 2 + 3 * 1000 * 2
+    start, attention = 1000 * 1000 + 1000, keys + target + 1000 + 1000
+    parts = parameters_by_part(config)
+    assert parts["token embeddings"] == 30_000 * 1000
+    assert parts["recurrent layers"] == encoder + decoder + biases + start
+    assert parts["cross-attention"] == attention
+    assert sum(parts.values()) == 30_000_000 + encoder + decoder + biases + start + attention == 45_516_000
+    of_target = 5 * (decoder + target + 30_000 * 1000) + 1000 * 2 * 5 * 7
+    assert training_flops(config, rows=3, length=5, source_length=7) == 6 * 3 * (of_target + 7 * (encoder + keys))
+    assert cache_bytes_per_token(config) == 0

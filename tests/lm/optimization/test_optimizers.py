@@ -90,6 +90,18 @@ def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
     assert all(torch.equal(found[name], taken[name]) for name in taken)
 
 
+def test_each_gate_of_a_recurrent_layer_is_a_matrix_of_its_own():
+    config = ModelConfig(vocab_size=9, architecture="lstm", d_model=8, n_layers=2, n_encoder_layers=1)
+    model = build_model(config)
+    found = inner_matrices(model)
+    assert found[model.decoder.recurrent[0].weight_ih_l0] == (8, 8, 8, 8)
+    assert found[model.encoder.recurrent[0].weight_hh_l0_reverse] == (4, 4, 4, 4)
+    assert found[model.decoder.recurrent_start.weight] == (8,) * 4  # two layers of two states each
+    assert found[model.decoder.cross_attention.combine.weight] == (8,)
+    assert model.decoder.cross_attention.score.weight not in found
+    assert model.embedding.tokens.weight not in found
+
+
 @pytest.mark.parametrize("positions", ["relative", "t5"])
 def test_tables_of_positions_are_trained_as_embeddings_are(positions):
     model = build_model(ModelConfig(vocab_size=50, n_encoder_layers=1, positions=positions))

@@ -1,0 +1,92 @@
+"""Recurrent models from the command line: trained, resumed, decoded and scored like transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+from tests.cli.toy_translation import pairs
+
+SHAPE = ["--d-model", "32", "--vocab-size", "300", "--threads", "1", "--device", "cpu", "--dtype", "float32"]
+LENGTH = ["--evaluate-every", "5", "--dropout", "0.2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A recurrent translation model and a recurrent language model, ten steps old, and what they learned from."""
+    folder = tmp_path_factory.mktemp("recurrent")
+    for side, path in enumerate(("text.one", "text.eins")):
+        (folder / path).write_text("".join(pair[side] + "\n" for pair in pairs(120, seed=0)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        command = ["train", *files(folder), "-o", str(folder / "mt"), "--preset", "seq2seq-tiny"]
+        assert run([*command, *SHAPE, *LENGTH, "--bleu-sentences", "5", "--ema", "0.9", "--steps", "10"]) == 0
+        command = ["train", str(folder / "text.eins"), "-o", str(folder / "lm"), "--architecture", "gru"]
+        assert run([*command, *SHAPE, *LENGTH, "--context", "16", "--sample", "drei", "--steps", "10"]) == 0
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return ["--source", str(folder / "text.one"), "--target", str(folder / "text.eins")]
+
+
+@pytest.mark.parametrize("name", ["mt", "lm"])
+def test_resuming_equals_never_having_stopped(folder, name, tmp_path):
+    resumed = tmp_path / name
+    shutil.copytree(folder / name, resumed)
+    assert run(["train", "--resume", str(resumed / "checkpoints" / "step-5")]) == 0
+    for path in (f"checkpoints/step-10/{kind}.safetensors" for kind in ("model", "optimizer")):
+        sums = [hashlib.sha256((place / path).read_bytes()).hexdigest() for place in (folder / name, resumed)]
+        assert sums[0] == sums[1], path
+
+
+def test_translate_evaluate_and_perplexity(folder, capsys):
+    for options in (["--beam", "1"], ["--beam", "3", "--coverage-penalty", "0.2"], ["--sample", "--seed", "1"]):
+        assert run(["translate", str(folder / "mt"), str(folder / "text.one"), *options]) == 0
+        assert capsys.readouterr().out.count("\n") == 120
+    assert run(["evaluate", str(folder / "mt"), *files(folder), "--json"]) == 0
+    assert "bleu" in capsys.readouterr().out.lower()
+    assert run(["perplexity", str(folder / "mt"), *files(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_attention_is_that_to_the_source(folder, capsys):
+    command = ["attention", str(folder / "mt"), "one two three", "--json"]
+    assert run([*command, "--target", "drei zwei eins"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert run(command) == 2
+    assert "give a translation (--target)" in capsys.readouterr().err
+    assert run(["attention", str(folder / "lm"), "drei zwei"]) == 2
+    assert "recurrent layers and no attention" in capsys.readouterr().err
+
+
+def test_generate_perplexity_and_info(folder, capsys):
+    assert run(["generate", str(folder / "lm"), "drei", "--max-tokens", "40", "--seed", "1"]) == 0
+    assert capsys.readouterr().out.startswith("drei")
+    assert run(["generate", str(folder / "lm"), "drei", "--max-tokens", "9", "--beam", "2"]) == 0
+    assert run(["perplexity", str(folder / "lm"), str(folder / "text.eins")]) == 0
+    capsys.readouterr()
+    for name, words in (("lm", "GRU"), ("mt", "LSTM, additive attention")):
+        assert run(["info", str(folder / name)]) == 0
+        assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--architecture", "lstm", "--n-heads", "2"], "--n-heads is for transformer blocks"),
+        (["--architecture", "gru", "--positions", "learned"], "--positions is for transformer blocks"),
+        (["--architecture", "lstm", "--recurrent-attention", "dot"], "--recurrent-attention"),
+        (["--recurrent-attention", "dot"], "--recurrent-attention"),
+        (["--architecture", "ltsm"], "did you mean 'lstm'"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused_in_a_line(folder, tmp_path, flags, message, capsys):
+    assert run(["train", str(folder / "text.eins"), "-o", str(tmp_path / "x"), *flags, "--steps", "1"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert message in line
