@@ -42,7 +42,7 @@ def resume_run(path: Path, files: TrainingFiles, given: Given) -> Run:
     compiled = given.typed["training"].get("compile")
     run = resuming.resume(path, data=data, longer=longer, compiled=compiled, spent=clock.elapsed())
     if run.config.training.compile:
-        check_compiler(run.plan.device)
+        check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
     _describe(run)
     return run
 

@@ -74,7 +74,7 @@ def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: b
     if new.weights:
         check_weights(config.model, new.weights)
     if config.training.compile:
-        check_compiler(found_device(config.hardware))
+        check_compiler(found_device(config.hardware), is_recurrent=config.model.is_recurrent)
 
 
 def _free_folder(corpus: str, preset: str) -> Path:

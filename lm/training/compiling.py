@@ -21,12 +21,16 @@ COMPILATION_SECONDS = 60.0
 """About what it takes before the first step; 90 s were measured for the preset tiny on two cores."""
 
 
-def check_compiler(device: str) -> None:
-    """UsageError unless there is what torch.compile needs to build kernels for a device.
+def check_compiler(device: str, *, is_recurrent: bool = False) -> None:
+    """UsageError unless there is what torch.compile needs to build kernels for a device, and something to build.
+
+    Recurrent layers run in kernels that torch has for them, which it does not compile.
 
     On a CPU it writes C++ that includes Python's headers, on a GPU Triton compiles a launcher in C. Without either,
     torch fails at the first step with pages of its own code.
     """
+    if is_recurrent:
+        raise UsageError("--compile is for transformer blocks, not for recurrent layers (--architecture); leave it out")
     if device == "cpu":
         names = [os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")]
     else:
