@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.corpus import Corpus
 from lm.data.examples.batches import ExampleData
-from lm.data.examples.prepare import prepare_examples
+from lm.data.examples.prepare import write_examples
 from lm.data.manifest import Manifest
 from lm.data.pairs.batches import PairData
-from lm.data.prepare import Prepared
+from lm.data.prepare import Prepared, prepare_tokens
 from lm.data.training_data import TrainingData
 from lm.data.windows.batches import WindowData
-from lm.data.windows.prepare import prepare_text
+from lm.data.windows.prepare import write_text
 from lm.errors import UsageError
 from lm.text.files import Progress
 from lm.tokenizer.tokenizer import Tokenizer
@@ -45,6 +46,7 @@ def prepare_corpus(
     *,
     folder: Path | None = None,
     force: bool = False,
+    root: Path | None = None,
     progress: Progress | None = None,
 ) -> Prepared[Manifest]:
     """Tokenize a corpus into a folder, as running text or as examples, or find it there.
@@ -54,6 +56,7 @@ def prepare_corpus(
         tokenizer: what makes the tokens.
         folder: the folder to be made; it may exist if it is empty or holds prepared tokens [default: in the cache].
         force: replace prepared tokens in the folder that are not the same.
+        root: the cache [default: `cache_root()`].
         progress: called as text is tokenized; not at all if the tokens are there.
 
     Raises:
@@ -61,8 +64,8 @@ def prepare_corpus(
             something else.
         UsageError: examples need a token that ends a text, and the tokenizer has none.
     """
-    prepare = prepare_examples if corpus.config.supervised else prepare_text
-    return prepare(corpus, tokenizer, folder=folder, force=force, progress=progress)
+    write = partial(write_examples if corpus.config.supervised else write_text, corpus, tokenizer, progress)
+    return prepare_tokens(corpus, tokenizer, write, folder=folder, force=force, root=root)
 
 
 def check_model(config: ModelConfig, *, pairs: bool) -> None:

@@ -12,44 +12,14 @@ from lm.data.array_writer import token_dtype
 from lm.data.corpus import Corpus
 from lm.data.examples.store import ExampleWriter
 from lm.data.held_out import hash_bound, text_hash
-from lm.data.manifest import SPLITS, Manifest, SplitName
-from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
+from lm.data.manifest import SPLITS, SplitName
+from lm.data.prepare import WrittenTokens
 from lm.data.tokenizing import encoded
 from lm.text.documents import Survey
 from lm.text.examples import Example
 from lm.text.files import Progress
 from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
-
-
-def prepare_examples(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    *,
-    folder: Path | None = None,
-    force: bool = False,
-    root: Path | None = None,
-    progress: Progress | None = None,
-) -> Prepared[Manifest]:
-    """Tokenize examples into a folder as `lm.data.examples.store` describes, or find them there.
-
-    Prompt and completion are tokenized apart, so that a model sees the boundary that it will see when it generates.
-
-    Args:
-        corpus: of examples.
-        tokenizer: what makes the tokens.
-        folder: the folder to be made, as in `prepare_tokens` [default: in the cache].
-        force: replace other tokens in the folder.
-        root: the cache [default: `cache_root()`].
-        progress: called as text is tokenized.
-
-    Raises:
-        InputError: the tokenizer has no token for a character, nothing is left to train on, or the folder holds
-            something else.
-        UsageError: the tokenizer has no token that ends a text.
-    """
-    write = partial(_write, corpus, tokenizer, progress)
-    return prepare_tokens(corpus, tokenizer, write, folder=folder, force=force, root=root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +71,12 @@ def _hash(example: Example) -> int:
     return text_hash(f"{example.prompt}\0{example.completion}")
 
 
-def _write(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None, folder: Path) -> WrittenTokens:
-    """Write the examples of both splits into a folder that exists."""
+def write_examples(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None, folder: Path) -> WrittenTokens:
+    """Write the examples of both splits as `lm.data.examples.store` describes, into an empty folder.
+
+    Prompt and completion are tokenized apart, so that a model sees the boundary that it will see when it generates.
+    The arguments and errors are those of `lm.data.kinds.prepare_corpus`.
+    """
     frame, dtype = example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
     with contextlib.ExitStack() as opened:
         writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}

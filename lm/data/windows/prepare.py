@@ -14,8 +14,8 @@ import numpy as np
 from lm.data.array_writer import token_dtype
 from lm.data.corpus import Corpus
 from lm.data.held_out import divided_at, hash_bound, text_hash
-from lm.data.manifest import SPLITS, Manifest, Repetition, SplitName, SplitRecord
-from lm.data.prepare import Prepared, WrittenTokens, prepare_tokens
+from lm.data.manifest import SPLITS, Repetition, SplitName, SplitRecord
+from lm.data.prepare import WrittenTokens
 from lm.data.shards import ShardWriter, Tokens
 from lm.data.tokenizing import encoded
 from lm.data.windows import repetition
@@ -27,37 +27,6 @@ from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 _HASHED_CHARACTERS = 1 << 14
-
-
-def prepare_text(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    *,
-    folder: Path | None = None,
-    force: bool = False,
-    root: Path | None = None,
-    progress: Progress | None = None,
-) -> Prepared[Manifest]:
-    """Tokenize running text into a folder, or find it there.
-
-    Each document is written as its tokens after the tokenizer's start-of-text token. Where that is not also the
-    end-of-text token, the latter follows; where it is, the start token of the next document ends the one before, and
-    another start token ends the split.
-
-    Args:
-        corpus: the corpus.
-        tokenizer: what makes the tokens.
-        folder: the folder to be made, as in `prepare_tokens` [default: in the cache].
-        force: replace other tokens in the folder.
-        root: the cache [default: `cache_root()`].
-        progress: called as text is tokenized.
-
-    Raises:
-        InputError: the tokenizer has no token for a character, nothing is left to train on, or the folder holds
-            something else.
-    """
-    write = partial(_write, corpus, tokenizer, progress)
-    return prepare_tokens(corpus, tokenizer, write, folder=folder, force=force, root=root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +77,13 @@ def _boundary(corpus: Corpus) -> int | None:
     return int(corpus.files_bytes * (1 - corpus.fraction))
 
 
-def _write(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None, folder: Path) -> WrittenTokens:
-    """Write the shards of both splits into a folder that exists."""
+def write_text(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None, folder: Path) -> WrittenTokens:
+    """Write the shards of running text of both splits into an empty folder.
+
+    Each document is written as its tokens after the tokenizer's start-of-text token. Where that is not also the
+    end-of-text token, the latter follows; where it is, the start token of the next document ends the one before, and
+    another start token ends the split. The arguments and errors are those of `lm.data.kinds.prepare_corpus`.
+    """
     with contextlib.ExitStack() as opened:
         writers = {split: _SplitWriter(folder, split, tokenizer) for split in SPLITS}
         for writer in writers.values():

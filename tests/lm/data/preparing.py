@@ -8,10 +8,9 @@ from pathlib import Path
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data.corpus import survey
-from lm.data.examples.prepare import prepare_examples
+from lm.data.kinds import prepare_corpus
 from lm.data.manifest import Manifest
 from lm.data.prepare import Prepared
-from lm.data.windows.prepare import prepare_text
 from lm.text.files import Progress, TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
@@ -28,8 +27,7 @@ def prepare(
     progress: Progress | None = None,
 ) -> Prepared[Manifest]:
     """Survey files, and tokenize them into a folder or into the cache at `root`."""
-    made = prepare_examples if config.supervised else prepare_text
-    return made(survey(files, config), tokenizer, folder=folder, force=force, root=root, progress=progress)
+    return prepare_corpus(survey(files, config), tokenizer, folder=folder, force=force, root=root, progress=progress)
 
 
 def written(folder: Path, *texts: str) -> list[TextFile]:

@@ -13,10 +13,10 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.data.corpus import survey
+from lm.data.kinds import prepare_corpus
 from lm.data.manifest import Manifest
 from lm.data.prepare import Preparation, Prepared, key_of
 from lm.data.shards import open_split
-from lm.data.windows.prepare import prepare_text
 from lm.errors import InputError
 from lm.text.files import text_files
 from lm.tokenizer.tokenizer import Tokenizer
@@ -162,7 +162,7 @@ class TestReuse:
         surveyed = survey(found, WHOLE)
         found[0].path.write_text("some longer text")
         with pytest.raises(InputError, match=r"corpus-0\.txt: the corpus changed"):
-            prepare_text(surveyed, byte_tokenizer(), folder=tmp_path / "out")
+            prepare_corpus(surveyed, byte_tokenizer(), folder=tmp_path / "out")
 
 
 @pytest.mark.parametrize("supervised", [False, True])
