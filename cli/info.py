@@ -112,8 +112,15 @@ def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
-        ("positions", model["positions"]),
+        ("positions", model["positions"] + _IN_TREES[model["syntax"]]),
     ]
+
+
+_IN_TREES = {
+    "none": "", "depth": ", depths in trees", "distance": ", distances in trees",
+    "both": ", depths and distances in trees",
+}  # fmt: skip
+"""What a model knows of dependency trees, by its `syntax`."""
 
 
 def _of_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:

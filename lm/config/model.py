@@ -12,6 +12,7 @@ from lm.errors import UsageError
 Architecture = Literal["transformer", "lstm", "gru"]
 RecurrentScores = Literal["none", "dot", "general", "additive"]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
+Syntax = Literal["none", "depth", "distance", "both"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
@@ -20,6 +21,8 @@ DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
 _FARTHEST = {"relative": 16, "t5": 128}
 """Distances from which positions are all alike, as published."""
+_FARTHEST_IN_TREE = 16
+"""The same for distances in dependency trees."""
 _SINGLE = 16
 """Distances that T5 tells apart one by one, at most."""
 
@@ -64,6 +67,11 @@ class ModelConfig(Checked):
     )
     max_distance: int | None = option(
         None, "Distance from which relative positions are all alike [default: 16; 128 for t5].", minimum=1
+    )
+    syntax: Syntax = option(
+        "none",
+        "Positions in the dependency trees of sources (--heads), beside --positions: the depth of each word, the distance "
+        "between two of them, or both; for translation.",
     )
     rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
     norm: Norm = option("rmsnorm", "Kind of normalisation.")
@@ -140,13 +148,28 @@ class ModelConfig(Checked):
             raise UsageError(f"n_kv_heads {self.kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
         if self.positions == "rotary" and self.head_size % 2:
             raise UsageError(f"rotary positions need an even head size, not {self.head_size} (--d-model / --n-heads)")
-        if self.max_distance is not None and self.positions not in _FARTHEST:
+        if self.max_distance is not None and self.positions not in _FARTHEST and not self.has_tree_distances:
             raise UsageError(f"{self.positions} positions have no max_distance (--max-distance, --positions)")
         if self.positions == "t5" and self.farthest <= _SINGLE:
             raise UsageError(f"t5 positions need a max_distance over {_SINGLE}, not {self.farthest} (--max-distance)")
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
+        self._check_syntax()
         self._check_experts()
+
+    def _check_syntax(self) -> None:
+        """UsageError where there is no source that could come with trees, or depths have no sinusoids."""
+        if self.syntax != "none" and not self.is_encoder_decoder:
+            raise UsageError("positions by syntax are for the encoder of a translation model (--syntax, --source)")
+        if self.has_tree_depths and self.d_model % 2:
+            raise UsageError(f"depths in trees need an even d_model, not {self.d_model} (--syntax, --d-model)")
+
+    def check_heads(self, *, are_given: bool) -> None:
+        """UsageError unless heads of words are given to a model that reads dependency trees, and to no other."""
+        if self.syntax != "none" and not are_given:
+            raise UsageError("this model reads a dependency tree with each source: give files of heads (--heads)")
+        if self.syntax == "none" and are_given:
+            raise UsageError("heads are for a model with --syntax depth, distance or both: leave out --heads")
 
     def _check_experts(self) -> None:
         """UsageError for settings of experts that do not go together."""
@@ -194,6 +217,21 @@ class ModelConfig(Checked):
     def farthest(self) -> int:
         """The distance from which relative positions are all alike: as published unless set; 0 if there is none."""
         return self.max_distance or _FARTHEST.get(self.positions, 0)
+
+    @property
+    def has_tree_depths(self) -> bool:
+        """Whether it knows how deep the words of a source are in their tree."""
+        return self.syntax in {"depth", "both"}
+
+    @property
+    def has_tree_distances(self) -> bool:
+        """Whether it knows how far the words of a source are from each other in their tree."""
+        return self.syntax in {"distance", "both"}
+
+    @property
+    def farthest_in_tree(self) -> int:
+        """The distance in a tree from which all are alike: 16 unless set."""
+        return self.max_distance or _FARTHEST_IN_TREE
 
     @property
     def head_size(self) -> int:

@@ -6,9 +6,7 @@ looking side attends as its tokens do on average, so every row still sums to one
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +20,7 @@ from lm.errors import UsageError
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.tokenizer.framing import Frame, pair_frames
-from lm.tokenizer.offsets import TokenOffsets
+from lm.tokenizer.offsets import TokenOffsets, words_of
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -166,7 +164,7 @@ def _axis(
     unit: AttentionUnit,
 ) -> Axis:
     """Units of tokens that end at these bytes of a text; special tokens are units of their own."""
-    spelled, word_of = text.split(), _words_of(text, ends)
+    spelled, word_of = text.split(), words_of(text, ends)
     if unit == "tokens":
         labels = [tokenizer.token_bytes(index).decode(errors="replace") for index in tokens]
         units, words = list(range(len(tokens))), word_of
@@ -180,20 +178,6 @@ def _axis(
         labels=(*(special.label for special in before), *labels, *(special.label for special in after)),
         words=(*[None] * first, *(word if spelled else None for word in words), *[None] * len(after)),
     )
-
-
-def _words_of(text: str, ends: Iterable[int]) -> list[int]:
-    """The whitespace-separated word that each token is in, by the bytes where tokens end.
-
-    White space belongs to the word after it, and at the end of a text to the last one. A token that reaches into
-    several words is in the first of them.
-    """
-    word_ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
-    words, start = [], 0
-    for end in ends:
-        words.append(min(bisect_right(word_ends, start), max(0, len(word_ends) - 1)))
-        start = end
-    return words
 
 
 @torch.inference_mode()

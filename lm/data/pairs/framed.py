@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from lm.data.manifest import SplitName
 from lm.data.pairs.bpe_dropout import Merges, segment
-from lm.data.pairs.store import SIDES, Sentences, SideName, StoredPairs
+from lm.data.pairs.store import SIDES, SideName, StoredPairs
 from lm.data.permutation import Indices, mix
 from lm.data.ragged import Ragged
+from lm.data.trees import beside, framed
 from lm.errors import UsageError
+from lm.text.trees import Places
 from lm.tokenizer.framing import Frame, PairFrames, pair_frames
 from lm.tokenizer.languages import LanguageTag, language_tags, spelled_tag
 from lm.tokenizer.tokenizer import Tokenizer
@@ -76,7 +78,7 @@ class FramedPairs:
             "target": stored.tokenizer,
         }
         self._merges = {side: _merges(self._tokenizers[side]) for side in SIDES} if dropout else {}
-        self._sentences = cache(stored.sentences)
+        self._sentences, self._places = cache(stored.sentences), cache(stored.places)
 
     def frames(self, direction: Direction) -> PairFrames:
         """The tokens around sources and targets."""
@@ -86,7 +88,7 @@ class FramedPairs:
     def rows(
         self, split: SplitName, direction: Direction, numbers: Integers, keys: Indices | None = None
     ) -> tuple[Ragged, Ragged]:
-        """The ids of the sources and of the targets of some pairs.
+        """The ids of the sources and of the targets of some pairs; with trees, sources as `lm.data.trees` has them.
 
         Args:
             split: that they are in.
@@ -96,28 +98,38 @@ class FramedPairs:
         """
         frames = self.frames(direction)
         of_source, of_target = (None, None) if keys is None else (mix(keys ^ _SOURCE), mix(keys ^ _TARGET))
+        places = self._places(split)
         return (
-            self._side(self._sentences(split, direction.source), direction.source, frames.source, numbers, of_source),
-            self._side(self._sentences(split, direction.target), direction.target, frames.target, numbers, of_target),
+            self._side(split, direction.source, frames.source, numbers, of_source, places),
+            self._side(split, direction.target, frames.target, numbers, of_target),
         )
 
     def _side(
-        self, sentences: Sentences, side: SideName, frame: Frame, numbers: Integers, keys: Indices | None
+        self,
+        split: SplitName,
+        side: SideName,
+        frame: Frame,
+        numbers: Integers,
+        keys: Indices | None,
+        places: Ragged | None = None,
     ) -> Ragged:
+        sentences = self._sentences(split, side)
         words = sentences.words.take(numbers)
-        ids = sentences.table.take(words.values).grouped(words.ends)
+        plain = tokens = sentences.table.take(words.values)  # of each word
         if keys is not None:
-            dropped = self._dropped(words, sentences.table, self._merges[side], keys)
-            ids = _where_it_fits(ids, dropped, None if self._context is None else self._context - len(frame))
-        return ids.framed(frame.before, frame.after)
+            dropped = self._dropped(words, plain, self._merges[side], keys)
+            room = None if self._context is None else self._context - len(frame)
+            tokens = _where_it_fits(plain, dropped, words, room)
+        if places is not None:
+            tokens = _beside_places(tokens, plain, places.take(numbers).values)
+        return framed(tokens.grouped(words.ends), frame)
 
-    def _dropped(self, words: Ragged, table: Ragged, merges: Merges, keys: Indices) -> Ragged:
-        """Sentences segmented with BPE dropout, each word with a key made from its sentence's and its place there."""
+    def _dropped(self, words: Ragged, tokens: Ragged, merges: Merges, keys: Indices) -> Ragged:
+        """The words segmented with BPE dropout, each with a key made from its sentence's and its place there."""
         lengths = words.lengths()
         places = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
         of_words = mix(np.repeat(keys, lengths) ^ places.astype(np.uint64))
-        letters = merges.letters(table.take(words.values))
-        return segment(letters, merges, dropout=self._dropout, keys=of_words).grouped(words.ends)
+        return segment(merges.letters(tokens), merges, dropout=self._dropout, keys=of_words)
 
 
 def _merges(tokenizer: Tokenizer) -> Merges:
@@ -126,8 +138,21 @@ def _merges(tokenizer: Tokenizer) -> Merges:
     return found
 
 
-def _where_it_fits(plain: Ragged, dropped: Ragged, room: int | None) -> Ragged:
-    """The sentences with BPE dropout, but plain where they would have more tokens than there is room for."""
-    if room is None or not (too_long := dropped.lengths() > room).any():
+def _where_it_fits(plain: Ragged, dropped: Ragged, words: Ragged, room: int | None) -> Ragged:
+    """The tokens of words with BPE dropout, but plain where a sentence would have more than there is room for."""
+    if room is None or not (too_long := dropped.grouped(words.ends).lengths() > room).any():
         return dropped
-    return Ragged.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
+    of_words = np.repeat(too_long, words.lengths())
+    return Ragged.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * of_words)
+
+
+def _beside_places(tokens: Ragged, plain: Ragged, places: Places) -> Ragged:
+    """The tokens of words beside the place of each word, which is that of the first of its plain tokens.
+
+    Args:
+        tokens: of each word, as it is segmented now.
+        plain: of each word, as the tokenizer segments it.
+        places: (plain tokens, 3).
+    """
+    of_words = places[plain.ends - plain.lengths()]
+    return Ragged(beside(tokens.values, np.repeat(of_words, tokens.lengths(), axis=0)), tokens.ends)
