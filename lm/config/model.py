@@ -66,12 +66,14 @@ class ModelConfig(Checked):
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
     )
     max_distance: int | None = option(
-        None, "Distance from which relative positions are all alike [default: 16; 128 for t5].", minimum=1
+        None,
+        "Distance from which relative positions, in trees too, are all alike [default: 16; 128 for t5].",
+        minimum=1,
     )
     syntax: Syntax = option(
         "none",
-        "Positions in the dependency trees of sources (--heads), beside --positions: the depth of each word, the distance "
-        "between two of them, or both; for translation.",
+        "Positions in the dependency trees of sources (--heads), beside --positions: the depth of each word, the "
+        "distance between two of them, or both; for translation.",
     )
     rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
     norm: Norm = option("rmsnorm", "Kind of normalisation.")
@@ -163,13 +165,6 @@ class ModelConfig(Checked):
             raise UsageError("positions by syntax are for the encoder of a translation model (--syntax, --source)")
         if self.has_tree_depths and self.d_model % 2:
             raise UsageError(f"depths in trees need an even d_model, not {self.d_model} (--syntax, --d-model)")
-
-    def check_heads(self, *, are_given: bool) -> None:
-        """UsageError unless heads of words are given to a model that reads dependency trees, and to no other."""
-        if self.syntax != "none" and not are_given:
-            raise UsageError("this model reads a dependency tree with each source: give files of heads (--heads)")
-        if self.syntax == "none" and are_given:
-            raise UsageError("heads are for a model with --syntax depth, distance or both: leave out --heads")
 
     def _check_experts(self) -> None:
         """UsageError for settings of experts that do not go together."""
@@ -263,3 +258,12 @@ class ModelConfig(Checked):
 
 OF_BLOCKS = frozenset(described.name for described in options(ModelConfig)) - _OF_ALL
 """The fields that describe transformer blocks, and say nothing of recurrent layers."""
+
+
+def check_heads_given(*models: ModelConfig, are_given: bool) -> None:
+    """UsageError unless heads of words are given to models of which one at least reads trees, and to no others."""
+    reads_trees = any(model.syntax != "none" for model in models)
+    if reads_trees and not are_given:
+        raise UsageError("this model reads a dependency tree with each source: give files of heads (--heads)")
+    if are_given and not reads_trees:
+        raise UsageError("heads are for a model with --syntax depth, distance or both: leave out --heads")

@@ -27,8 +27,8 @@ class Batch:
     Attributes:
         inputs: (rows, length) ids that the model reads; of an encoder-decoder, its decoder.
         targets: (rows, length) the id to be predicted at each position; IGNORED where none is.
-        source: (rows, source length) ids that an encoder reads; (rows, source length, 4) where they come with trees, see
-            `lm.data.trees`.
+        source: (rows, source length) ids that an encoder reads; (rows, source length, 4) where they come with trees,
+            see `lm.data.trees`.
         source_lengths: (rows,) how many of them are real.
     """
 
@@ -95,7 +95,9 @@ class Batch:
         """The same shape with ids of a smaller vocabulary, to try out what such a batch takes."""
         source = self.source
         if source is not None:
-            source = source % vocab_size if source.ndim == 2 else np.dstack((source[..., 0] % vocab_size, source[..., 1:]))
+            source = (
+                source % vocab_size if source.ndim == 2 else np.dstack((source[..., 0] % vocab_size, source[..., 1:]))
+            )
         targets = np.where(self.targets == IGNORED, IGNORED, self.targets % vocab_size)
         return Batch(self.inputs % vocab_size, targets, source, self.source_lengths)
 

@@ -25,7 +25,7 @@ class Ragged:
     ends: NDArray[Any]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int] | NDArray[Any]]) -> Ragged:
+    def of(cls, rows: Sequence[Sequence[int] | Sequence[Sequence[int]] | NDArray[Any]]) -> Ragged:
         """From lists or arrays."""
         values = _joined([np.asarray(row, dtype=np.int64) for row in rows])
         return cls(values, np.cumsum([len(row) for row in rows], dtype=np.int64))

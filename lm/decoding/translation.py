@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lm.config.decoding import TranslationConfig
+from lm.config.model import check_heads_given
 from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.continuation import Continuation
 from lm.decoding.ensemble import Ensemble
@@ -21,7 +22,7 @@ from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
 from lm.decoding.translation_steps import EncoderDecoderSteps
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.text.trees import Heads, check_heads
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.languages import tag_to
@@ -127,9 +128,9 @@ class Translator:
             UsageError: a prefix leaves no room in the positions of a model, a filter rules out every token, or there
                 are heads for models that read no trees, or none for one that does.
         """
-        self._check_heads(are_given=heads is not None)
+        check_heads_given(*(each.model.config for each in self.models), are_given=heads is not None)
         begun = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered = zip(itertools.count(), lines, begun, itertools.repeat(None) if heads is None else heads)
+        numbered = zip(itertools.count(), lines, begun, _without_end(heads))
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
             read = self._read(chunk)
             done = {line.number: self._blank(line) for line in read if line.is_blank}
@@ -155,11 +156,6 @@ class Translator:
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
-
-    def _check_heads(self, *, are_given: bool) -> None:
-        """UsageError unless heads are given to models of which one at least reads them, and to no others."""
-        reading = [each.model.config for each in self.models if each.model.config.syntax != "none"]
-        (reading or [self.models[0].model.config])[0].check_heads(are_given=are_given)
 
     def _read(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[Line]:
         """Numbers, texts, prefixes and heads as lines."""
@@ -267,6 +263,15 @@ def _steps(member: TranslationModel, source: Tensor, lengths: Tensor, *, coverag
     """Steps of a model, of blocks or of recurrent layers."""
     kind = RecurrentSteps if member.model.config.is_recurrent else EncoderDecoderSteps
     return kind(member.model, source, lengths, coverage=coverage)
+
+
+def _without_end(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:
+    """Heads for as many lines as there are; InputError if they end before the lines."""
+    if heads is None:
+        yield from itertools.repeat(None)
+    else:
+        yield from heads
+        raise InputError("there are heads for fewer lines than are to be translated")
 
 
 def _checked(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:

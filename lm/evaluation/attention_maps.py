@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
+from lm.data.trees import OUTSIDE
 from lm.errors import UsageError
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.text.trees import places_in_tree
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.offsets import TokenOffsets, words_of
 from lm.tokenizer.pieces import Piece
@@ -194,16 +196,24 @@ def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
 
 
 @torch.inference_mode()
-def encoder_attention(model: EncoderDecoder, source: Axis) -> AttentionMap:
-    """Where each unit of a source looks in it; errors as of `self_attention`."""
+def encoder_attention(model: EncoderDecoder, source: Axis, *, heads: Sequence[int] | None = None) -> AttentionMap:
+    """Where each unit of a source looks in it; errors as of `self_attention`.
+
+    Args:
+        model: in eval mode.
+        source: as the encoder reads it, special tokens included.
+        heads: of its words, for a model that reads dependency trees.
+    """
     _check_length(source, model.config.context_length)
     with captured(model.encoder.attentions()) as layers:
-        model.encode(_row(source.tokens, model))
+        model.encode(_source_row(source, heads, model))
     return AttentionMap("self", source, source, _merged(layers, source, source))
 
 
 @torch.inference_mode()
-def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start: int) -> AttentionMap:
+def cross_attention(
+    model: EncoderDecoder, source: Axis, target: Axis, *, start: int, heads: Sequence[int] | None = None
+) -> AttentionMap:
     """Where each unit of a translation looks in its source while it is being predicted.
 
     Args:
@@ -211,12 +221,13 @@ def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start:
         source: as the encoder reads it, special tokens included.
         target: as the decoder writes it, the end token included where there is one.
         start: the token that the decoder begins with.
+        heads: of the source's words, for a model that reads dependency trees.
 
     Raises:
         UsageError: one of the two is longer than learned positions reach.
     """
     with captured(model.decoder.attentions(cross=True)) as layers:
-        memory = model.encode(_row(source.tokens, model))
+        memory = model.encode(_source_row(source, heads, model))
         model.hidden(_row((start, *target.tokens[:-1]), model), memory=memory)
     return AttentionMap("cross", target, source, _merged(layers, target, source))
 
@@ -228,6 +239,7 @@ def translation_map(
     source_tokenizer: Tokenizer,
     source: str,
     tokens: Sequence[int],
+    heads: Sequence[int] | None = None,
     tags: Sequence[Special] = (),
     unit: AttentionUnit = "words",
 ) -> AttentionMap:
@@ -239,6 +251,7 @@ def translation_map(
         source_tokenizer: the source's.
         source: the line that was translated.
         tokens: ids of its translation, with or without the end token.
+        heads: of the words of the line, for a model that reads dependency trees.
         tags: special tokens before the source, such as its direction.
         unit: what the map's rows and columns are.
 
@@ -249,7 +262,7 @@ def translation_map(
     body = [index for index in tokens if index not in frames.target.after]
     read = axis_of_text(source_tokenizer, source, before=tags, after=Special.after(frames.source), unit=unit)
     written = axis_of_tokens(tokenizer, body, after=Special.after(frames.target), unit=unit)
-    return cross_attention(model, read, written, start=frames.start)
+    return cross_attention(model, read, written, start=frames.start, heads=heads)
 
 
 def _check_length(axis: Axis, context_length: int) -> None:
@@ -263,6 +276,17 @@ def _check_length(axis: Axis, context_length: int) -> None:
 
 def _row(tokens: Sequence[int], model: DecoderOnly | EncoderDecoder) -> Tensor:
     return torch.tensor([tokens], dtype=torch.int64, device=next(model.parameters()).device)
+
+
+def _source_row(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder) -> Tensor:
+    """A source as the encoder reads it, each token beside the place of its word where there is a tree."""
+    row = _row(source.tokens, model)
+    if heads is None:
+        return row
+    words = [source.words[unit] for unit in source.units]
+    in_tree = places_in_tree(heads)
+    places = [OUTSIDE if word is None else in_tree[word].tolist() for word in words]
+    return torch.cat((row[..., None], row.new_tensor([places])), dim=-1)
 
 
 def _merged(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:

@@ -57,8 +57,8 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
     through. Each pair of positions that see each other takes 2 · d_model; causal attention sees half of the pairs.
-    Vectors of relative positions, in trees too, count like matrices; biases take none. Recurrent layers see no pairs, and
-    their decoder attends once.
+    Vectors of relative positions, in trees too, count like matrices; biases take none. Recurrent layers see no pairs,
+    and their decoder attends once.
 
     Args:
         config: of the model.

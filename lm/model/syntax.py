@@ -49,7 +49,7 @@ def depths_of(places: Tensor) -> Tensor:
 
 
 class TreeDepths(nn.Module):
-    """Sinusoids of depths and the vectors of sequential positions, mixed by a learned layer: tanh(W [order; depth] + b).
+    """Sinusoids of depths beside the vectors of sequential positions, mixed by a layer: tanh(W [order; depth] + b).
 
     Without vectors of order, as with rotary positions, there is the depth alone.
 

@@ -121,7 +121,9 @@ class EncoderDecoder(Transformer):
 
         A model with `syntax` reads (batch, source length, 4): each id, and where its word stands in a tree.
         """
-        assert source.ndim == 2 + (self.syntax_positions is not None), "trees are for models that read them, and no other"
+        assert source.ndim == 2 + (self.syntax_positions is not None), (
+            "trees are for models that read them, and no other"
+        )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
         own = Scope(mask=Mask.keys(lengths), lengths=lengths)
         if self.syntax_positions is None:

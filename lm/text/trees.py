@@ -65,7 +65,7 @@ def with_heads(
         if line is None:
             raise InputError(f"{name}: ends before line {number:,} of {source}: give heads for each sentence (--heads)")
         if one is None:
-            raise InputError(f"{name}: line {number:,} has no sentence beside it, for {source} ends before it (--heads)")
+            raise InputError(f"{name}: line {number:,} has no sentence, for {source} ends before it (--heads)")
         yield one, read_heads(line, sentence(one), where=f"{name}: line {number}")
 
 
@@ -81,7 +81,8 @@ def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
         raise InputError(f"{where} has {_counted(heads.count(0), 'root')} (words with the head 0), and a tree has one")
     if unreached := set(range(1, words + 1)) - set(_downwards(heads)):
         circle = _circle(heads, min(unreached))
-        raise InputError(f"{where}: the heads of words {', '.join(map(str, circle))} form a circle, and a tree has none")
+        words_of_it = ", ".join(map(str, circle))
+        raise InputError(f"{where}: the heads of words {words_of_it} form a circle, and a tree has none")
 
 
 def places_in_tree(heads: Sequence[int]) -> Places:

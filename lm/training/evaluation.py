@@ -146,7 +146,7 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
 
 
 def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
-    """Greedy translations of sources, in order, into the language that the tag of each asks for, where there are tags."""
+    """Greedy translations of sources, in order, each into the language of its tag, where there are tags."""
     assert isinstance(run.model, EncoderDecoder)
     model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
     sources = [each._replace(target="") for each in references]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
+from lm.config.model import check_heads_given
 from lm.config.run import RunConfig
 from lm.data import suitability
 from lm.data.batch import Batch
@@ -149,7 +150,7 @@ class PairData(TrainingData):
     def open(cls, folder: Path, config: RunConfig) -> Self:
         """The pairs in a folder, in the directions and the batches of a run."""
         training, stored = config.training, open_pairs(folder)
-        config.model.check_heads(are_given=stored.manifest.heads)
+        check_heads_given(config.model, are_given=stored.manifest.heads)
         return cls(
             stored,
             config.parallel,

@@ -42,7 +42,7 @@ class PairSurvey:
 
     @property
     def identity(self) -> list[str]:
-        """What its pairs follow from: the bytes, in JSON Lines the fields that are read, and that one file has heads."""
+        """What its pairs follow from: the bytes, the fields that are read in JSON Lines, whether there are heads."""
         fields = self.text.fields if self.text.is_json_lines else ()
         return [*(record.sha256 for record in self.records), *fields, *(("heads",) if self.text.heads else ())]
 

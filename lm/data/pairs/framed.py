@@ -98,21 +98,12 @@ class FramedPairs:
         """
         frames = self.frames(direction)
         of_source, of_target = (None, None) if keys is None else (mix(keys ^ _SOURCE), mix(keys ^ _TARGET))
-        places = self._places(split)
         return (
-            self._side(split, direction.source, frames.source, numbers, of_source, places),
+            self._side(split, direction.source, frames.source, numbers, of_source),
             self._side(split, direction.target, frames.target, numbers, of_target),
         )
 
-    def _side(
-        self,
-        split: SplitName,
-        side: SideName,
-        frame: Frame,
-        numbers: Integers,
-        keys: Indices | None,
-        places: Ragged | None = None,
-    ) -> Ragged:
+    def _side(self, split: SplitName, side: SideName, frame: Frame, numbers: Integers, keys: Indices | None) -> Ragged:
         sentences = self._sentences(split, side)
         words = sentences.words.take(numbers)
         plain = tokens = sentences.table.take(words.values)  # of each word
@@ -120,7 +111,7 @@ class FramedPairs:
             dropped = self._dropped(words, plain, self._merges[side], keys)
             room = None if self._context is None else self._context - len(frame)
             tokens = _where_it_fits(plain, dropped, words, room)
-        if places is not None:
+        if side == "source" and (places := self._places(split)) is not None:
             tokens = _beside_places(tokens, plain, places.take(numbers).values)
         return framed(tokens.grouped(words.ends), frame)
 

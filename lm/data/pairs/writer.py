@@ -65,7 +65,9 @@ def write_splits(
     reader = TreeReader(tokenizers["source"]) if corpus.has_heads else None
     with contextlib.ExitStack() as opened:
         texts = opened.enter_context((folder / TEXTS).open("w", encoding="utf-8", newline="\n"))
-        writers = {split: _SplitWriter(folder, split, tables, texts, opened, trees=corpus.has_heads) for split in SPLITS}
+        writers = {
+            split: _SplitWriter(folder, split, tables, texts, opened, trees=corpus.has_heads) for split in SPLITS
+        }
         items = corpus.split_pairs()
         for group, tokens in encoded(corpus, items, partial(_encode, tokenizers, reader), progress=progress):
             for split, writer in writers.items():

@@ -80,7 +80,7 @@ def test_a_translator_reads_the_sources_that_training_does(
     )
     model = TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)
     read: list[Line] = Translator([model], to=direction.tag.language)._read(
-        [(number, pair.source, "") for number, pair in enumerate(texts(direction))]
+        [(number, pair.source, "", None) for number, pair in enumerate(texts(direction))]
     )
     sources, _ = FramedPairs(stored).rows("validation", direction, np.arange(HELD))
     for number, line in enumerate(read):
