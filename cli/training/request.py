@@ -47,9 +47,10 @@ class PairFiles:
             raise UsageError("--validation-source and --validation-target go together")
         if self.heads and not self:
             raise UsageError("--heads are of the words of sources: give these too (--source, or --pairs)")
-        held_out = self.validation_source is not None
-        if (self.validation_heads is not None) != (held_out and bool(self.heads)):
-            raise UsageError("--validation-heads goes with --heads and --validation-source, and these go with it")
+        if self.heads and self.validation_source and not self.validation_heads:
+            raise UsageError("give the heads of --validation-source too (--validation-heads)")
+        if self.validation_heads and not (self.heads and self.validation_source):
+            raise UsageError("--validation-heads goes with --heads and --validation-source")
 
     def __bool__(self) -> bool:
         return bool(self.source or self.pairs)

@@ -42,6 +42,14 @@ class SyntaxPositions(nn.Module):
         return scope if self.distances is None else self.distances(scope, places)
 
 
+def without_padding(places: Tensor, lengths: Tensor | None) -> Tensor:
+    """(batch, length, 3) places, of which only the first `lengths` (batch,) are real: what follows is no deeper."""
+    if lengths is None:
+        return places
+    is_real = torch.arange(places.shape[1], device=places.device) < lengths[:, None]
+    return places * is_real[..., None]
+
+
 def depths_of(places: Tensor) -> Tensor:
     """(batch, length) how deep tokens at (batch, length, 3) places are; outside the tree, one deeper than any word."""
     depths = places[..., 0]

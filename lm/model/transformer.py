@@ -13,7 +13,7 @@ from lm.model.masks import Mask
 from lm.model.positions import Embedding
 from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.model.scope import Scope
-from lm.model.syntax import SyntaxPositions
+from lm.model.syntax import SyntaxPositions, without_padding
 
 
 class Transformer(nn.Module):
@@ -128,7 +128,7 @@ class EncoderDecoder(Transformer):
         own = Scope(mask=Mask.keys(lengths), lengths=lengths)
         if self.syntax_positions is None:
             return self.encoder(embedding(source), own)
-        ids, places = source[..., 0], source[..., 1:]
+        ids, places = source[..., 0], without_padding(source[..., 1:], lengths)
         x = embedding(ids, combine=self.syntax_positions.combine(places))
         return self.encoder(x, self.syntax_positions.seen(own, places))
 
