@@ -99,9 +99,9 @@ class TreeDistances(DistanceTables):
 def tree_distances(places: Tensor) -> Tensor:
     """How each key is related to each query in the tree.
 
-    Of two words one of which is below the other, it is the depth of the key less that of the query: the length of the
-    path between them, negative where the key is above. Of all others it is the sum of their depths, negative where the
-    key comes first in the sentence. Tokens of one word are at distance zero.
+    Of two words one of which is below the other, by one edge or by several, it is the depth of the key less that of the
+    query: the length of the path between them, negative where the key is above. Of all others it is the sum of their
+    depths, negative where the key comes first in the sentence. Tokens of one word are at distance zero.
 
     Args:
         places: (batch, length, 3).

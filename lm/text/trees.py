@@ -38,7 +38,7 @@ def read_heads(line: str, sentence: str, *, where: str) -> Heads:
     try:
         heads = tuple(int(number) for number in line.split())
     except ValueError:
-        wrong = next(part for part in line.split() if not part.removeprefix("-").isdecimal())
+        wrong = next((part for part in line.split() if not part.removeprefix("-").isdecimal()), line.strip())
         raise InputError(
             f"{where}: {wrong[:40]!r} is no head: heads are numbers of words from 1, or 0 for the root (--heads)"
         ) from None

@@ -14,7 +14,7 @@ SENTENCE, HEADS = "Bush held a talk with Sharon", "2 0 4 2 4 5"
 
 
 def test_a_tree_that_was_worked_out():
-    """The sentence of figure 1 of Wang et al. 2019: held > Bush, talk; talk > a, with; with > Sharon."""
+    """Below `held` are `Bush` and `talk`, below `talk` are `a` and `with`, and below that is `Sharon`."""
     heads = read_heads(HEADS, SENTENCE, where="x")
     assert heads == (2, 0, 4, 2, 4, 5)
     assert places_in_tree(heads).tolist() == [[1, 1, 2], [0, 0, 6], [2, 3, 4], [1, 2, 6], [2, 4, 6], [3, 5, 6]]
