@@ -124,16 +124,25 @@ def _differing(config: ModelConfig, family: Family) -> list[str]:
 
 
 def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
-    value = values.get(setting.theirs, setting.default)
-    if value is None and setting.default is None:
-        return None
+    value = values.get(setting.theirs)
+    if value is None:
+        value = setting.default
     if setting.values is not None:
         if not isinstance(value, str | bool) or value not in setting.values:
             raise _refused(path, setting.theirs, value)
         return setting.values[value]
-    if isinstance(value, int) and value > _LARGEST:
-        raise _refused(path, setting.theirs, value)
-    return value
+    if value is None or _is_like(value, 1 if setting.default is None else setting.default):
+        return value
+    raise _refused(path, setting.theirs, value)
+
+
+def _is_like(value: Any, default: bool | int | float) -> bool:  # noqa: ANN401
+    """Whether a value is of the type of a default, and a number one that a model can have."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    if isinstance(default, int):
+        return isinstance(value, int) and 0 < value <= _LARGEST
+    return isinstance(value, int | float) and abs(value) <= _LARGEST  # as neither infinity nor NaN is
 
 
 def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:  # noqa: ANN401

@@ -49,31 +49,34 @@ def from_json(values: Mapping[str, Any], rotary: Rotary, *, context_length: int,
     scaling = values.get("rope_parameters") or values.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
         raise InputError(f"{path}: rope_scaling must be names with values")
+    share = values.get(rotary.share, values.get("partial_rotary_factor", rotary.default_share))
     fields = {
         "rope_base": scaling.get("rope_theta", values.get(rotary.base, values.get("rope_theta", 10_000.0))),
-        "rotary_share": scaling.get(
-            "partial_rotary_factor", values.get(rotary.share, values.get("partial_rotary_factor", rotary.default_share))
-        ),
+        "rotary_share": scaling.get("partial_rotary_factor", share),
     }
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
         return fields
-    if kind not in _NUMBERS:
+    if not isinstance(kind, str) or kind not in _NUMBERS:
         raise InputError(f"{path}: rope_type {kind!r} is not one of default, {', '.join(_NUMBERS)}")
-    return {**fields, "rope_scaling": kind, **_scaled(scaling, kind, context_length, path)}
-
-
-def _scaled(scaling: Mapping[str, Any], kind: str, context_length: int, path: Path) -> dict[str, Any]:
     if scaling.get("truncate", True) is not True:
-        raise InputError(
-            f"{path}: rope_scaling with truncate {scaling['truncate']!r} is of a model that lm does not have"
-        )
-    found = {f"rope_{ours}": scaling.get(theirs) for theirs, ours in _NUMBERS[kind].items()}
-    if "rope_context" in found and found["rope_context"] is None:
-        found["rope_context"] = context_length
-    if found["rope_factor"] is None:
-        raise InputError(f"{path}: rope_scaling {kind} has no factor")
-    if kind == "yarn" and found["rope_temperature"] is None and all(scaling.get(name) for name in _OF_YARN):
-        sharpened = [1 + 0.1 * scaling[name] * math.log(found["rope_factor"]) for name in _OF_YARN]
-        found["rope_temperature"] = sharpened[0] / sharpened[1]
+        raise InputError(f"{path}: truncate {scaling['truncate']!r} is of a model that lm does not have")
+    numbers = {theirs: scaling.get(theirs) for theirs in (*_NUMBERS[kind], *_OF_YARN)}
+    wrong = next((name for name, value in numbers.items() if not _is_number(value)), None)
+    if wrong or numbers["factor"] is None:
+        raise InputError(f"{path}: rope_scaling {kind} needs a number as {wrong or 'factor'}")
+    return {**fields, "rope_scaling": kind, **_scaling(numbers, kind, context_length)}
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 (whatever is there)
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12)
+
+
+def _scaling(numbers: Mapping[str, Any], kind: str, context_length: int) -> dict[str, Any]:
+    found = {f"rope_{ours}": numbers[theirs] for theirs, ours in _NUMBERS[kind].items()}
+    if "rope_context" in found:
+        found["rope_context"] = found["rope_context"] or context_length
+    if kind == "yarn" and found["rope_temperature"] is None and all(numbers[name] for name in _OF_YARN):
+        of_keys, of_all = (1 + 0.1 * numbers[name] * math.log(max(1, numbers["factor"])) for name in _OF_YARN)
+        found["rope_temperature"] = of_keys / of_all
     return found
