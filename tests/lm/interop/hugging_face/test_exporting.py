@@ -78,7 +78,7 @@ REFUSED = [
     ({"value_residual": True}, "value_residual True, without which this would be LlamaForCausalLM"),
     ({"norm": "layernorm", "value_residual": True, "qk_norm": True, "activation": "gelu"},
      "value_residual True and qk_norm True"),
-    ({"positions": "none"}, "positions none"), ({"softcap": 30.0}, "softcap 30.0"), ({"experts": 2}, "experts 2"),
+    ({"positions": "none"}, "positions none"), ({"decoder_only": True}, "decoder_only True"), ({"softcap": 30.0}, "softcap 30.0"), ({"experts": 2}, "experts 2"),
     ({"rotary_share": 0.5}, "rotary_share 0.5"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
     ({"scale_embeddings": True}, "scale_embeddings True"), ({"norm_position": "post"}, "norm_position post"),
     ({"activation": "gelu", "n_kv_heads": 1}, "activation gelu"), ({"n_encoder_layers": 1}, "n_encoder_layers 1"),
