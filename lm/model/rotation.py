@@ -14,8 +14,8 @@ class Rotation:
     """Turns pairs of features (i, i + turned/2) by an angle that grows with the position.
 
     Attributes:
-        cos: (length, turned), both halves alike; (batch, 1, length, turned) where rows stand elsewhere than others. What
-            a head has beyond the turned features stays as it is.
+        cos: (length, turned), both halves alike; (batch, 1, length, turned) where rows stand elsewhere than others.
+            What a head has beyond the turned features stays as it is.
         sin: like `cos`, but the first half negative.
     """
 
