@@ -25,7 +25,7 @@ from lm.errors import UsageError
 from lm.hardware import found_device
 from lm.run_folder import refuse_existing
 from lm.training.compiling import check_compiler
-from lm.training.initial_weights import check_weights
+from lm.training.initial_weights import check_weights, spare_tokens
 from lm.training.lock import refuse_trained
 from lm.training.run import Run
 from lm.training.starting import start
@@ -45,7 +45,10 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
     check_heads_given(config.model, are_given=bool(files.pairs.heads))
     prepared = prepare(corpus, config, new.tokenizer or new.weights)
-    weights = load_weights(new.weights) if new.weights else None
+    weights = None
+    if new.weights:
+        weights = load_weights(new.weights)
+        prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(new.weights, prepared.tokenizer))
     pace = data = None
     if config.training.budget is not None:
         config, pace, data = paced(config, settings, prepared)

@@ -81,6 +81,10 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
         "value_residual": config.value_residual,
         "embedding_shortcut": config.embedding_shortcut,
         "experts": config.experts > 0,
+        "d_head": config.head_size * config.n_heads != config.d_model,
+        "rotary_share": config.rotary_share != 1,
+        "rope_scaling": config.rope_scaling != "none",
+        "attention_bias": config.biased_attention != ("all" if config.bias else "none"),
     }
     for name, is_refused in refused.items():
         if is_refused:

@@ -19,6 +19,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.distances import BucketedBiases, LinearBiases, RelativePositions
 from lm.model.dropout import Dropout
+from lm.model.frequencies import Scaling, frequencies
 from lm.model.rotation import Rotation, rotations
 from lm.model.scope import Scope
 
@@ -46,6 +47,10 @@ def waves(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1 if interleaved else -2).flatten(-2)
 
 
+_AT_ONCE = 8192
+"""Positions of a context whose values are computed before they are needed; more take memory that few texts use."""
+
+
 class PositionTable(nn.Module):
     """Values by position, computed once, and again when a longer sequence comes.
 
@@ -64,11 +69,15 @@ class PositionTable(nn.Module):
             values = self.fill(device, at_least=start + length)
         return values[start : start + length]
 
-    def fill(self, device: torch.device, *, at_least: int = 0) -> Tensor:
-        """Compute the values of all positions of the context, or of more."""
-        self._length = longest = max(self._length, at_least)
+    def fill(self, device: torch.device, *, at_least: int | None = None) -> Tensor:
+        """Compute the values of all positions of the context; or of `at_least` so many, if it is a long one."""
+        if at_least is None:
+            number = self._length
+        else:
+            self._length = max(self._length, at_least)
+            number = min(self._length, max(_AT_ONCE, 2 * at_least))
         with torch.inference_mode(False):  # the values outlive an evaluation, and training differentiates past them
-            values = self._values = self._compute(longest).to(device)
+            values = self._values = self._compute(number).to(device)
         return values
 
 
@@ -106,8 +115,7 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        compute = partial(rotations, head_size=config.head_size, base=config.rope_base)
-        self.table = PositionTable(compute, config.context_length)
+        self.table = PositionTable(partial(_rotations, config=config), config.context_length)
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with their rotation."""
@@ -116,6 +124,10 @@ class RotaryPositions(nn.Module):
             return replace(scope, rotation=Rotation(*found.unbind(-2)))
         cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
         return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
+
+
+def _rotations(length: int, config: ModelConfig) -> Tensor:
+    return rotations(length, frequencies(config), scale=Scaling.of(config).temperature)
 
 
 def _end(positions: Tensor) -> int:

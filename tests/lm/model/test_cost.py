@@ -142,3 +142,10 @@ def test_parameters_and_flops_of_seq2seq_by_hand():
     of_target = 5 * (decoder + target + 30_000 * 1000) + 1000 * 2 * 5 * 7
     assert training_flops(config, rows=3, length=5, source_length=7) == 6 * 3 * (of_target + 7 * (encoder + keys))
     assert cache_bytes_per_token(config) == 0
+
+
+def test_heads_may_be_wider_than_their_part_of_the_model():
+    config = ModelConfig(d_model=32, n_layers=1, n_heads=2, d_head=64, context_length=8, d_ff=32, vocab_size=7)
+    matrices = 4 * 32 * 128 + 3 * 32 * 32 + 7 * 32
+    assert training_flops_per_token(config) == pytest.approx(6 * matrices + 6 * 128 * 8)
+    assert cache_bytes_per_token(config) == 2 * 2 * 64 * 4
