@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple, Self
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.data.manifest import Provenance
+from lm.text.trees import Heads
 from lm.tokenizer.languages import LanguageTag
 
 
@@ -20,11 +21,13 @@ class Reference(NamedTuple):
         source: the sentence.
         target: its translation.
         tag: of the target's language, in a model with several directions.
+        heads: of the source's words, for a model that reads dependency trees.
     """
 
     source: str
     target: str
     tag: LanguageTag | None = None
+    heads: Heads | None = None
 
 
 class TrainingData(ABC):
@@ -33,7 +36,7 @@ class TrainingData(ABC):
     Each kind has a folder beside this module, and a line in `lm.data.kinds`.
 
     Attributes:
-        needs_encoder: whether it is for encoder-decoders, which learn from nothing else.
+        holds_pairs: whether it is for models that translate, which learn from nothing else.
         samples: in one epoch: windows, examples or pairs.
         tokens: predicted in one epoch.
         steps_per_epoch: batches in one epoch, on average.
@@ -41,7 +44,7 @@ class TrainingData(ABC):
         tag: of the language to translate into unless another one is asked for, in a model with several directions.
     """
 
-    needs_encoder: ClassVar[bool] = False
+    holds_pairs: ClassVar[bool] = False
     samples: int
     tokens: int
     steps_per_epoch: float

@@ -6,9 +6,7 @@ looking side attends as its tokens do on average, so every row still sums to one
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,11 +16,13 @@ import torch
 from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
+from lm.data.trees import OUTSIDE
 from lm.errors import UsageError
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.text.trees import places_in_tree
 from lm.tokenizer.framing import Frame, pair_frames
-from lm.tokenizer.offsets import TokenOffsets
+from lm.tokenizer.offsets import TokenOffsets, words_of
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -77,7 +77,7 @@ class AttentionMap:
     """Where each unit of one text looks in another, or in itself.
 
     Attributes:
-        kind: "self" or "cross".
+        kind: "self"; or of a translation "cross", to its source, or "joint", to its source and what comes before.
         queries: what looks. In a translation each unit looks as it is being predicted.
         keys: what is looked at.
         weights: (layers, heads, queries, keys); rows sum to one.
@@ -89,6 +89,11 @@ class AttentionMap:
     keys: Axis
     weights: Weights
     is_causal: bool = False
+
+    @property
+    def is_of_translation(self) -> bool:
+        """Whether the words of a translation look, among others at those of its source."""
+        return self.kind != "self"
 
     def mean(self, *, layer: int | None = None, head: int | None = None) -> Weights:
         """(queries, keys): the mean over layers and heads, or of one layer or head, counted from 1.
@@ -166,7 +171,7 @@ def _axis(
     unit: AttentionUnit,
 ) -> Axis:
     """Units of tokens that end at these bytes of a text; special tokens are units of their own."""
-    spelled, word_of = text.split(), _words_of(text, ends)
+    spelled, word_of = text.split(), words_of(text, ends)
     if unit == "tokens":
         labels = [tokenizer.token_bytes(index).decode(errors="replace") for index in tokens]
         units, words = list(range(len(tokens))), word_of
@@ -180,20 +185,6 @@ def _axis(
         labels=(*(special.label for special in before), *labels, *(special.label for special in after)),
         words=(*[None] * first, *(word if spelled else None for word in words), *[None] * len(after)),
     )
-
-
-def _words_of(text: str, ends: Iterable[int]) -> list[int]:
-    """The whitespace-separated word that each token is in, by the bytes where tokens end.
-
-    White space belongs to the word after it, and at the end of a text to the last one. A token that reaches into
-    several words is in the first of them.
-    """
-    word_ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
-    words, start = [], 0
-    for end in ends:
-        words.append(min(bisect_right(word_ends, start), max(0, len(word_ends) - 1)))
-        start = end
-    return words
 
 
 @torch.inference_mode()
@@ -210,16 +201,24 @@ def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
 
 
 @torch.inference_mode()
-def encoder_attention(model: EncoderDecoder, source: Axis) -> AttentionMap:
-    """Where each unit of a source looks in it; errors as of `self_attention`."""
+def encoder_attention(model: EncoderDecoder, source: Axis, *, heads: Sequence[int] | None = None) -> AttentionMap:
+    """Where each unit of a source looks in it; errors as of `self_attention`.
+
+    Args:
+        model: in eval mode.
+        source: as the encoder reads it, special tokens included.
+        heads: of its words, for a model that reads dependency trees.
+    """
     _check_length(source, model.config.context_length)
     with captured(model.encoder.attentions()) as layers:
-        model.encode(_row(source.tokens, model))
+        model.encode(_source_row(source, heads, model))
     return AttentionMap("self", source, source, _merged(layers, source, source))
 
 
 @torch.inference_mode()
-def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start: int) -> AttentionMap:
+def cross_attention(
+    model: EncoderDecoder, source: Axis, target: Axis, *, start: int, heads: Sequence[int] | None = None
+) -> AttentionMap:
     """Where each unit of a translation looks in its source while it is being predicted.
 
     Args:
@@ -227,27 +226,67 @@ def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start:
         source: as the encoder reads it, special tokens included.
         target: as the decoder writes it, the end token included where there is one.
         start: the token that the decoder begins with.
+        heads: of the source's words, for a model that reads dependency trees.
 
     Raises:
         UsageError: one of the two is longer than learned positions reach.
     """
     with captured(model.decoder.attentions(cross=True)) as layers:
-        memory = model.encode(_row(source.tokens, model))
+        memory = model.encode(_source_row(source, heads, model))
         model.hidden(_row((start, *target.tokens[:-1]), model), memory=memory)
     return AttentionMap("cross", target, source, _merged(layers, target, source))
 
 
+@torch.inference_mode()
+def joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, start: int) -> AttentionMap:
+    """Where each unit of a translation looks, in its source and in what comes before, while it is being predicted.
+
+    Args:
+        model: in eval mode.
+        source: as the model reads it, special tokens included.
+        target: as the model writes it, the end token included.
+        start: the token between them.
+
+    Raises:
+        UsageError: the two together are longer than learned positions reach.
+    """
+    begun = Axis((start,), (0,), (START,), (None,))
+    read = _one_after_the_other(source, begun, _without_last(target))
+    with captured(model.decoder.attentions()) as layers:
+        model.hidden(_row(read.tokens, model))
+    of_target = [weights[:, :, len(source.tokens) :] for weights in layers]
+    return AttentionMap("joint", target, read, _merged(of_target, target, read))
+
+
+def _without_last(axis: Axis) -> Axis:
+    """An axis of a translation as it is read: without its end token, and no word of it a word of the source."""
+    labels = axis.labels[:-1]
+    return Axis(axis.tokens[:-1], axis.units[:-1], labels, (None,) * len(labels))
+
+
+def _one_after_the_other(*axes: Axis) -> Axis:
+    """Several axes as one."""
+    first = np.cumsum([0, *(len(axis.labels) for axis in axes)]).tolist()
+    return Axis(
+        tokens=tuple(token for axis in axes for token in axis.tokens),
+        units=tuple(place + unit for place, axis in zip(first, axes, strict=False) for unit in axis.units),
+        labels=tuple(label for axis in axes for label in axis.labels),
+        words=tuple(word for axis in axes for word in axis.words),
+    )
+
+
 def translation_map(
-    model: EncoderDecoder,
+    model: DecoderOnly | EncoderDecoder,
     *,
     tokenizer: Tokenizer,
     source_tokenizer: Tokenizer,
     source: str,
     tokens: Sequence[int],
+    heads: Sequence[int] | None = None,
     tags: Sequence[Special] = (),
     unit: AttentionUnit = "words",
 ) -> AttentionMap:
-    """The cross-attention of a translation.
+    """The attention of a translation: to its source, and without an encoder to what comes before as well.
 
     Args:
         model: in eval mode.
@@ -255,6 +294,7 @@ def translation_map(
         source_tokenizer: the source's.
         source: the line that was translated.
         tokens: ids of its translation, with or without the end token.
+        heads: of the words of the line, for a model that reads dependency trees.
         tags: special tokens before the source, such as its direction.
         unit: what the map's rows and columns are.
 
@@ -265,7 +305,9 @@ def translation_map(
     body = [index for index in tokens if index not in frames.target.after]
     read = axis_of_text(source_tokenizer, source, before=tags, after=Special.after(frames.source), unit=unit)
     written = axis_of_tokens(tokenizer, body, after=Special.after(frames.target), unit=unit)
-    return cross_attention(model, read, written, start=frames.start)
+    if isinstance(model, EncoderDecoder):
+        return cross_attention(model, read, written, start=frames.start, heads=heads)
+    return joint_attention(model, read, written, start=frames.start)
 
 
 def _check_length(axis: Axis, context_length: int) -> None:
@@ -279,6 +321,17 @@ def _check_length(axis: Axis, context_length: int) -> None:
 
 def _row(tokens: Sequence[int], model: DecoderOnly | EncoderDecoder) -> Tensor:
     return torch.tensor([tokens], dtype=torch.int64, device=next(model.parameters()).device)
+
+
+def _source_row(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder) -> Tensor:
+    """A source as the encoder reads it, each token beside the place of its word where there is a tree."""
+    row = _row(source.tokens, model)
+    if heads is None:
+        return row
+    words = [source.words[unit] for unit in source.units]
+    in_tree = places_in_tree(heads)
+    places = [OUTSIDE if word is None else in_tree[word].tolist() for word in words]
+    return torch.cat((row[..., None], row.new_tensor([places])), dim=-1)
 
 
 def _merged(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:

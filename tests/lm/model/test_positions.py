@@ -33,6 +33,20 @@ def test_tables_grow_without_changing():
     assert table.rows(3, 9, torch.device("cpu")).tolist() == list(range(3, 12))
 
 
+def test_a_long_context_costs_no_more_than_is_used_of_it():
+    lengths = []
+
+    def compute(length: int) -> torch.Tensor:
+        lengths.append(length)
+        return torch.arange(float(length))
+
+    table = PositionTable(compute, 10**9)
+    for end in range(1, 30_001, 100):
+        assert table.rows(end - 1, 1, torch.device("cpu")).item() == end - 1
+    assert max(lengths) < 2 * 30_001
+    assert len(lengths) < 4
+
+
 @pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-half", "none", "rotary"])
 def test_goes_on_beyond_the_context(positions):
     embedding = Embedding(ModelConfig(positions=positions, context_length=8, d_model=16, n_heads=2), 10)
@@ -50,6 +64,25 @@ def test_each_scheme_of_the_config_has_one_place():
     named = set(get_args(Positions)) - {"none"}
     assert not set(ABSOLUTE) & set(RELATIVE)
     assert set(ABSOLUTE) | set(RELATIVE) == named
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
+def test_each_row_may_stand_somewhere_else(positions):
+    """Tokens after pasts of different lengths, padded, are read as each is alone."""
+    model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
+    past, lengths, following = torch.randint(40, (2, 5)), torch.tensor([5, 2]), torch.randint(40, (2, 3))
+    places = lengths[:, None] + torch.arange(3)
+    keys = torch.cat((torch.arange(5).expand(2, -1), places), dim=1)
+    is_seen = torch.cat((torch.arange(5) < lengths[:, None], torch.ones(2, 3, dtype=torch.bool)), dim=1)
+    bias = torch.zeros(2, 1, 3, 8).masked_fill(~is_seen[:, None, None], -torch.inf)
+    with torch.no_grad():
+        cache = model.new_cache()
+        model.hidden(past, cache=cache)
+        scope = Scope(Mask.causal(bias=bias), caches=cache.own, query_positions=places, key_positions=keys)
+        together = model.logits(model.decode(following, scope))
+        for row, length in enumerate(lengths.tolist()):
+            alone = model(torch.cat((past[row, :length], following[row]))[None])[0, length:]
+            torch.testing.assert_close(together[row], alone, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
