@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from tests.benchmarks.history.lengths import Lengths
 from tests.benchmarks.history.systems import SYSTEMS, System
 from tests.benchmarks.history.translation import LENGTHS, Experiment, Result
 from tests.benchmarks.runs import lm
@@ -24,7 +25,8 @@ The lectures on attention lead from recurrent encoder-decoders to the Transforme
 by the same `lm train` on the same pairs (Multi30k, English to German, 29,000 of them) for the same time, and translates
 the validation split. The page is made by one command, which keeps what is done and may be stopped and started:
 
-    python -m tests.benchmarks.history multi30k --minutes {minutes:g} --dtype {dtype} --page docs/history.md
+    python -m tests.benchmarks.history multi30k --minutes {minutes:g} --dtype {dtype} --text text.txt \\
+        --page docs/history.md
 
 All share one vocabulary of 4,000 tokens, batches of 3,072, dropout 0.1 and label smoothing. The LSTMs have one layer of
 352 on each side, as many parameters with additive attention as the Transformers of 3 + 3 layers of 192; they learn by
@@ -32,8 +34,17 @@ AdamW and those by Muon, each at its preset's rate. Time is processor time of on
 system turns into steps; "used" is what a whole command then took, with its start and its evaluations.
 """
 
+_LENGTHS = """
+## Longer contexts
 
-def page(experiment: Experiment, pictures: Path) -> str:
+What a layer of self-attention costs in milliseconds, forward and backward, for one sequence by its length (d_model 128,
+4 heads, float32, one thread; `python -m tests.benchmarks.attention_patterns` has memory and more kinds), and what a
+model of the preset `tiny` loses after equal steps of 8,192 tokens each, in contexts of that length: bits a byte of the
+text held out, and of the encoders nats a masked token.
+"""
+
+
+def page(experiment: Experiment, lengths: Lengths | None, pictures: Path) -> str:
     """The page in Markdown; pictures of attention are drawn into a folder beside it."""
     results = experiment.results()
     first, seeds = results[0], sorted({result.seed for result in results})
@@ -51,6 +62,8 @@ def page(experiment: Experiment, pictures: Path) -> str:
         "while they are predicted, columns those of the source; the mean of all layers and heads.\n",
         "\n".join(_pictures(experiment, first.seed, pictures)),
     ]
+    if lengths is not None:
+        parts += [_LENGTHS, "\n".join(lengths.table())]
     return "\n".join(parts) + "\n"
 
 
