@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,7 @@ from lm.errors import UsageError
 Architecture = Literal["transformer", "lstm", "gru"]
 RecurrentScores = Literal["none", "dot", "general", "additive"]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
+AttentionKind = Literal["full", "window", "bigbird", "linformer", "compressed"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
@@ -31,6 +33,15 @@ _OF_ALL = {
 
 _OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")
 """Settings that only a model with experts has."""
+
+_OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
+    "full": {},
+    "window": {"attention_window": 128},
+    "bigbird": {"attention_block": 32, "global_blocks": 2, "random_blocks": 3},
+    "linformer": {"attention_rank": 128},
+    "compressed": {"attention_block": 256, "attention_stride": 3},
+}
+"""The settings that each kind of attention has, with what they are unless set: for blocks and strides as published."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,32 @@ class ModelConfig(Checked):
     )
     d_ff: int | None = option(
         None, "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].", minimum=1
+    )
+    attention: AttentionKind = option(
+        "full",
+        "What self-attention sees: all; a window; window, global and random blocks (bigbird); the length projected to "
+        "a low rank (linformer, in encoders); keys and values by strided convolution and local blocks in turns "
+        "(compressed).",
+    )
+    attention_window: int | None = option(
+        None, "Positions that a query sees up to its own; in an encoder on either side [default: 128].", minimum=1
+    )
+    attention_block: int | None = option(
+        None,
+        "Positions of a block, of bigbird or in compressed attention's local layers [default: 32; 256].",
+        minimum=1,
+    )
+    global_blocks: int | None = option(
+        None, "First blocks, of bigbird, that all see, and that see all in an encoder [default: 2].", minimum=0
+    )
+    random_blocks: int | None = option(
+        None, "Blocks drawn at random, of bigbird, that each block sees [default: 3].", minimum=0
+    )
+    attention_rank: int | None = option(
+        None, "Keys and values that linformer projects the length to [default: 128].", minimum=1
+    )
+    attention_stride: int | None = option(
+        None, "Positions that each key and value of compressed attention covers [default: 3].", minimum=2
     )
     positions: Positions = option(
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
@@ -146,7 +183,23 @@ class ModelConfig(Checked):
             raise UsageError(f"t5 positions need a max_distance over {_SINGLE}, not {self.farthest} (--max-distance)")
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
+        self._check_attention()
         self._check_experts()
+
+    def _check_attention(self) -> None:
+        """UsageError for settings of attention that do not go together."""
+        elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
+        for described in options(ModelConfig):
+            if described.name in elsewhere and getattr(self, described.name) is not None:
+                raise UsageError(f"{self.attention} attention has no {described.name} ({described.flag}, --attention)")
+        if self.attention == "linformer" and not self.is_encoder_decoder:
+            raise UsageError(
+                "linformer attention is for encoders: it mixes what comes later into what comes before (--attention)"
+            )
+        if self.attention == "linformer" and self.positions in DISTANCES:
+            raise UsageError(
+                f"linformer attention has no distances for {self.positions} positions (--attention, --positions)"
+            )
 
     def _check_experts(self) -> None:
         """UsageError for settings of experts that do not go together."""
@@ -185,10 +238,25 @@ class ModelConfig(Checked):
         """Whether a layer, counted from 0 in its stack, has experts in the place of its feed-forward layer."""
         return self.experts > 0 and (layer + 1) % self.expert_every == 0
 
+    def pattern(self, name: str) -> int:
+        """A setting of the kind of attention, as given or by default."""
+        given: int | None = getattr(self, name)
+        return _OF_ATTENTION[self.attention][name] if given is None else given
+
+    @property
+    def attention_settings(self) -> Mapping[str, int]:
+        """The settings of the kind of attention, by field."""
+        return {name: self.pattern(name) for name in _OF_ATTENTION[self.attention]}
+
+    def compresses(self, layer: int) -> bool:
+        """Whether a layer, counted from 0 in its stack, sees compressed keys and values: every second one."""
+        return self.attention == "compressed" and layer % 2 == 1
+
     @property
     def position_limit(self) -> int | None:
         """The longest sequence that the model has positions for; None if its positions go on without end."""
-        return self.context_length if self.positions == "learned" else None
+        ends = self.positions == "learned" or self.attention == "linformer"
+        return self.context_length if ends else None
 
     @property
     def farthest(self) -> int:

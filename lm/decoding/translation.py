@@ -16,7 +16,7 @@ from lm.decoding.continuation import Continuation
 from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Row, generate
-from lm.decoding.recurrent_steps import RecurrentSteps
+from lm.decoding.row_steps import RowSteps
 from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Line, TranslationModel, line_of, padded
@@ -30,7 +30,7 @@ _READ_AHEAD = 4096
 
 _GREEDY = Sampler(greedy=True)
 
-SourceSteps = EncoderDecoderSteps | RecurrentSteps
+SourceSteps = EncoderDecoderSteps | RowSteps
 """The steps of one model that reads a source."""
 
 
@@ -246,8 +246,9 @@ class Translator:
 
 
 def _steps(member: TranslationModel, source: Tensor, lengths: Tensor, *, coverage: bool) -> SourceSteps:
-    """Steps of a model, of blocks or of recurrent layers."""
-    kind = RecurrentSteps if member.model.config.is_recurrent else EncoderDecoderSteps
+    """Steps of a model, in which hypotheses share their past where the model can."""
+    config = member.model.config
+    kind = RowSteps if config.is_recurrent or config.attention == "compressed" else EncoderDecoderSteps
     return kind(member.model, source, lengths, coverage=coverage)
 
 

@@ -103,7 +103,8 @@ class EncoderDecoderSteps:
 
         Hypotheses that share a slot have it at the same position; a slot that none remembers counts as the first.
         """
-        if self._model.config.positions not in DISTANCES:
+        config = self._model.config
+        if config.positions not in DISTANCES and config.attention == "full":
             return None
         past = self._past.view(len(self._memory), -1)  # (sentences, rows of each · length)
         places = torch.arange(self.length, device=self._device).repeat(self._width).expand_as(past)
