@@ -66,7 +66,7 @@ def load(run: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
 
 
 class Model:
-    """A trained model with its tokenizers: a decoder-only model continues texts, an encoder-decoder translates.
+    """A trained model with its tokenizers: it continues texts, or if it learned from pairs, it translates.
 
     What it does is set by the configurations whose fields are the flags of the commands, with the same defaults. What
     a model of its kind cannot do raises UsageError.
@@ -83,7 +83,7 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; of an encoder-decoder that of the targets."""
+        """The tokenizer; of a model that translates that of the targets."""
         return self.loaded.tokenizer
 
     @property
@@ -143,7 +143,7 @@ class Model:
 
     @property
     def _decoder(self) -> DecoderOnly:
-        if not isinstance(self.loaded.model, DecoderOnly):
+        if self.config.translates or not isinstance(self.loaded.model, DecoderOnly):
             raise UsageError(f"{self.loaded.folder}: this run translates; it does not continue or score texts")
         return self.loaded.model
 

@@ -33,17 +33,19 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
     Args:
         run: the run, or one of its checkpoints.
         hardware: what to run on.
-        instead: what a person can do with an encoder-decoder, for the message.
+        instead: what a person can do with a model that translates, for the message.
 
     Raises:
         InputError: there is no such run, or it is damaged.
-        UsageError: its model is an encoder-decoder.
+        UsageError: its model translates.
     """
     from lm.checkpoint import load_model
     from lm.hardware import inference_hardware
     from lm.model.transformer import DecoderOnly
 
     loaded = load_model(run, inference_hardware(hardware))
+    if loaded.model.config.decoder_only:
+        raise UsageError(f"{run}: this run reads a source and translates it: {instead}")
     if not isinstance(loaded.model, DecoderOnly):
         raise UsageError(f"{run}: this run is an encoder-decoder, which translates: {instead}")
     return loaded.model, loaded

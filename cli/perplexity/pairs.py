@@ -22,7 +22,6 @@ from lm.evaluation.forced import PairsScored
 from lm.evaluation.perplexity import Tally
 from lm.hardware import inference_hardware
 from lm.model.block import count_parameters
-from lm.model.transformer import EncoderDecoder
 from lm.text.parallel import ParallelText, parallel_texts
 from lm.tokenizer.languages import tag_to
 
@@ -56,7 +55,7 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
     """Score each target given its source, and print the figures.
 
     Args:
-        run: a run with an encoder-decoder, or one of its checkpoints.
+        run: a run that translates, or one of its checkpoints.
         pairs: the files.
         hardware: what to run on.
         as_json: print JSON instead of a table.
@@ -75,8 +74,8 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
 
 def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
     """Score the pairs of one file, with their number on stderr as it grows."""
-    if not isinstance(loaded.model, EncoderDecoder):
-        raise UsageError(f"{run}: this run is decoder-only; name files of text instead of --source and --target")
+    if not loaded.model.config.translates:
+        raise UsageError(f"{run}: this run continues texts; name files of text instead of --source and --target")
     encoder = _encoder(loaded, file, language)
     with counter("scoring", "pairs") as watch:
         for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name):

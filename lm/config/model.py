@@ -46,7 +46,10 @@ _OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
 
 @dataclass(frozen=True)
 class ModelConfig(Checked):
-    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model."""
+    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model.
+
+    A decoder-only model continues texts, or with `decoder_only` it translates (Transformer-D, Liu et al. 2018).
+    """
 
     vocab_size: int = 256
     source_vocab_size: int | None = None
@@ -63,6 +66,11 @@ class ModelConfig(Checked):
     d_model: int = option(256, "Width of the residual stream, or of recurrent layers.", minimum=1)
     n_layers: int = option(4, "Layers (blocks) of the decoder.", minimum=1)
     n_encoder_layers: int = option(0, "Layers of the encoder; 0 makes a decoder-only model.", minimum=0)
+    decoder_only: bool = option(
+        False,
+        "Translate without an encoder: one causal stack reads source and target one after the other. It has as many "
+        "layers as a preset's encoder and decoder together.",
+    )
     n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1)
     n_kv_heads: int | None = option(
         None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1
@@ -149,6 +157,10 @@ class ModelConfig(Checked):
         super().__post_init__()
         if self.vocab_size < 1:
             raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
+        if self.decoder_only and self.is_encoder_decoder:
+            raise UsageError("a --decoder-only model has no encoder: leave out --n-encoder-layers or --decoder-only")
+        if self.decoder_only and self.source_vocab_size is not None:
+            raise UsageError("source and target share one vocabulary where one stack reads both (--decoder-only)")
         if self.source_vocab_size is not None and not self.is_encoder_decoder:
             raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
         if self.recurrent_attention is not None and not (self.is_recurrent and self.is_encoder_decoder):
@@ -231,8 +243,13 @@ class ModelConfig(Checked):
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether the model reads a source as well."""
+        """Whether the model has an encoder, which reads a source."""
         return self.n_encoder_layers > 0
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model reads a source and writes its translation; others continue texts."""
+        return self.is_encoder_decoder or self.decoder_only
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer, counted from 0 in its stack, has experts in the place of its feed-forward layer."""
@@ -247,6 +264,11 @@ class ModelConfig(Checked):
     def attention_settings(self) -> Mapping[str, int]:
         """The settings of the kind of attention, by field."""
         return {name: self.pattern(name) for name in _OF_ATTENTION[self.attention]}
+
+    @property
+    def places_keys(self) -> bool:
+        """Whether attention has to know where the keys stand that it is given."""
+        return self.positions in DISTANCES or self.attention in {"window", "bigbird"}
 
     def compresses(self, layer: int) -> bool:
         """Whether a layer, counted from 0 in its stack, sees compressed keys and values: every second one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
@@ -28,7 +27,8 @@ class PatternedAttention(MultiHeadAttention):
     def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
         """What (batch, heads, length, head) queries find in the values: as many."""
         length, is_causal = query.shape[2], scope.mask.is_causal
-        if length == key.shape[2] and scope.branches == 1 and blocks_pay(self.pattern, length, is_causal=is_causal):
+        in_line = length == key.shape[2] and scope.branches == 1 and scope.mask.bias is None
+        if in_line and blocks_pay(self.pattern, length, is_causal=is_causal):
             blocks = BlockAttention(self.pattern, scope.mask, scope.by_distance, self.layer, self.dropped)
             return blocks(query, key, value)
         first = self.pattern.earliest(scope.start) if scope.key_positions is None else 0
@@ -46,7 +46,7 @@ class PatternedAttention(MultiHeadAttention):
         if scope.by_distance is None and scope.key_positions is None and length == end - first:
             return scope.mask.within(self.pattern), None
         distances = scope.distances(length, query.device)[..., first:]
-        queries = torch.arange(scope.start, end, device=query.device).repeat(scope.branches)[:, None]
+        queries = scope.positions(length, query.device)[..., None]
         pairs = self.pattern.sees(queries, queries + distances, within=end)
         if scope.mask.is_causal:
             pairs = pairs & (distances <= 0)

@@ -33,6 +33,7 @@ def summed_loss(
     states: States | None = None,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
+    source_loss: float = 0.0,
 ) -> Tensor:
     """Summed surprisal, in nats, of the targets of a batch; those that are IGNORED count nothing.
 
@@ -43,25 +44,51 @@ def summed_loss(
         states: `final_states(model)`, or that compiled.
         label_smoothing: see `cross_entropy`.
         r_drop: weight of `disagreement` between two passes of the batch; the surprisal is then their mean.
+        source_loss: weight of the surprisal of the `source_targets` of a batch, which is added.
     """
     states = states or final_states(model)
-    places = _on_device(np.flatnonzero(batch.targets != IGNORED), hardware)
+    learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
+    counted = [_on_device(np.flatnonzero(ids != IGNORED), hardware) for ids in learned]
+    targets = [_on_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
     if r_drop:
         batch = _twice(batch)
-    targets = _on_device(batch.targets, hardware)
     with hardware.autocast():
         lengths = batch.lengths if model.config.experts else None
         hidden = _states(states, batch, hardware, target_lengths=lengths)
-        if r_drop:
-            return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
-        return linear_cross_entropy(
-            hidden,
-            model.output_weight,
-            targets,
-            places=places,
-            label_smoothing=label_smoothing,
-            softcap=model.config.softcap,
+        total, *of_source = (
+            _surprisal(model, hidden, ids, places, label_smoothing=label_smoothing, r_drop=r_drop)
+            for ids, places in zip(targets, counted, strict=True)
         )
+        return total + source_loss * of_source[0] if of_source else total
+
+
+def learned_tokens(batch: Batch, *, source_loss: float) -> float:
+    """How many tokens the `summed_loss` of a batch is divided by: its targets, those of the source by their weight."""
+    if batch.source_targets is None:
+        return batch.predicted
+    return batch.predicted + source_loss * int((batch.source_targets != IGNORED).sum())
+
+
+def _surprisal(
+    model: DecoderOnly | EncoderDecoder,
+    hidden: Tensor,
+    targets: Tensor,
+    places: Tensor,
+    *,
+    label_smoothing: float,
+    r_drop: float,
+) -> Tensor:
+    """What the final states of a batch, or with R-Drop of two passes of it, come to; see `_of_two_passes`."""
+    if r_drop:
+        return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
+    return linear_cross_entropy(
+        hidden,
+        model.output_weight,
+        targets,
+        places=places,
+        label_smoothing=label_smoothing,
+        softcap=model.config.softcap,
+    )
 
 
 def _of_two_passes(

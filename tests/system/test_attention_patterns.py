@@ -41,6 +41,16 @@ def test_a_language_model_with_a_pattern(kind, place, tmp_path, capsys):
     assert f"attention   {kind}, attention " in described
 
 
+@pytest.mark.parametrize("kind", ["window", "bigbird", "compressed"])
+def test_a_translation_model_of_one_stack_with_a_pattern(kind, pairs, tmp_path, capsys):  # noqa: F811
+    flags = [*pairs, *FIXED, "--preset", "translation-tiny", "--d-model", 32, "--n-layers", 2, "--n-heads", 2,
+             "--vocab-size", 300, "--attention", kind, *KINDS[kind], "--bleu-sentences", 2, "--steps", 3]  # fmt: skip
+    succeed(capsys, "train", "-o", tmp_path / "whole", "--decoder-only", *flags)
+    for options in (["--beam", 4], ["--sample", "--seed", 1]):
+        translated = succeed(capsys, "translate", tmp_path / "whole", tmp_path / "en", *options)
+        assert len(translated.splitlines()) == 30
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_translation_model_with_a_pattern(kind, pairs, tmp_path, capsys):  # noqa: F811
     flags = [*pairs, *FIXED, "--preset", "translation-tiny", "--d-model", 32, "--n-layers", 2, "--n-encoder-layers", 2,
