@@ -1,4 +1,4 @@
-"""Steps of a decoder-only model that translates and cannot share the past of hypotheses: all is read again each time."""
+"""Steps of a decoder-only model that translates and can share no past of hypotheses: all is read again each time."""
 
 from __future__ import annotations
 
