@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import average, bench, corpus, demo, info, prepare, runs, tokenizer
+from cli import average, bench, corpus, demo, export, import_, info, prepare, runs, tokenizer
 from cli.attention import attention
 from cli.console.escapes import label
 from cli.flags.environment import PREFIX, misspelled
@@ -43,6 +43,8 @@ app.command()(perplexity.perplexity)
 app.command()(evaluate.evaluate)
 app.command()(attention.attention)
 app.command()(average.average)
+app.command()(export.export)
+app.command("import")(import_.import_)
 app.command()(info.info)
 app.command()(runs.runs)
 app.command()(runs.plot)

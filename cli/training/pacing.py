@@ -62,7 +62,7 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus) -> Pace
     """
     data, tokenizer = corpus.folder, corpus.tokenizer
     opened = open_data(data, config)  # refuses a text that is too short before a step is timed
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.vocab_size))
     budget = str(config.training.budget)
     found = pace(config, corpus, opened, seconds=seconds_to_measure(budget))
     steps = max(1.0, seconds_left(budget) / found.step)

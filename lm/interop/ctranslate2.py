@@ -74,6 +74,7 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
         "architecture": config.is_recurrent,
         "attention": config.attention != "full",
         "positions": config.positions not in _POSITIONS,
+        "syntax": config.syntax != "none",
         "activation": config.activation not in _ACTIVATIONS,
         "qk_norm": config.qk_norm,
         "n_kv_heads": config.kv_heads != config.n_heads,
@@ -81,6 +82,10 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
         "value_residual": config.value_residual,
         "embedding_shortcut": config.embedding_shortcut,
         "experts": config.experts > 0,
+        "d_head": config.head_size * config.n_heads != config.d_model,
+        "rotary_share": config.rotary_share != 1,
+        "rope_scaling": config.rope_scaling != "none",
+        "attention_bias": config.biased_attention != ("all" if config.bias else "none"),
     }
     for name, is_refused in refused.items():
         if is_refused:

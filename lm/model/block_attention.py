@@ -80,7 +80,7 @@ class BlockAttention:
         bias, relative = None, None
         if self.by_distance is not None:
             distances = (keys - queries).repeat(batch, 1, 1)
-            bias, relative = self.by_distance.added(query, distances, layer=self.layer)
+            bias, relative = self.by_distance.between(query, distances, layer=self.layer)
         if seen.shape[1] == 1 and self.mask.is_causal and self.mask.key_lengths is None:
             mask = Mask.causal(bias=bias)
         else:

@@ -35,8 +35,8 @@ class CompressedAttention(MultiHeadAttention):
         super().__init__(config, layer=layer, value_residual=config.value_residual)
         self.stride, self.is_causal = config.pattern("attention_stride"), is_causal
         width = self.kv_heads * self.head_size
-        self.key_convolution = Linear(self.stride * width, width, bias=config.bias)
-        self.value_convolution = Linear(self.stride * width, width, bias=config.bias)
+        self.key_convolution = Linear(self.stride * width, width, bias=config.biased_attention != "none")
+        self.value_convolution = Linear(self.stride * width, width, bias=config.biased_attention != "none")
 
     def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`, and all the compressed keys and values that they may meet."""
@@ -126,7 +126,7 @@ class CompressedAttention(MultiHeadAttention):
         mask = Mask(pairs=pairs)
         if scope.by_distance is None:
             return mask, None
-        bias, relative = scope.by_distance.added(query, (keys - queries)[None], layer=self.layer)
+        bias, relative = scope.by_distance.between(query, (keys - queries)[None], layer=self.layer)
         return mask.with_bias(bias), relative
 
     def new_cache(self) -> CompressedCache:

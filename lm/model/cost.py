@@ -22,6 +22,7 @@ _PARTS = {
 
 _EACH_POSITION = (
     "encoder.blocks.", "decoder.blocks.", "encoder.recurrent.", "decoder.recurrent.", "decoder.cross_attention.",
+    "syntax_positions.depths.",
 )  # fmt: skip
 """How the names of the parameters begin that positions go through."""
 
@@ -56,10 +57,10 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
-    through. Each pair of positions that see each other takes 2 · d_model; causal attention sees half of the pairs, and
-    that within a pattern those of whole blocks.
-    Vectors of relative positions count like matrices; biases take none. Recurrent layers see no pairs, and
-    their decoder attends once.
+    through. Each pair of positions that see each other takes 2 · the width of all heads, which is d_model unless
+    `d_head` says otherwise; causal attention sees half of the pairs, and that within a pattern those of whole blocks.
+    Vectors of relative positions, in trees too, count like matrices; biases take none. Recurrent layers see no pairs,
+    and their decoder attends once.
 
     Args:
         config: of the model.
@@ -71,11 +72,13 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     Source: Kaplan et al. 2020, section 2.1.
     """
     encoder, decoder, memory = _matrices(config)
-    across = int(config.recurrent_scores != "none") if config.is_recurrent else config.n_layers
+    width, across = _width(config), config.n_layers
+    if config.is_recurrent:
+        across = int(config.recurrent_scores != "none")
     pairs = _pairs(config, config.n_layers, length, is_causal=True) + across * length * source_length
-    of_target = length * decoder + 2 * config.d_model * pairs
+    of_target = length * decoder + 2 * width * pairs
     source_pairs = _pairs(config, config.n_encoder_layers, source_length, is_causal=False)
-    of_source = source_length * (encoder + memory) + 2 * config.d_model * source_pairs
+    of_source = source_length * (encoder + memory) + 2 * width * source_pairs
     return 6.0 * passes * rows * (of_target + of_source)
 
 
@@ -113,7 +116,7 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
         model = build_model(config)
     encoder, decoder, memory = 0, config.vocab_size * config.d_model, 0
     for name, parameter in model.named_parameters():
-        if name.endswith(("positions.keys", "positions.values")):  # by each head of a group
+        if name.endswith((".keys", ".values")):  # tables of distances: by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
         elif name.endswith("_lengthwise"):  # each row of it by all keys or values
             number = parameter.shape[0] * config.kv_heads * config.head_size
@@ -125,16 +128,22 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
             continue
         if (expert := _EXPERT.search(name)) and int(expert[1]) >= config.experts_per_token:
             continue  # all experts are alike: a position goes through as many as it takes
-        if name.startswith("encoder."):
+        if name.startswith(("encoder.", "syntax_positions.")):
             encoder += number
         elif name == "decoder.cross_attention.key.weight":  # of a recurrent decoder
             memory += number
         elif name.endswith("cross_attention.input.weight"):  # queries of the target, keys and values of the memory
-            decoder += config.d_model**2
-            memory += number - config.d_model**2
+            of_queries = config.d_model * _width(config)
+            decoder += of_queries
+            memory += number - of_queries
         else:
             decoder += number
     return encoder, decoder, memory
+
+
+def _width(config: ModelConfig) -> int:
+    """The width in which positions are compared: that of all heads."""
+    return config.d_model if config.is_recurrent else config.n_heads * config.head_size
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:

@@ -36,7 +36,7 @@ class LinearBiases(nn.Module):
             return replace(scope, by_distance=self)
         return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
 
-    def added(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
         """What some distances add to the scores; see `ByDistance`."""
         return self._biases(distances), None
 
@@ -72,7 +72,7 @@ class BucketedBiases(nn.Module):
             return replace(scope, by_distance=self)
         return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
 
-    def added(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
         """What some distances add to the scores; see `ByDistance`."""
         return self._biases(distances), None
 
@@ -98,33 +98,45 @@ def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     return found if is_causal else found + of_direction * (distances > 0)
 
 
-class RelativePositions(nn.Module):
-    """Learned vectors for keys and values by their clipped distance from the query, for each layer and head.
-
-    A causal stack has none for keys after the query, which it never sees.
+class DistanceTables(nn.Module):
+    """Learned vectors for keys and values by a clipped distance from the query, for each layer and head.
 
     Source: Shaw et al. 2018, sections 3.1 and 3.2.
     """
 
-    def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
+    def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
+        """Tables for so many layers, and for distances from -before to after."""
         super().__init__()
-        self.before, self.after = config.farthest, 0 if is_causal else config.farthest
-        self.is_asked = config.attention != "full"
-        shape = (n_layers, config.kv_heads, self.before + 1 + self.after, config.head_size)
+        self.before, self.after, self.is_asked = before, after, config.attention != "full"
+        shape = (n_layers, config.kv_heads, before + 1 + after, config.head_size)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+
+    def added(self, scope: Scope, distances: Tensor) -> Scope:
+        """The scope with the tables of each layer, given (batch or 1, queries, keys) distances."""
+        rows = self._rows(distances)
+        layers = zip(self.keys, self.values, strict=True)
+        return scope.with_tables([RelativeTables(rows, keys, values) for keys, values in layers])
+
+    def _rows(self, distances: Tensor) -> Tensor:
+        return distances[:, None].clamp(-self.before, self.after) + self.before
+
+
+class RelativePositions(DistanceTables):
+    """Vectors for keys and values by how far they stand from the query in the sequence.
+
+    A causal stack has none for keys after the query, which it never sees.
+    """
+
+    def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
+        super().__init__(config, n_layers, before=config.farthest, after=0 if is_causal else config.farthest)
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with the tables of each layer."""
         if self.is_asked:
             return replace(scope, by_distance=self)
-        rows = self._rows(scope.distances(length, device))
-        layers = zip(self.keys, self.values, strict=True)
-        return replace(scope, relative=[RelativeTables(rows, keys, values) for keys, values in layers])
+        return self.added(scope, scope.distances(length, device))
 
-    def added(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables]:
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables]:
         """What some distances add to the scores of queries, and to the values; see `ByDistance`."""
         tables = RelativeTables(self._rows(distances), self.keys[layer], self.values[layer])
         return tables.scores(query), tables
-
-    def _rows(self, distances: Tensor) -> Tensor:
-        return distances[:, None].clamp(-self.before, self.after) + self.before

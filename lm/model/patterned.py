@@ -55,5 +55,5 @@ class PatternedAttention(MultiHeadAttention):
         mask = Mask(pairs=pairs[:, None], bias=scope.mask.bias)
         if scope.by_distance is None:
             return mask, None
-        bias, relative = scope.by_distance.added(query, distances, layer=self.layer)
+        bias, relative = scope.by_distance.between(query, distances, layer=self.layer)
         return mask.with_bias(bias), relative

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -46,7 +46,7 @@ class FirstValues:
 class ByDistance(Protocol):
     """Positions that attention asks for what the distances of some pairs add, where it never looks at all pairs."""
 
-    def added(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables | None]:
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables | None]:
         """What distances add in a layer, counted from 0.
 
         Args:
@@ -116,6 +116,12 @@ class Scope:
             return self.query_positions
         end = self.start + length // self.branches
         return torch.arange(self.start, end, device=device).repeat(self.branches)[None]
+
+    def with_tables(self, tables: Sequence[RelativeTables]) -> Scope:
+        """This scope, with what a kind of distance adds to the keys and values of each layer, besides others."""
+        if self.relative is not None:
+            tables = [replace(one, also=other) for one, other in zip(tables, self.relative, strict=True)]
+        return replace(self, relative=tables)
 
     def distances(self, length: int, device: torch.device) -> Tensor:
         """How far each key stands after each of `length` queries, branches included; negative where it comes first.

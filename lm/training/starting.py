@@ -58,7 +58,7 @@ def start(
 def _with_vocabularies(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     """The settings of a model that has an embedding for each token."""
     source_size = None if corpus.source_tokenizer is None else corpus.source_tokenizer.vocab_size
-    sized = dataclasses.replace(config.model, vocab_size=corpus.tokenizer.vocab_size, source_vocab_size=source_size)
+    sized = dataclasses.replace(config.model, vocab_size=corpus.vocab_size, source_vocab_size=source_size)
     return dataclasses.replace(config, model=sized)
 
 

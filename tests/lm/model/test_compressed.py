@@ -82,7 +82,7 @@ def test_padding_of_an_encoder_counts_as_zeros():
 class NothingAdded:
     """Distances that are asked for, and add nothing."""
 
-    def added(self, query, distances, *, layer):
+    def between(self, query, distances, *, layer):
         assert (distances.shape[1:], layer) == ((query.shape[2], distances.shape[2]), 1)
         return query.new_zeros(1, 1, 1, 1), None
 
