@@ -15,6 +15,7 @@ Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+Objective = Literal["causal", "masked"]
 
 DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
@@ -35,10 +36,17 @@ _OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noi
 
 @dataclass(frozen=True)
 class ModelConfig(Checked):
-    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model."""
+    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only or a masked model.
+
+    Attributes:
+        vocab_size: tokens that the model knows, and predicts.
+        source_vocab_size: of an encoder-decoder whose source has a vocabulary of its own.
+        labels: of a masked model that was made a classifier, what it chooses from; its output layer has one row each.
+    """
 
     vocab_size: int = 256
     source_vocab_size: int | None = None
+    labels: tuple[str, ...] = ()
     context_length: int = option(
         256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
     )
@@ -107,9 +115,21 @@ class ModelConfig(Checked):
         "Scale of a learned noise, in training, on the scores that choose experts; 1 in Shazeer et al. 2017.",
         minimum=0,
     )
+    objective: Objective = option(
+        "causal",
+        "What is learned of a text: each token from those before it, or masked ones from both sides (BERT), which "
+        "makes a model that fills blanks and, with --supervised, one that classifies.",
+    )
+    embedding_norm: bool = option(False, "Normalise embeddings before the first block, as BERT does.")
+    output_transform: bool = option(
+        False,
+        "As BERT does, send final states through one more linear layer, activation and normalisation before the output "
+        "layer, and give that a bias.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "labels", tuple(self.labels))
         if self.vocab_size < 1:
             raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
         if self.source_vocab_size is not None and not self.is_encoder_decoder:
@@ -118,10 +138,21 @@ class ModelConfig(Checked):
             raise UsageError(
                 "only a recurrent encoder-decoder has --recurrent-attention (--architecture lstm or gru, with a source)"
             )
+        self._check_objective()
         if self.is_recurrent:
             self._check_recurrent()
         else:
             self._check_blocks()
+
+    def _check_objective(self) -> None:
+        if self.is_masked and self.is_encoder_decoder:
+            raise UsageError(
+                "a masked model is one stack of --n-layers: leave out --n-encoder-layers, or --objective masked"
+            )
+        if self.labels and not self.is_masked:
+            raise UsageError("labels are for a classifier, which is a masked model (--objective masked)")
+        if len(set(self.labels)) < len(self.labels) or not all(isinstance(label, str) for label in self.labels):
+            raise UsageError("labels must be different texts")
 
     def _check_recurrent(self) -> None:
         for described in options(ModelConfig):
@@ -170,6 +201,18 @@ class ModelConfig(Checked):
     def is_recurrent(self) -> bool:
         """Whether its layers are recurrent, and know the order of tokens from that alone."""
         return self.architecture != "transformer"
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether it reads from both sides, and learns tokens that are masked, or labels."""
+        return self.objective == "masked"
+
+    @property
+    def purpose(self) -> str:
+        """What the model does with texts, for messages."""
+        if self.is_masked:
+            return "classifies texts" if self.labels else "fills blanks"
+        return "translates" if self.is_encoder_decoder else "continues texts"
 
     @property
     def recurrent_scores(self) -> RecurrentScores:

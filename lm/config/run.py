@@ -70,6 +70,15 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.training.compile and self.model.experts:
             raise UsageError("a model with experts is not compiled: its shapes depend on the tokens (--compile)")
+        self._check_masking()
+
+    def _check_masking(self) -> None:
+        """UsageError for settings of masks where nothing is masked."""
+        masks_text = self.model.is_masked and not self.data.supervised
+        for name in ("masked_share", "whole_words"):
+            if not masks_text and getattr(self.training, name) != getattr(TrainingConfig, name):
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(f"{flag} is for learning masked tokens of a text (--objective masked): leave it out")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the version of the format in front."""

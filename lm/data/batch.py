@@ -29,12 +29,15 @@ class Batch:
         targets: (rows, length) the id to be predicted at each position; IGNORED where none is.
         source: (rows, source length) ids that an encoder reads.
         source_lengths: (rows,) how many of them are real.
+        input_lengths: (rows,) how many inputs are real, where targets do not tell: of masked tokens, and of texts with
+            labels, whose targets are (rows, 1).
     """
 
     inputs: Ids
     targets: Ids
     source: Ids | None = None
     source_lengths: Ids | None = None
+    input_lengths: Ids | None = None
 
     @classmethod
     def of_rows(cls, rows: Sequence[NDArray[Any]], predicted: Sequence[int]) -> Batch:
@@ -67,6 +70,13 @@ class Batch:
             source_lengths=sources.lengths(),
         )
 
+    @classmethod
+    def of_texts(cls, texts: Sequence[NDArray[Any]], labels: Sequence[int]) -> Batch:
+        """Texts that are read whole, and the number of the label of each."""
+        inputs = Ragged.of(texts)
+        targets = np.array(labels, dtype=np.int64)[:, None]
+        return cls(inputs.padded(_PADDING), targets, input_lengths=inputs.lengths())
+
     @property
     def rows(self) -> int:
         """How many samples the batch holds."""
@@ -78,23 +88,32 @@ class Batch:
         return int((self.targets != IGNORED).sum())
 
     @property
+    def tokens(self) -> int:
+        """How many tokens are learned from: the targets, but where they are few of what is read, all that is read."""
+        return self.predicted if self.input_lengths is None else int(self.input_lengths.sum())
+
+    @property
     def lengths(self) -> Ids | None:
         """(rows,) how many inputs of each row come before its padding, which has no targets; None if all do."""
-        length = self.targets.shape[1]
-        lengths = ((self.targets != IGNORED) * np.arange(1, length + 1)).max(axis=1, initial=0)
+        length, lengths = self.inputs.shape[1], self.input_lengths
+        if lengths is None:
+            lengths = ((self.targets != IGNORED) * np.arange(1, length + 1)).max(axis=1, initial=0)
         return None if (lengths == length).all() else lengths
 
     def part(self, *, rows: int, length: int) -> Batch:
         """The first rows, cut to a length."""
         source = None if self.source is None else self.source[:rows, :length]
-        lengths = None if self.source_lengths is None else np.minimum(self.source_lengths[:rows], length)
-        return Batch(self.inputs[:rows, :length], self.targets[:rows, :length], source, lengths)
+        of_source, of_input = (
+            None if lengths is None else np.minimum(lengths[:rows], length)
+            for lengths in (self.source_lengths, self.input_lengths)
+        )
+        return Batch(self.inputs[:rows, :length], self.targets[:rows, :length], source, of_source, of_input)
 
     def within(self, vocab_size: int) -> Batch:
         """The same shape with ids of a smaller vocabulary, to try out what such a batch takes."""
         source = None if self.source is None else self.source % vocab_size
         targets = np.where(self.targets == IGNORED, IGNORED, self.targets % vocab_size)
-        return Batch(self.inputs % vocab_size, targets, source, self.source_lengths)
+        return Batch(self.inputs % vocab_size, targets, source, self.source_lengths, self.input_lengths)
 
     def split(self, rows: int | None) -> Iterator[Batch]:
         """Parts of at most `rows` rows each; the batch itself for None."""
@@ -103,9 +122,10 @@ class Batch:
 
     def each(self, change: Callable[[Ids], Ids]) -> Batch:
         """The batch with the same change made to each of its arrays."""
-        source = None if self.source is None else change(self.source)
-        lengths = None if self.source_lengths is None else change(self.source_lengths)
-        return Batch(change(self.inputs), change(self.targets), source, lengths)
+        others = (self.source, self.source_lengths, self.input_lengths)
+        return Batch(
+            change(self.inputs), change(self.targets), *(None if ids is None else change(ids) for ids in others)
+        )
 
 
 def batch_rows(config: RunConfig) -> int:

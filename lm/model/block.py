@@ -13,15 +13,9 @@ from lm.model.cache import DecoderCache
 from lm.model.dropout import Dropout
 from lm.model.experts import Experts
 from lm.model.feed_forward import FeedForward
+from lm.model.norms import make_norm
 from lm.model.positions import relative_positions
 from lm.model.scope import FirstValues, Scope
-
-
-def make_norm(config: ModelConfig) -> nn.Module:
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over d_model."""
-    if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.d_model, config.norm_eps)
-    return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
 
 
 class Block(nn.Module):
@@ -111,7 +105,7 @@ class Stack(nn.Module):
         return DecoderCache(len(self.blocks))
 
 
-_VECTORS = {"value_shares": 0.5, "embedding_shares": 0.0}
+_VECTORS = {"value_shares": 0.5, "embedding_shares": 0.0, "output_bias": 0.0}
 """What vectors start at, by name; biases start at zero, and all others at one."""
 
 

@@ -15,12 +15,14 @@ from lm.model.transformer import build_model
 _PARTS = {
     "token embeddings": "", "positions": "positions", "attention": "attention", "cross-attention": "cross_attention",
     "feed-forward": "feed_forward", "gates": ".gate.", "experts": ".experts.", "recurrent layers": "recurrent",
-    "norms": "norm", "learned shares": "shares", "output layer": "head.",
+    "norms": "norm", "learned shares": "shares", "output layer": "head.", "output bias": "output_bias",
+    "output transform": "transform.", "label head": "classifier.",
 }  # fmt: skip
 """What the names of each part's parameters contain; a name that fits several parts belongs to the last of them."""
 
 _EACH_POSITION = (
     "encoder.blocks.", "decoder.blocks.", "encoder.recurrent.", "decoder.recurrent.", "decoder.cross_attention.",
+    "transform.",
 )  # fmt: skip
 """How the names of the parameters begin that positions go through."""
 
@@ -50,12 +52,21 @@ def active_parameters(config: ModelConfig) -> int:
     return sum(parts.values()) - (parts["experts"] * idle // config.experts if config.experts else 0)
 
 
-def training_flops(config: ModelConfig, *, rows: int, length: int, source_length: int = 0, passes: int = 1) -> float:
+def training_flops(
+    config: ModelConfig,
+    *,
+    rows: int,
+    length: int,
+    source_length: int = 0,
+    predicted: float | None = None,
+    passes: int = 1,
+) -> float:
     """Arithmetic of training on a batch, padding included: three times the forward pass's.
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
     through. Each pair of positions that see each other takes 2 · d_model; causal attention sees half of the pairs.
+    The output layer of a masked model is for what is predicted alone.
     Vectors of relative positions count like matrices; biases take none. Recurrent layers see no pairs, and
     their decoder attends once.
 
@@ -64,6 +75,7 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
         rows: sequences.
         length: positions of each, in an encoder-decoder those of the target.
         source_length: positions that an encoder reads.
+        predicted: positions of each sequence, on average, that the output layer is for [default: all].
         passes: how often the batch goes through the model; R-Drop takes two.
 
     Source: Kaplan et al. 2020, section 2.1.
@@ -72,24 +84,39 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     d_model, blocks, encoder_blocks, across = config.d_model, config.n_layers, config.n_encoder_layers, config.n_layers
     if config.is_recurrent:
         blocks, encoder_blocks, across = 0, 0, int(config.recurrent_scores != "none")
-    of_target = length * decoder + d_model * length * (blocks * length + across * 2 * source_length)
+    sides = 2 if config.is_masked else 1
+    of_output = (length if predicted is None else predicted) * _output(config)
+    of_target = length * decoder + d_model * length * (sides * blocks * length + across * 2 * source_length) + of_output
     of_source = source_length * (encoder + memory) + 2 * encoder_blocks * d_model * source_length**2
     return 6.0 * passes * rows * (of_target + of_source)
 
 
-def training_flops_per_token(config: ModelConfig, *, passes: int = 1) -> float:
-    """Arithmetic of training on one target token, in sequences (and sources) as long as the context."""
+def training_flops_per_token(config: ModelConfig, *, predicted: float = 1.0, passes: int = 1) -> float:
+    """Arithmetic of training on one target token, in sequences (and sources) as long as the context.
+
+    Of a masked model it is that of one token that is read, of which a share is `predicted`; of a classifier, one of
+    each sequence is.
+    """
     length = config.context_length
     source_length = length if config.is_encoder_decoder else 0
-    return training_flops(config, rows=1, length=length, source_length=source_length, passes=passes) / length
+    outputs = 1.0 if config.labels else predicted * length
+    flops = training_flops(config, rows=1, length=length, source_length=source_length, predicted=outputs, passes=passes)
+    return flops / length
+
+
+def _output(config: ModelConfig) -> int:
+    """Parameters that a position that is predicted is multiplied by."""
+    if config.labels:
+        return config.d_model * (config.d_model + len(config.labels))
+    return config.vocab_size * config.d_model
 
 
 @cache
 def _matrices(config: ModelConfig) -> tuple[int, int, int]:
-    """Parameters that a source position, a target position and a memory position is multiplied by."""
+    """Parameters that a source position, a target position and a memory position is multiplied by, less the output."""
     with torch.device("meta"):
         model = build_model(config)
-    encoder, decoder, memory = 0, config.vocab_size * config.d_model, 0
+    encoder = decoder = memory = 0
     for name, parameter in model.named_parameters():
         if name.endswith(("positions.keys", "positions.values")):  # by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
@@ -112,7 +139,10 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
-    """Bytes of the key/value cache for one token of one sequence; recurrent states don't grow with it."""
-    if config.is_recurrent:
+    """Bytes of the key/value cache for one token of one sequence; recurrent states don't grow with it.
+
+    A masked model, which reads a text at once, has none.
+    """
+    if config.is_recurrent or config.is_masked:
         return 0
     return 2 * config.n_layers * config.kv_heads * config.head_size * bytes_per_value

@@ -19,6 +19,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.distances import BucketedBiases, LinearBiases, RelativePositions
 from lm.model.dropout import Dropout
+from lm.model.norms import make_norm
 from lm.model.rotation import Rotation, rotations
 from lm.model.scope import Scope
 
@@ -144,7 +145,9 @@ def relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -
 class Embedding(nn.Module):
     """Tokens to vectors: the token's own, scaled if asked, plus its position's in an absolute scheme, with dropout.
 
-    Source: Vaswani et al. 2017, sections 3.4 and 3.5.
+    If asked, their sum is normalised.
+
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5; normalised: Devlin et al. 2019 (in their code).
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
@@ -152,6 +155,7 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.positions = absolute_positions(config)
+        self.norm = make_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, *, start: int = 0, branches: int = 1) -> Tensor:
@@ -168,4 +172,4 @@ class Embedding(nn.Module):
         if self.positions is not None:
             vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
             x = x + (vectors if branches == 1 else vectors.repeat(branches, 1)).to(x.dtype)
-        return self.dropout(x)
+        return self.dropout(x if self.norm is None else self.norm(x))
