@@ -33,7 +33,8 @@ class TranslationModel:
             UsageError: it is no encoder-decoder.
         """
         if not isinstance(loaded.model, EncoderDecoder):
-            raise UsageError(f"{loaded.folder}: this run continues texts; only one with an encoder translates")
+            purpose = loaded.model.config.purpose
+            raise UsageError(f"{loaded.folder}: this run {purpose}; only one with source and target translates")
         return cls(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
 
     @property
