@@ -114,4 +114,6 @@ def _config(name: str, given: Given) -> RunConfig:
     config = resolve(name, given)
     if config.model.is_encoder_decoder:
         raise UsageError(f"{name} is an encoder-decoder; lm bench measures models that continue texts, such as small")
+    if config.model.is_masked:
+        raise UsageError(f"{name} is a masked model; lm bench measures models that continue texts, such as small")
     return config

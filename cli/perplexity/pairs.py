@@ -76,7 +76,8 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
 def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
     """Score the pairs of one file, with their number on stderr as it grows."""
     if not isinstance(loaded.model, EncoderDecoder):
-        raise UsageError(f"{run}: this run is decoder-only; name files of text instead of --source and --target")
+        purpose = loaded.model.config.purpose
+        raise UsageError(f"{run}: this run {purpose}; name files of text instead of --source and --target")
     encoder = _encoder(loaded, file, language)
     with counter("scoring", "pairs") as watch:
         for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name):

@@ -6,9 +6,9 @@ import dataclasses
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rich.progress import SpinnerColumn, TextColumn
 
@@ -17,21 +17,9 @@ from cli.console.messages import note
 from cli.console.numbers import duration
 from cli.console.progress import progress
 from lm.decoding.translation import Translated
-from lm.text.lines import file_lines, lines
+from lm.text.lines import file_lines
 
 _SECONDS_BETWEEN_NOTES = 10
-_BLOCK_BYTES = 1 << 16
-_STDIN = Path("-")
-
-
-def read_lines(files: Sequence[Path]) -> Iterator[str]:
-    """The lines of some files one after another, or of stdin, each as soon as it is there."""
-    stdin: Any = sys.stdin.buffer
-    for file in files or [_STDIN]:
-        if file == _STDIN:
-            yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
-        else:
-            yield from file_lines(file)
 
 
 def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from lm.config.evaluation import AttentionUnit
 from lm.errors import UsageError
 from lm.model.capture import captured
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.pieces import Piece
@@ -197,8 +197,8 @@ def _words_of(text: str, ends: Iterable[int]) -> list[int]:
 
 
 @torch.inference_mode()
-def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
-    """Where each unit of a text looks in it, itself and what comes before.
+def self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> AttentionMap:
+    """Where each unit of a text looks in it: itself and what comes before, or in a masked model all of it.
 
     Raises:
         UsageError: the text has more tokens than the model's context, or none.
@@ -206,7 +206,7 @@ def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
     _check_length(text, model.config.context_length)
     with captured(model.decoder.attentions()) as layers:
         model.hidden(_row(text.tokens, model))
-    return AttentionMap("self", text, text, _merged(layers, text, text), is_causal=True)
+    return AttentionMap("self", text, text, _merged(layers, text, text), is_causal=isinstance(model, DecoderOnly))
 
 
 @torch.inference_mode()
@@ -277,7 +277,7 @@ def _check_length(axis: Axis, context_length: int) -> None:
         )
 
 
-def _row(tokens: Sequence[int], model: DecoderOnly | EncoderDecoder) -> Tensor:
+def _row(tokens: Sequence[int], model: Model) -> Tensor:
     return torch.tensor([tokens], dtype=torch.int64, device=next(model.parameters()).device)
 
 
