@@ -34,7 +34,7 @@ class TranslationModel:
         """
         if not isinstance(loaded.model, EncoderDecoder):
             purpose = loaded.model.config.purpose
-            raise UsageError(f"{loaded.folder}: this run {purpose}; only one with source and target translates")
+            raise UsageError(f"{loaded.folder}: this run {purpose}; only one with an encoder translates")
         return cls(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
 
     @property

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from cli.translation.lines import read_lines, read_prefixes, watched, write
+from cli.translation.lines import read_prefixes, watched, write
 from lm.decoding.translation import Translated, Translation
 
 
 def translated(source: str, *texts: str, left_out: int = 0) -> Translated:
     made = tuple(Translation(text, tokens=(1,), logprobs=(-0.5,), score=-0.5, finish_reason="end") for text in texts)
     return Translated(source, made, left_out)
-
-
-def test_files_and_stdin_follow_one_another(tmp_path, monkeypatch):
-    (tmp_path / "a").write_text("one\ntwo")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("狐\n\n".encode())))
-    assert list(read_lines([tmp_path / "a", Path("-")])) == ["one", "two", "狐", ""]
 
 
 def test_a_prefix_is_for_all_lines_or_for_its_own(tmp_path):
