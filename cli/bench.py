@@ -112,8 +112,9 @@ def _config(name: str, given: Given) -> RunConfig:
     if not is_preset(name):
         raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; `lm info` lists presets")
     config = resolve(name, given)
-    if config.model.is_encoder_decoder:
-        raise UsageError(f"{name} is an encoder-decoder; lm bench measures models that continue texts, such as small")
-    if config.model.is_masked:
-        raise UsageError(f"{name} is a masked model; lm bench measures models that continue texts, such as small")
+    if config.model.purpose != "continues texts":
+        raise UsageError(
+            f"{name} is a model that {config.model.purpose}; lm bench measures models that continue texts, such as "
+            "small"
+        )
     return config

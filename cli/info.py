@@ -110,7 +110,9 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
+    sides = [("", "one stack reads source and target, one after the other")] if model["decoder_only"] else []
     return [
+        *sides,
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
         ("positions", model["positions"]),

@@ -68,7 +68,7 @@ def load(run: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
 
 
 class Model:
-    """A trained model with its tokenizers: one continues texts, one translates, one fills blanks, one classifies.
+    """A trained model with its tokenizers: it continues texts, translates, fills blanks or classifies.
 
     What it does is set by the configurations whose fields are the flags of the commands, with the same defaults. What
     a model of its kind cannot do raises UsageError.
@@ -85,7 +85,7 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; of an encoder-decoder that of the targets."""
+        """The tokenizer; of a model that translates that of the targets."""
         return self.loaded.tokenizer
 
     @property
@@ -162,8 +162,10 @@ class Model:
 
     @property
     def _decoder(self) -> DecoderOnly:
-        if not isinstance(self.loaded.model, DecoderOnly):
-            raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it does not continue texts")
+        if self.config.translates or not isinstance(self.loaded.model, DecoderOnly):
+            raise UsageError(
+                f"{self.loaded.folder}: this run {self.config.purpose}; it does not continue or score texts"
+            )
         return self.loaded.model
 
     def _masked(self, *, has_labels: bool) -> EncoderOnly:

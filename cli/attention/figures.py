@@ -12,6 +12,12 @@ from lm.config.evaluation import AttentionConfig
 from lm.evaluation.attention import TextMap
 from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
 
+_WHOSE = {
+    "self": "self-attention",
+    "cross": "cross-attention of the target (rows) to the source",
+    "joint": "self-attention of the target (rows) to the source and itself",
+}
+
 
 def print_lines(one: TextMap, config: AttentionConfig) -> None:
     """Print a map as text that fits the terminal, in its colours."""
@@ -27,11 +33,11 @@ def print_json(one: TextMap, config: AttentionConfig) -> None:
 def lines(one: TextMap, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
     """A map as text: the texts, the heat map, and the alignments of a translation."""
     drawn = heat_map(one.map, config)
-    names = ("source", "target") if one.map.kind == "cross" else ("text",)
+    names = ("source", "target") if one.map.is_of_translation else ("text",)
     for name, text in zip(names, one.texts, strict=True):
         yield f"{name}  {label(text).replace('␣', ' ')}".rstrip()
     yield from draw(drawn, width=width, colours=colours)
-    if one.map.kind == "cross":
+    if one.map.is_of_translation:
         yield ""
         yield f"alignments (source-target words, from 0): {one.map.pharaoh(layer=config.layer, head=config.head)}"
 
@@ -55,8 +61,7 @@ def described(of: AttentionMap, config: AttentionConfig) -> str:
     layers, heads = of.weights.shape[:2]
     layer = f"layer {config.layer}" if config.layer else f"mean of {layers} layers" if layers > 1 else "one layer"
     head = f"head {config.head}" if config.head else f"mean of {heads} heads" if heads > 1 else "one head"
-    whose = "cross-attention of the target (rows) to the source" if of.kind == "cross" else "self-attention"
-    return f"{whose}, {layer}, {head}; % of each row"
+    return f"{_WHOSE[of.kind]}, {layer}, {head}; % of each row"
 
 
 def as_json(one: TextMap, config: AttentionConfig) -> dict[str, Any]:
@@ -73,7 +78,7 @@ def as_json(one: TextMap, config: AttentionConfig) -> dict[str, Any]:
         "mean": _rounded(chosen),
         "weights": _rounded(one.map.weights),
     }
-    if one.map.kind == "cross":
+    if one.map.is_of_translation:
         report["alignments"] = one.map.pharaoh(layer=config.layer, head=config.head)
     return report
 

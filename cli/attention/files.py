@@ -114,6 +114,6 @@ def _lines(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
 
 def _pharaoh(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
     for one in shown:
-        if one.map.kind != "cross":
+        if not one.map.is_of_translation:
             raise UsageError("only a translation has alignments (.pharaoh)")
         yield one.map.pharaoh(layer=config.layer, head=config.head) + "\n"

@@ -66,9 +66,9 @@ def _colours() -> str:
 
 
 def _section(one: TextMap, config: AttentionConfig) -> Iterator[str]:
-    names = ("source", "target") if one.map.kind == "cross" else ("text",)
+    names = ("source", "target") if one.map.is_of_translation else ("text",)
     facts = list(zip(names, one.texts, strict=True))
-    if one.map.kind == "cross":
+    if one.map.is_of_translation:
         facts.append(("alignments", one.map.pharaoh(layer=config.layer, head=config.head)))
     yield "<section>\n<dl>"
     for name, text in facts:

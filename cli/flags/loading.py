@@ -33,7 +33,7 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
     Args:
         run: the run, or one of its checkpoints.
         hardware: what to run on.
-        instead: what a person can do with an encoder-decoder, for the message.
+        instead: what a person can do with a model that translates, for the message.
 
     Raises:
         InputError: there is no such run, or it is damaged.
@@ -42,7 +42,7 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
     from lm.model.transformer import DecoderOnly
 
     loaded = _load(run, hardware)
-    if not isinstance(loaded.model, DecoderOnly):
+    if loaded.model.config.translates or not isinstance(loaded.model, DecoderOnly):
         raise _of_another_kind(run, loaded, instead=instead)
     return loaded.model, loaded
 
@@ -62,7 +62,8 @@ def load_scored(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[D
     from lm.model.transformer import EncoderDecoder
 
     loaded = _load(run, hardware)
-    if isinstance(loaded.model, EncoderDecoder) or loaded.model.config.labels:
+    config = loaded.model.config
+    if config.translates or config.labels or isinstance(loaded.model, EncoderDecoder):
         raise _of_another_kind(run, loaded, instead=instead)
     return loaded.model, loaded
 
@@ -81,8 +82,10 @@ def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
 def _of_another_kind(run: Path, loaded: LoadedModel, *, instead: str | None = None) -> UsageError:
     """The error for a run whose model is not of the kind that a command is for, with what it is for."""
     config = loaded.model.config
-    if config.is_encoder_decoder and instead is not None:
-        return UsageError(f"{run}: this run is an encoder-decoder, which translates: {instead}")
+    if config.translates and instead is not None:
+        is_two = config.is_encoder_decoder
+        does = "is an encoder-decoder, which translates" if is_two else "reads a source and translates it"
+        return UsageError(f"{run}: this run {does}: {instead}")
     return UsageError(f"{run}: this run {config.purpose}: use {_COMMANDS[config.purpose]}")
 
 

@@ -22,7 +22,7 @@ from lm.evaluation.forced import PairsScored
 from lm.evaluation.perplexity import Tally
 from lm.hardware import inference_hardware
 from lm.model.block import count_parameters
-from lm.model.transformer import EncoderDecoder
+from lm.model.transformer import EncoderOnly
 from lm.text.parallel import ParallelText, parallel_texts
 from lm.tokenizer.languages import tag_to
 
@@ -56,7 +56,7 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
     """Score each target given its source, and print the figures.
 
     Args:
-        run: a run with an encoder-decoder, or one of its checkpoints.
+        run: a run that translates, or one of its checkpoints.
         pairs: the files.
         hardware: what to run on.
         as_json: print JSON instead of a table.
@@ -75,7 +75,7 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
 
 def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
     """Score the pairs of one file, with their number on stderr as it grows."""
-    if not isinstance(loaded.model, EncoderDecoder):
+    if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
         purpose = loaded.model.config.purpose
         raise UsageError(f"{run}: this run {purpose}; name files of text instead of --source and --target")
     encoder = _encoder(loaded, file, language)

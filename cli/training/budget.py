@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 from cli.console.messages import fact
@@ -42,9 +43,11 @@ def sized(corpus: TextCorpus | PairCorpus, budget: str, config: RunConfig) -> tu
     if not corpus.prepared:
         _refuse_to_prepare_all_the_time(corpus_bytes, budget)
     rate = _measured_rate(config, budget, pairs=of_pairs)
-    left, fitting = seconds_left(budget), sizing.fitting_pairs if of_pairs else sizing.fitting
+    left, fitting = seconds_left(budget), sizing.fitting
+    if of_pairs:
+        fitting = partial(sizing.fitting_pairs, in_one_stack=config.model.decoder_only)
     found = fitting(left, rate=rate, text_bytes=corpus_bytes, kind=config.tokenizer.kind)
-    enough = _described(found, corpus_bytes, pairs=of_pairs)
+    enough = _described(found, corpus_bytes, config)
     fact("budget", f"{duration(left)} of {budget} left, at {quantity(rate, 'FLOP/s')}: enough for {enough}")
     settings = found.settings()
     if not of_pairs and not corpus.prepared:
@@ -52,17 +55,22 @@ def sized(corpus: TextCorpus | PairCorpus, budget: str, config: RunConfig) -> tu
     return named_by_depth(found.depth, pairs=of_pairs), settings
 
 
-def _described(found: sizing.Size, corpus_bytes: int, *, pairs: bool) -> str:
+def _described(found: sizing.Size, corpus_bytes: int, config: RunConfig) -> str:
     """What a time is enough for."""
-    layers = "1 layer" if found.depth == 1 else f"{found.depth} layers"
-    shape, corpus_size = f"{layers} on each side" if pairs else layers, size(corpus_bytes)
-    return f"{shape} and about {count(found.tokens)} tokens of {corpus_size} of {'pairs' if pairs else 'text'}"
+    number = found.depth * (2 if config.model.decoder_only else 1)
+    layers = ("1 layer" if number == 1 else f"{number} layers") + " on each side" * config.model.is_encoder_decoder
+    of_what = "pairs" if config.model.translates else "text"
+    return f"{layers} and about {count(found.tokens)} tokens of {size(corpus_bytes)} of {of_what}"
 
 
 def _measured_rate(config: RunConfig, budget: str, *, pairs: bool) -> float:
     """The FLOP/s at which this machine trains a model like those that a budget chooses."""
     depth, tokens = _MEASURED[pairs]
-    like = resolve(named_by_depth(depth, pairs=pairs), {"training": {"batch_tokens": tokens}})
+    given: dict[str, dict[str, Any]] = {
+        "training": {"batch_tokens": tokens},
+        "model": {"decoder_only": config.model.decoder_only},
+    }
+    like = resolve(named_by_depth(depth, pairs=pairs), given)
     return benchmark.rate(dataclasses.replace(like, hardware=config.hardware), seconds=seconds_to_measure(budget))
 
 

@@ -67,7 +67,7 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus) -> Pace
     budget = str(config.training.budget)
     found = pace(config, corpus, opened, seconds=seconds_to_measure(budget))
     steps = max(1.0, seconds_left(budget) / found.step)
-    if opened.needs_encoder:
+    if opened.holds_pairs:
         epochs = steps / opened.steps_per_epoch
         if settings.is_sized:
             config = _regularised_for_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)

@@ -80,7 +80,7 @@ def _describe_finished(run: Run) -> None:
 
 
 def _next_commands(run: Run) -> list[str]:
-    if run.config.model.is_encoder_decoder:
+    if run.config.model.translates:
         return [f"lm translate {run.folder} < FILE", f"lm evaluate {run.folder} --source FILE --target FILE"]
     if run.config.model.labels:
         return [f"lm classify {run.folder} FILE", f"lm info {run.folder}"]

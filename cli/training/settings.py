@@ -45,7 +45,8 @@ class Settings:
 _OF_TEXT = {"data": ("separator", "field", "supervised")}
 _OF_PAIRS = {
     "parallel": tuple(described.name for described in options(ParallelConfig)),
-    "training": ("best_by", "bleu_sentences"),
+    "model": ("decoder_only",),
+    "training": ("best_by", "bleu_sentences", "source_loss"),
 }
 
 

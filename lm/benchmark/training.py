@@ -58,12 +58,12 @@ def fitting_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
 
 @contextmanager
 def random_run(config: RunConfig, *, rows: int) -> Iterator[Run]:
-    """A run of `rows` sequences a step on random tokens (of an encoder-decoder, short pairs of them), as `trial`."""
+    """A run of `rows` sequences a step on random tokens (of what translates, short pairs of them), as `trial`."""
     training = dataclasses.replace(config.training, batch_size=rows, batch_tokens=None)
     config = dataclasses.replace(config, training=training)
     with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
         data, tokenizer = Path(name) / "tokens", _tokenizer(config.model.vocab_size)
-        if config.model.is_encoder_decoder:
+        if config.model.translates:
             config = dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, bpe_dropout=0.0))
             random_pairs.write_pairs(data, tokenizer, pairs=_BATCHES * rows)
         else:
@@ -123,7 +123,7 @@ def step_seconds(run: Run, *, seconds: float) -> float:
 def _rows(config: RunConfig) -> int:
     """Random sequences, or pairs of them, that make a batch of a run."""
     tokens = config.training.batch_tokens
-    if config.model.is_encoder_decoder and tokens is not None:
+    if config.model.translates and tokens is not None:
         return max(1, tokens // random_pairs.LENGTH)
     return batch_rows(config)
 

@@ -5,7 +5,7 @@ The numbers come from the runs of equal time in docs/recipe.md, unless they say 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lm.config.tokenizer import TokenizerKind
@@ -72,13 +72,15 @@ _PAIRS = _Kind(
     vocabulary_seen_often=4000,
 )
 
+_ONE_STACK = replace(_PAIRS, parameters_of_one=48 * 64**2)  # 24 in two layers, which sources go through and targets
+
 
 @dataclass(frozen=True)
 class Size:
     """What a budget is spent on.
 
     Attributes:
-        depth: of `lm.config.presets.of_depth`, or of `translation_of_depth`.
+        depth: of `lm.config.presets.of_depth`, or of `translation_of_depth`, which in one stack has twice the layers.
         vocab_size: of the tokenizer, if one is trained.
         batch_tokens: in one optimizer step.
         tokens: that there is time for, about; of pairs, those of the targets.
@@ -156,7 +158,9 @@ def held_out(tokens: float, *, text_bytes: int) -> float:
     return min(_HELD_OUT, max(_HELD_OUT_OF_SEEN * tokens * _BYTES_A_TOKEN, _LEAST_HELD_OUT) / max(1, text_bytes))
 
 
-def fitting_pairs(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe") -> Size:
+def fitting_pairs(
+    seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", in_one_stack: bool = False
+) -> Size:
     """The size of a model that has seen enough pairs when the time is up.
 
     As for texts the deepest model is taken that sees enough tokens of targets for each parameter of its blocks, with
@@ -168,7 +172,8 @@ def fitting_pairs(seconds: float, *, rate: float, text_bytes: int, kind: Tokeniz
         rate: FLOP/s of training on this machine, as measured on a small model.
         text_bytes: of the pairs, both sides.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
+        in_one_stack: whether the model reads both sides in one stack, of twice the layers.
 
     Source: as `fitting`.
     """
-    return _fitting(_PAIRS, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind)
+    return _fitting(_ONE_STACK if in_one_stack else _PAIRS, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind)

@@ -38,6 +38,8 @@ _OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noi
 class ModelConfig(Checked):
     """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only or a masked model.
 
+    A decoder-only model continues texts, or with `decoder_only` it translates (Transformer-D, Liu et al. 2018).
+
     Attributes:
         vocab_size: tokens that the model knows, and predicts.
         source_vocab_size: of an encoder-decoder whose source has a vocabulary of its own.
@@ -60,6 +62,11 @@ class ModelConfig(Checked):
     d_model: int = option(256, "Width of the residual stream, or of recurrent layers.", minimum=1)
     n_layers: int = option(4, "Layers (blocks) of the decoder.", minimum=1)
     n_encoder_layers: int = option(0, "Layers of the encoder; 0 makes a decoder-only model.", minimum=0)
+    decoder_only: bool = option(
+        False,
+        "Translate without an encoder: one causal stack reads source and target one after the other. It has as many "
+        "layers as a preset's encoder and decoder together.",
+    )
     n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1)
     n_kv_heads: int | None = option(
         None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1
@@ -132,6 +139,10 @@ class ModelConfig(Checked):
         object.__setattr__(self, "labels", tuple(self.labels))
         if self.vocab_size < 1:
             raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
+        if self.decoder_only and self.is_encoder_decoder:
+            raise UsageError("a --decoder-only model has no encoder: leave out --n-encoder-layers or --decoder-only")
+        if self.decoder_only and self.source_vocab_size is not None:
+            raise UsageError("source and target share one vocabulary where one stack reads both (--decoder-only)")
         if self.source_vocab_size is not None and not self.is_encoder_decoder:
             raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
         if self.recurrent_attention is not None and not (self.is_recurrent and self.is_encoder_decoder):
@@ -145,10 +156,9 @@ class ModelConfig(Checked):
             self._check_blocks()
 
     def _check_objective(self) -> None:
-        if self.is_masked and self.is_encoder_decoder:
-            raise UsageError(
-                "a masked model is one stack of --n-layers: leave out --n-encoder-layers, or --objective masked"
-            )
+        if self.is_masked and self.translates:
+            flag = "--decoder-only" if self.decoder_only else "--n-encoder-layers"
+            raise UsageError(f"a masked model is one stack that does not translate: leave out {flag} or --objective")
         if self.labels and not self.is_masked:
             raise UsageError("labels are for a classifier, which is a masked model (--objective masked)")
         if len(set(self.labels)) < len(self.labels) or not all(isinstance(label, str) for label in self.labels):
@@ -212,7 +222,7 @@ class ModelConfig(Checked):
         """What the model does with texts, for messages."""
         if self.is_masked:
             return "classifies texts" if self.labels else "fills blanks"
-        return "translates" if self.is_encoder_decoder else "continues texts"
+        return "translates" if self.translates else "continues texts"
 
     @property
     def recurrent_scores(self) -> RecurrentScores:
@@ -221,8 +231,13 @@ class ModelConfig(Checked):
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether the model reads a source as well."""
+        """Whether the model has an encoder, which reads a source."""
         return self.n_encoder_layers > 0
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model reads a source and writes its translation."""
+        return self.is_encoder_decoder or self.decoder_only
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer, counted from 0 in its stack, has experts in the place of its feed-forward layer."""

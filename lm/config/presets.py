@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm.config.model import OF_BLOCKS
+from lm.config.model import OF_BLOCKS, ModelConfig
 from lm.config.options import suggestion
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.training import LENGTHS
@@ -317,7 +317,8 @@ def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
     Args:
         name: a key of PRESETS.
         given: section ("model", "training", …) to the fields that were set, which win over the preset's; a budget
-            brings the one schedule that goes with it, and a recurrent architecture leaves out what goes with blocks.
+            brings the one schedule that goes with it, a recurrent architecture leaves out what goes with blocks, and
+            one stack for both sides of pairs has the layers of two.
     """
     row = preset(name)
     given = given or {}
@@ -326,6 +327,8 @@ def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
         values = getattr(row, section, {})
         if given.get("model", {}).get("architecture", "transformer") != "transformer":
             values = _without_blocks(values)
+        if given.get(section, {}).get("decoder_only"):
+            values = _in_one_stack(values)
         if given.get(section, {}).get("budget") is not None:
             values = {**values, "schedule": "wsd"}
         sections[section] = config(**overlaid(values, given.get(section, {})))
@@ -340,6 +343,12 @@ def _without_blocks(values: Values) -> Values:
     """
     of_muon = ("optimizer", "learning_rate") if values.get("optimizer") == "muon" else ()
     return {name: value for name, value in values.items() if name not in (*OF_BLOCKS, *of_muon)}
+
+
+def _in_one_stack(values: Values) -> Values:
+    """The values of a model with one stack, of as many layers as the two stacks of a preset have together."""
+    layers = values.get("n_layers", ModelConfig.n_layers) + values.get("n_encoder_layers", 0)
+    return {**values, "n_layers": layers, "n_encoder_layers": 0}
 
 
 def overlaid(values: Values, given: Values) -> dict[str, Any]:

@@ -70,6 +70,13 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.training.compile and self.model.experts:
             raise UsageError("a model with experts is not compiled: its shapes depend on the tokens (--compile)")
+        if self.training.source_loss and not self.model.decoder_only:
+            raise UsageError("only a --decoder-only translation model predicts its source: leave out --source-loss")
+        if self.parallel.separate_vocabularies and self.model.decoder_only:
+            raise UsageError(
+                "source and target share one vocabulary where one stack reads both: leave out --separate-vocabularies "
+                "or --decoder-only"
+            )
         self._check_masking()
 
     def _check_masking(self) -> None:

@@ -62,6 +62,13 @@ class TrainingConfig(Checked):
     label_smoothing: float = option(
         0.0, "Share of each target spread over the vocabulary; never when evaluating.", minimum=0, maximum=0.99
     )
+    source_loss: float = option(
+        0.0,
+        "With --decoder-only: what a token of the source counts in the loss, where one of the target counts 1, as both "
+        "did in Liu et al. 2018. Only targets are evaluated.",
+        minimum=0,
+        maximum=1000,
+    )
     r_drop: float = option(
         0.0,
         "R-Drop: each batch goes through twice with other dropout, and this weighs how far the two may differ; "

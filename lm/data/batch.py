@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import itemgetter
 from typing import Any
 
@@ -29,6 +29,7 @@ class Batch:
         targets: (rows, length) the id to be predicted at each position; IGNORED where none is.
         source: (rows, source length) ids that an encoder reads.
         source_lengths: (rows,) how many of them are real.
+        source_targets: (rows, length) like `targets`, of the source within a row, where it is predicted too.
         input_lengths: (rows,) how many inputs are real, where targets do not tell: of masked tokens, and of texts with
             labels, whose targets are (rows, 1).
     """
@@ -37,6 +38,7 @@ class Batch:
     targets: Ids
     source: Ids | None = None
     source_lengths: Ids | None = None
+    source_targets: Ids | None = None
     input_lengths: Ids | None = None
 
     @classmethod
@@ -77,6 +79,27 @@ class Batch:
         targets = np.array(labels, dtype=np.int64)[:, None]
         return cls(inputs.padded(_PADDING), targets, input_lengths=inputs.lengths())
 
+    @classmethod
+    def of_sequences(cls, sources: Ragged, targets: Ragged, *, start: int, learns_source: bool = False) -> Batch:
+        """Sources with their targets behind them, each pair a row, of which every token of the target is predicted.
+
+        Args:
+            sources: (rows,) ids that come first.
+            targets: (rows,) ids that are predicted, the end of the text included.
+            start: the id between them.
+            learns_source: whether the tokens of the source, from the second on, are `source_targets`.
+        """
+        halves = np.arange(2 * len(sources)).reshape(2, -1).T.flatten()
+        rows = Ragged.join([sources.framed((), (start,)), targets]).take(halves)
+        ids = rows.grouped(np.arange(2, 2 * len(sources) + 1, 2)).padded(IGNORED)
+        inputs, following = np.where(ids[:, 1:] == IGNORED, _PADDING, ids[:, :-1]), ids[:, 1:]
+        places, lengths = np.arange(following.shape[1]), sources.lengths()[:, None]
+        return cls(
+            inputs=inputs,
+            targets=np.where(places < lengths, IGNORED, following),
+            source_targets=np.where(places < lengths - 1, following, IGNORED) if learns_source else None,
+        )
+
     @property
     def rows(self) -> int:
         """How many samples the batch holds."""
@@ -102,18 +125,11 @@ class Batch:
 
     def part(self, *, rows: int, length: int) -> Batch:
         """The first rows, cut to a length."""
-        source = None if self.source is None else self.source[:rows, :length]
-        of_source, of_input = (
-            None if lengths is None else np.minimum(lengths[:rows], length)
-            for lengths in (self.source_lengths, self.input_lengths)
-        )
-        return Batch(self.inputs[:rows, :length], self.targets[:rows, :length], source, of_source, of_input)
+        return self.each(lambda ids: np.minimum(ids[:rows], length) if ids.ndim == 1 else ids[:rows, :length])
 
     def within(self, vocab_size: int) -> Batch:
         """The same shape with ids of a smaller vocabulary, to try out what such a batch takes."""
-        source = None if self.source is None else self.source % vocab_size
-        targets = np.where(self.targets == IGNORED, IGNORED, self.targets % vocab_size)
-        return Batch(self.inputs % vocab_size, targets, source, self.source_lengths, self.input_lengths)
+        return self.each(lambda ids: ids if ids.ndim == 1 else np.where(ids == IGNORED, IGNORED, ids % vocab_size))
 
     def split(self, rows: int | None) -> Iterator[Batch]:
         """Parts of at most `rows` rows each; the batch itself for None."""
@@ -122,10 +138,9 @@ class Batch:
 
     def each(self, change: Callable[[Ids], Ids]) -> Batch:
         """The batch with the same change made to each of its arrays."""
-        others = (self.source, self.source_lengths, self.input_lengths)
-        return Batch(
-            change(self.inputs), change(self.targets), *(None if ids is None else change(ids) for ids in others)
-        )
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {name: None if ids is None else change(ids) for name, ids in arrays.items()}
+        return Batch(**changed)
 
 
 def batch_rows(config: RunConfig) -> int:

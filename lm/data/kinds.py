@@ -44,7 +44,7 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
         UsageError: the model is not one for this data.
     """
     kind = _kind(folder)
-    check_model(config.model, pairs=kind.needs_encoder)
+    check_model(config.model, pairs=kind.holds_pairs)
     return (_OF_MASKED_MODELS[kind] if config.model.is_masked else kind).open(folder, config)
 
 
@@ -78,10 +78,14 @@ def prepare_corpus(
 
 def check_model(config: ModelConfig, *, pairs: bool) -> None:
     """UsageError unless a model of this kind can be trained on pairs, or on anything else."""
-    if pairs and not config.is_encoder_decoder:
-        raise UsageError("pairs need an encoder-decoder (--n-encoder-layers, or --preset translation)")
-    if config.is_encoder_decoder and not pairs:
-        raise UsageError("the model is an encoder-decoder, which needs pairs of texts (--source, --target)")
+    if pairs and not config.translates:
+        raise UsageError(
+            "pairs need an encoder-decoder (--n-encoder-layers, or --preset translation), or one stack that reads both "
+            "sides (--decoder-only)"
+        )
+    if config.translates and not pairs:
+        kind = "an encoder-decoder" if config.is_encoder_decoder else "for translation (--decoder-only)"
+        raise UsageError(f"the model is {kind}, which needs pairs of texts (--source, --target)")
 
 
 def data_key(folder: Path) -> str:

@@ -33,7 +33,7 @@ class TrainingData(ABC):
     Each kind has a folder beside this module, and a line in `lm.data.kinds`.
 
     Attributes:
-        needs_encoder: whether it is for encoder-decoders, which learn from nothing else.
+        holds_pairs: whether it is for models that translate, which learn from nothing else.
         samples: in one epoch: windows, examples or pairs.
         tokens: predicted in one epoch.
         steps_per_epoch: batches in one epoch, on average.
@@ -41,7 +41,7 @@ class TrainingData(ABC):
         tag: of the language to translate into unless another one is asked for, in a model with several directions.
     """
 
-    needs_encoder: ClassVar[bool] = False
+    holds_pairs: ClassVar[bool] = False
     samples: int
     tokens: int
     steps_per_epoch: float

@@ -16,12 +16,14 @@ from lm.decoding.continuation import Continuation
 from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Row, generate
+from lm.decoding.prefix_steps import PrefixSteps
 from lm.decoding.recurrent_steps import RecurrentSteps
 from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Line, TranslationModel, line_of, padded
 from lm.decoding.translation_steps import EncoderDecoderSteps
 from lm.errors import UsageError
+from lm.model.transformer import DecoderOnly
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.languages import tag_to
 from lm.tokenizer.tokenizer import Ids
@@ -30,7 +32,7 @@ _READ_AHEAD = 4096
 
 _GREEDY = Sampler(greedy=True)
 
-SourceSteps = EncoderDecoderSteps | RecurrentSteps
+SourceSteps = EncoderDecoderSteps | RecurrentSteps | PrefixSteps
 """The steps of one model that reads a source."""
 
 
@@ -103,7 +105,9 @@ class Translator:
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
         if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
-            raise UsageError("a model without attention to its source covers nothing of it (--coverage-penalty)")
+            raise UsageError(
+                "a model without attention to an encoder's states covers none of them (--coverage-penalty)"
+            )
 
     def translate(self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None) -> Iterator[Translated]:
         """Translate lines, in order; some are read ahead.
@@ -216,7 +220,8 @@ class Translator:
         weight = self.config.coverage_penalty
         if not weight:
             return None
-        return lambda: weight * torch.stack([member.coverage() for member in members]).mean(0)
+        covering = [member for member in members if not isinstance(member, PrefixSteps)]  # all: the others are refused
+        return lambda: weight * torch.stack([member.coverage() for member in covering]).mean(0)
 
     def _drawn(self, steps: Steps, prompts: Tensor, batch: Sequence[Line]) -> list[list[Hypothesis]]:
         """Samples of each line's translations; those of a line are the same whatever batch it is in."""
@@ -232,8 +237,8 @@ class Translator:
         """Tokens that a translation may have after its prefix."""
         config = self.config
         longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
-        ends = [model.limit for model in self.models if model.limit is not None]
-        room = min(ends, default=longest + len(line.prefix)) - len(line.prefix)
+        rooms = (model.room(source) for model, source in zip(self.models, line.sources, strict=True))
+        room = min((room for room in rooms if room is not None), default=longest + len(line.prefix)) - len(line.prefix)
         if room < 1:
             raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
         return min(longest, room)
@@ -246,7 +251,9 @@ class Translator:
 
 
 def _steps(member: TranslationModel, source: Tensor, lengths: Tensor, *, coverage: bool) -> SourceSteps:
-    """Steps of a model, of blocks or of recurrent layers."""
+    """Steps of a model: with an encoder, of blocks or of recurrent layers, or without one."""
+    if isinstance(member.model, DecoderOnly):
+        return PrefixSteps(member.model, source, lengths)
     kind = RecurrentSteps if member.model.config.is_recurrent else EncoderDecoderSteps
     return kind(member.model, source, lengths, coverage=coverage)
 

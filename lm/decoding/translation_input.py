@@ -12,16 +12,16 @@ from torch import Tensor
 from lm.checkpoint import LoadedModel
 from lm.data.ragged import Ragged
 from lm.errors import UsageError
-from lm.model.transformer import EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.tokenizer.framing import Frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class TranslationModel:
-    """An encoder-decoder, in eval mode, and the tokenizers of its two sides."""
+    """A model that translates, in eval mode, and the tokenizers of its two sides."""
 
-    model: EncoderDecoder
+    model: DecoderOnly | EncoderDecoder
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
 
@@ -30,17 +30,26 @@ class TranslationModel:
         """The model of a run.
 
         Raises:
-            UsageError: it is no encoder-decoder.
+            UsageError: it was not trained on pairs.
         """
-        if not isinstance(loaded.model, EncoderDecoder):
+        if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
             purpose = loaded.model.config.purpose
-            raise UsageError(f"{loaded.folder}: this run {purpose}; only one with an encoder translates")
+            raise UsageError(f"{loaded.folder}: this run {purpose}; only one that learned from pairs translates")
         return cls(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
 
     @property
-    def limit(self) -> int | None:
-        """Positions that the model has, if they end."""
-        return self.model.config.position_limit
+    def source_limit(self) -> int | None:
+        """The most ids of a source that the model can read; None if there is no limit.
+
+        Where source and target are one sequence, half of the positions are left to the target.
+        """
+        limit = self.model.config.position_limit
+        return limit // 2 if limit is not None and self.model.config.decoder_only else limit
+
+    def room(self, source: Sequence[int]) -> int | None:
+        """How many ids of a target the model has positions for after a source; None if there is no limit."""
+        limit = self.model.config.position_limit
+        return limit - len(source) if limit is not None and self.model.config.decoder_only else limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ def line_of(
     """
     framed, left_out = [], 0
     for model, frame, ids in sources:
-        room = len(ids) if model.limit is None else max(0, model.limit - len(frame))
+        room = len(ids) if model.source_limit is None else max(0, model.source_limit - len(frame))
         left_out = max(left_out, len(ids) - room)
         framed.append(frame.around(ids[:room]).tolist())
     return Line(number, text, tuple(framed), prefix, left_out)

@@ -50,10 +50,11 @@ def of_model(
     if target is not None:
         model = TranslationModel.of(loaded)
         return of_translation(model, text, model.tokenizer.encode(target), unit=unit, to=to)
-    if isinstance(loaded.model, EncoderDecoder):
-        return _of_encoder(loaded.model, loaded.source_tokenizer or loaded.tokenizer, text, unit=unit, to=to)
+    if not isinstance(loaded.model, EncoderOnly) and loaded.model.config.translates:
+        return _of_source(loaded.model, loaded.source_tokenizer or loaded.tokenizer, text, unit=unit, to=to)
     if to is not None:
         raise UsageError(f"{loaded.folder}: this run {loaded.model.config.purpose}; there is no --to {to}")
+    assert not isinstance(loaded.model, EncoderDecoder), "that translates"
     return _of_text(loaded.model, loaded.tokenizer, text, unit=unit)
 
 
@@ -75,22 +76,24 @@ def _of_text(model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, text: str, 
     return TextMap(attention_maps.self_attention(model, axis), (text,))
 
 
-def _of_encoder(
-    model: EncoderDecoder, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit, to: str | None
+def _of_source(
+    model: DecoderOnly | EncoderDecoder, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit, to: str | None
 ) -> TextMap:
-    """How an encoder looks at a source: each word at all of it."""
+    """How a source is looked at: in an encoder each word looks at all of it, else at itself and what comes before."""
     after = Special.after(text_frame(tokenizer))
     axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(tokenizer, to), after=after, unit=unit)
-    return TextMap(attention_maps.encoder_attention(model, axis), (text,))
+    if isinstance(model, EncoderDecoder):
+        return TextMap(attention_maps.encoder_attention(model, axis), (text,))
+    return TextMap(attention_maps.self_attention(model, axis), (text,))
 
 
 def of_translation(
     model: TranslationModel, source: str, tokens: Sequence[int], *, unit: AttentionUnit, to: str | None
 ) -> TextMap:
-    """How a translation looks at its source.
+    """How a translation looks at its source, and in a model without an encoder at itself too.
 
     Args:
-        model: an encoder-decoder with its tokenizers.
+        model: one that translates, with its tokenizers.
         source: the line that was translated.
         tokens: ids of its translation, with or without the end token.
         unit: what rows and columns are: words, or tokens.

@@ -77,7 +77,7 @@ class AttentionMap:
     """Where each unit of one text looks in another, or in itself.
 
     Attributes:
-        kind: "self" or "cross".
+        kind: "self"; or of a translation "cross", to its source, or "joint", to its source and what comes before.
         queries: what looks. In a translation each unit looks as it is being predicted.
         keys: what is looked at.
         weights: (layers, heads, queries, keys); rows sum to one.
@@ -89,6 +89,11 @@ class AttentionMap:
     keys: Axis
     weights: Weights
     is_causal: bool = False
+
+    @property
+    def is_of_translation(self) -> bool:
+        """Whether the words of a translation look, among others at those of its source."""
+        return self.kind != "self"
 
     def mean(self, *, layer: int | None = None, head: int | None = None) -> Weights:
         """(queries, keys): the mean over layers and heads, or of one layer or head, counted from 1.
@@ -237,8 +242,46 @@ def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start:
     return AttentionMap("cross", target, source, _merged(layers, target, source))
 
 
+@torch.inference_mode()
+def joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, start: int) -> AttentionMap:
+    """Where each unit of a translation looks, in its source and in what comes before, while it is being predicted.
+
+    Args:
+        model: in eval mode.
+        source: as the model reads it, special tokens included.
+        target: as the model writes it, the end token included.
+        start: the token between them.
+
+    Raises:
+        UsageError: the two together are longer than learned positions reach.
+    """
+    begun = Axis((start,), (0,), (START,), (None,))
+    read = _one_after_the_other(source, begun, _without_last(target))
+    with captured(model.decoder.attentions()) as layers:
+        model.hidden(_row(read.tokens, model))
+    of_target = [weights[:, :, len(source.tokens) :] for weights in layers]
+    return AttentionMap("joint", target, read, _merged(of_target, target, read))
+
+
+def _without_last(axis: Axis) -> Axis:
+    """An axis of a translation as it is read: without its end token, and no word of it a word of the source."""
+    labels = axis.labels[:-1]
+    return Axis(axis.tokens[:-1], axis.units[:-1], labels, (None,) * len(labels))
+
+
+def _one_after_the_other(*axes: Axis) -> Axis:
+    """Several axes as one."""
+    first = np.cumsum([0, *(len(axis.labels) for axis in axes)]).tolist()
+    return Axis(
+        tokens=tuple(token for axis in axes for token in axis.tokens),
+        units=tuple(place + unit for place, axis in zip(first, axes, strict=False) for unit in axis.units),
+        labels=tuple(label for axis in axes for label in axis.labels),
+        words=tuple(word for axis in axes for word in axis.words),
+    )
+
+
 def translation_map(
-    model: EncoderDecoder,
+    model: DecoderOnly | EncoderDecoder,
     *,
     tokenizer: Tokenizer,
     source_tokenizer: Tokenizer,
@@ -247,7 +290,7 @@ def translation_map(
     tags: Sequence[Special] = (),
     unit: AttentionUnit = "words",
 ) -> AttentionMap:
-    """The cross-attention of a translation.
+    """The attention of a translation: to its source, and without an encoder to what comes before as well.
 
     Args:
         model: in eval mode.
@@ -265,7 +308,9 @@ def translation_map(
     body = [index for index in tokens if index not in frames.target.after]
     read = axis_of_text(source_tokenizer, source, before=tags, after=Special.after(frames.source), unit=unit)
     written = axis_of_tokens(tokenizer, body, after=Special.after(frames.target), unit=unit)
-    return cross_attention(model, read, written, start=frames.start)
+    if isinstance(model, EncoderDecoder):
+        return cross_attention(model, read, written, start=frames.start)
+    return joint_attention(model, read, written, start=frames.start)
 
 
 def _check_length(axis: Axis, context_length: int) -> None:

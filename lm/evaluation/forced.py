@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.batch import Batch
+from lm.data.pairs.layout import PairLayout, layout_of
 from lm.data.ragged import Ragged
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batch
-from lm.model.transformer import EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.text.parallel import Pair
 from lm.tokenizer.framing import pair_frames
 from lm.tokenizer.languages import LanguageTag
@@ -34,7 +35,7 @@ class TokenPairs:
     Attributes:
         sources: (pairs,) ids, the tag of a direction and the end token included.
         targets: (pairs,) ids, the end token included.
-        start: the id that the decoder reads first.
+        start: the id that comes before a target.
     """
 
     sources: Ragged
@@ -45,14 +46,14 @@ class TokenPairs:
         """How many there are."""
         return len(self.targets)
 
-    def lengths(self) -> NDArray[np.int64]:
-        """(pairs,) tokens of the longer side."""
-        return np.maximum(self.sources.lengths(), self.targets.lengths())
+    def lengths(self, layout: PairLayout) -> NDArray[np.int64]:
+        """(pairs,) positions that each takes in a layout."""
+        return layout.lengths(self.sources, self.targets)
 
-    def batch(self, numbers: Sequence[int]) -> Batch:
-        """Some of them."""
+    def batch(self, numbers: Sequence[int], layout: PairLayout) -> Batch:
+        """Some of them, laid out for a model."""
         rows = np.array(numbers)
-        return Batch.of_pairs(self.sources.take(rows), self.targets.take(rows), start=self.start)
+        return layout.batch(self.sources.take(rows), self.targets.take(rows), start=self.start)
 
 
 class PairEncoder:
@@ -81,21 +82,24 @@ class PairEncoder:
         return TokenPairs(sources, targets, self._frames.start)
 
 
-def score_pairs(model: EncoderDecoder, pairs: TokenPairs, *, batch_tokens: int = _BATCH_TOKENS) -> list[Nats]:
+def score_pairs(
+    model: DecoderOnly | EncoderDecoder, pairs: TokenPairs, *, batch_tokens: int = _BATCH_TOKENS
+) -> list[Nats]:
     """Surprisal of each target token of each pair.
 
     Args:
-        model: in eval mode.
+        model: in eval mode, one that translates.
         pairs: scored in batches of like lengths; the result does not depend on which.
-        batch_tokens: padded tokens of a batch, on the longer side.
+        batch_tokens: padded tokens of a batch, on the longer side or of both.
 
     Returns:
         (target tokens,) nats in float64 for each pair.
     """
     order = np.lexsort((pairs.sources.lengths(), pairs.targets.lengths())).tolist()
-    lengths, scored = pairs.lengths().tolist(), [np.zeros(0)] * len(pairs)
+    layout = layout_of(model.config)
+    lengths, scored = pairs.lengths(layout).tolist(), [np.zeros(0)] * len(pairs)
     for numbers in _batches(order, lengths, batch_tokens):
-        for number, nats in zip(numbers, score_batch(model, pairs.batch(numbers)), strict=True):
+        for number, nats in zip(numbers, score_batch(model, pairs.batch(numbers, layout)), strict=True):
             scored[number] = nats
     return scored
 
@@ -128,7 +132,7 @@ class PairsScored:
 
 
 def measure_pairs(
-    model: EncoderDecoder, encoder: PairEncoder, pairs: Iterable[Pair], *, name: str
+    model: DecoderOnly | EncoderDecoder, encoder: PairEncoder, pairs: Iterable[Pair], *, name: str
 ) -> Iterator[PairsScored]:
     """Score pairs of any number in bounded memory.
 
@@ -161,12 +165,12 @@ def measure_pairs(
     yield PairsScored(tally, blank)
 
 
-def _check_lengths(model: EncoderDecoder, pairs: Sequence[Pair], tokens: TokenPairs, name: str) -> None:
+def _check_lengths(model: DecoderOnly | EncoderDecoder, pairs: Sequence[Pair], tokens: TokenPairs, name: str) -> None:
     """InputError that names the first pair that is longer than the model has positions for."""
     limit = model.config.position_limit
     if limit is None:
         return
-    for pair, length in zip(pairs, tokens.lengths().tolist(), strict=True):
+    for pair, length in zip(pairs, tokens.lengths(layout_of(model.config)).tolist(), strict=True):
         if length > limit:
             raise InputError(
                 f"{name}: line {pair.line} has {length:,} tokens, but the model's positions end at {limit:,}; "

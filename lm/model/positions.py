@@ -111,8 +111,16 @@ class RotaryPositions(nn.Module):
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with their rotation."""
+        if scope.query_positions is not None:
+            found = self.table.rows(0, _end(scope.query_positions), device)[scope.query_positions][:, None]
+            return replace(scope, rotation=Rotation(*found.unbind(-2)))
         cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
         return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
+
+
+def _end(positions: Tensor) -> int:
+    """The first position after all of these."""
+    return int(positions.max()) + 1
 
 
 ABSOLUTE: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
@@ -158,18 +166,21 @@ class Embedding(nn.Module):
         self.norm = make_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, tokens: Tensor, *, start: int = 0, branches: int = 1) -> Tensor:
+    def forward(self, tokens: Tensor, *, start: int = 0, branches: int = 1, positions: Tensor | None = None) -> Tensor:
         """Embed (batch, length) ids as (batch, length, d_model).
 
         Args:
             tokens: the ids.
             start: the position of the first one.
             branches: how many sequences stand beside each other in a row, each of them from `start` on.
+            positions: (batch, length) where each stands, if not there.
         """
         x = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
-        if self.positions is not None:
+        if self.positions is not None and positions is not None:
+            x = x + self.positions(0, _end(positions), tokens.device)[positions].to(x.dtype)
+        elif self.positions is not None:
             vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
             x = x + (vectors if branches == 1 else vectors.repeat(branches, 1)).to(x.dtype)
         return self.dropout(x if self.norm is None else self.norm(x))

@@ -14,8 +14,8 @@ class Rotation:
     """Turns pairs of features (i, i + head/2) by an angle that grows with the position.
 
     Attributes:
-        cos: (length, head), both halves alike.
-        sin: (length, head), the first half negative.
+        cos: (length, head), both halves alike; (batch, 1, length, head) where rows stand elsewhere than others.
+        sin: like `cos`, but the first half negative.
     """
 
     cos: Tensor

@@ -57,6 +57,8 @@ class Scope:
         start: the position of the first query.
         branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
             and the mask keeps them apart.
+        query_positions: (batch, queries) where the queries stand, branches included, if not one after the other from
+            `start` on in each row.
         key_positions: (batch, keys) where the keys stand, if not one after the other from 0 on. It matters to schemes
             that know distances; what a query does not see may have any.
         rotation: turns queries and keys by their positions (rotary embeddings).
@@ -72,6 +74,7 @@ class Scope:
     caches: Sequence[KeyValueCache] | None = None
     start: int = 0
     branches: int = 1
+    query_positions: Tensor | None = None
     key_positions: Tensor | None = None
     rotation: Rotation | None = None
     relative: Sequence[RelativeTables] | None = None
@@ -94,7 +97,9 @@ class Scope:
             (batch or 1, queries, keys).
         """
         end = self.start + length // self.branches
-        queries = torch.arange(self.start, end, device=device).repeat(self.branches)
+        queries = self.query_positions
+        if queries is None:
+            queries = torch.arange(self.start, end, device=device).repeat(self.branches)[None]
         assert self.branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
         keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
-        return keys[:, None, :] - queries[:, None]
+        return keys[:, None, :] - queries[:, :, None]

@@ -61,7 +61,8 @@ class Transformer(nn.Module):
         Returns:
             (batch, length, d_model).
         """
-        x = self.decoder(self.embedding(tokens, start=own.start, branches=own.branches), own, memory)
+        embedded = self.embedding(tokens, start=own.start, branches=own.branches, positions=own.query_positions)
+        x = self.decoder(embedded, own, memory)
         return x if self.transform is None else self.transform(x)
 
     @property
@@ -100,7 +101,11 @@ def _causal(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None)
 
 
 class DecoderOnly(Transformer):
-    """A GPT: tokens in, the logits of the next token at each position out."""
+    """A GPT: tokens in, the logits of the next token at each position out.
+
+    It translates what it was trained to translate: a source and its target are one sequence to it.
+    Source: Liu et al. 2018 (Transformer-D), section 4.2.3.
+    """
 
     def hidden(
         self,

@@ -5,7 +5,8 @@ Training, scoring and decoding take them from here, so that none of them frames 
     prompt     start, prompt
     example    start, prompt, completion, end
     source     language tag (of a model with several directions), source, end
-    target     target, end; the decoder reads it after a start token
+    target     target, end; the decoder reads it after a start token, and a model without an encoder after its source
+               and that token
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.experts import counted, shares
-from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
+from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.tokenizer.languages import LanguageTag
 from lm.training.events import Evaluation, Sample
 from lm.training.objective import summed_loss, summed_loss_and_correct
@@ -163,7 +163,7 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
 
 def _translate(run: Run, sources: Sequence[tuple[str, LanguageTag | None]]) -> list[str]:
     """Greedy translations of sentences, in order; each comes with the tag of its language, where there are tags."""
-    assert isinstance(run.model, EncoderDecoder)
+    assert not isinstance(run.model, EncoderOnly)
     model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
     found: dict[tuple[str, LanguageTag | None], str] = {}
     for tag in dict.fromkeys(tag for _, tag in sources):
@@ -191,11 +191,11 @@ def _samples(run: Run) -> Iterator[Sample]:
     prompts, step = run.config.training.sample, run.state.step
     if isinstance(run.model, EncoderOnly):
         yield from (Sample(step, prompt, _filled(run, prompt), is_translation=True) for prompt in prompts)
-    elif isinstance(run.model, DecoderOnly):
-        yield from (Sample(step, prompt, _continue(run, prompt)) for prompt in prompts)
-    else:
+    elif run.config.model.translates:
         translated = _translate(run, [(prompt, run.data.tag) for prompt in prompts])
         yield from (Sample(step, *pair, is_translation=True) for pair in zip(prompts, translated, strict=True))
+    else:
+        yield from (Sample(step, prompt, _continue(run, prompt)) for prompt in prompts)
 
 
 def _filled(run: Run, prompt: str) -> str:

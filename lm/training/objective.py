@@ -37,6 +37,7 @@ def summed_loss(
     states: States | None = None,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
+    source_loss: float = 0.0,
 ) -> Tensor:
     """Summed surprisal, in nats, of the targets of a batch; those that are IGNORED count nothing.
 
@@ -47,17 +48,28 @@ def summed_loss(
         states: `final_states(model)`, or that compiled.
         label_smoothing: see `cross_entropy`.
         r_drop: weight of `disagreement` between two passes of the batch; the surprisal is then their mean.
+        source_loss: weight of the surprisal of the `source_targets` of a batch, which is added.
     """
     states = states or final_states(model)
-    places = _on_device(np.flatnonzero(batch.targets != IGNORED), hardware)
+    learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
+    counted = [_on_device(np.flatnonzero(ids != IGNORED), hardware) for ids in learned]
+    targets = [_on_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
     if r_drop:
         batch = _twice(batch)
-    targets = _on_device(batch.targets, hardware)
     with hardware.autocast():
         hidden = _states(model, states, batch, hardware)
-        if r_drop:
-            return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
-        return _of_states(model, hidden, targets, places, label_smoothing=label_smoothing)
+        total, *of_source = (
+            _surprisal(model, hidden, ids, places, label_smoothing=label_smoothing, r_drop=r_drop)
+            for ids, places in zip(targets, counted, strict=True)
+        )
+        return total + source_loss * of_source[0] if of_source else total
+
+
+def learned_tokens(batch: Batch, *, source_loss: float) -> float:
+    """How many tokens the `summed_loss` of a batch is divided by: its targets, those of the source by their weight."""
+    if batch.source_targets is None:
+        return batch.predicted
+    return batch.predicted + source_loss * int((batch.source_targets != IGNORED).sum())
 
 
 def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:
@@ -66,7 +78,7 @@ def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> t
     targets = _on_device(batch.targets, hardware)
     with hardware.autocast():
         hidden = _states(model, final_states(model), batch, hardware)
-        nats = _of_states(model, hidden, targets, places)
+        nats = _surprisal(model, hidden, targets, places)
         correct = torch.zeros_like(nats)
         for some in places.split(_GUESSES_AT_ONCE):
             guessed = model.logits(hidden.flatten(0, -2)[some]).argmax(-1)
@@ -74,10 +86,18 @@ def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> t
     return nats, correct
 
 
-def _of_states(
-    model: Model, hidden: Tensor, targets: Tensor, places: Tensor, *, label_smoothing: float = 0.0
+def _surprisal(
+    model: Model,
+    hidden: Tensor,
+    targets: Tensor,
+    places: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
 ) -> Tensor:
-    """The summed surprisal of the targets at some places, given what the model made of its inputs."""
+    """What the final states of a batch, or with R-Drop of two passes of it, come to; see `_of_two_passes`."""
+    if r_drop:
+        return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
     weight, bias = model.output_layer
     return linear_cross_entropy(
         hidden,

@@ -21,7 +21,7 @@ from lm.training.evaluation import evaluate
 from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
 from lm.training.journal import Journal
 from lm.training.lock import claim
-from lm.training.objective import summed_loss
+from lm.training.objective import learned_tokens, summed_loss
 from lm.training.run import Run, diverged
 from lm.training.saving import save
 
@@ -130,11 +130,11 @@ def _step(run: Run) -> Step:
         group["lr"] = rate
     torch.manual_seed(_fold(config.seed, state.step))
     batch = _batch(run)
-    tokens = batch.tokens
+    tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
     with failures_in_a_line() if config.compile else nullcontext():
         total = _accumulate(run, batch)
     total_nats, norm = torch.stack((total, _clipped(run.model, config.clip))).tolist()  # the one wait for a GPU
-    mean = total_nats / batch.predicted
+    mean = total_nats / learned
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
     for optimizer in run.optimizers:
@@ -164,9 +164,9 @@ def _batch(run: Run) -> Batch:
 
 
 def _accumulate(run: Run, batch: Batch) -> Tensor:
-    """Gradients of the mean loss over all targets of a batch, in micro-batches; returns the summed nats."""
-    total, predicted = torch.zeros((), device=run.hardware.torch_device), batch.predicted
-    config = run.config.training
+    """Gradients of the mean loss over all that is learned of a batch, in micro-batches; returns the summed nats."""
+    total, config = torch.zeros((), device=run.hardware.torch_device), run.config.training
+    learned = learned_tokens(batch, source_loss=config.source_loss)
     for part in batch.split(config.micro_batch_size):
         with routed(run.model) as routes:
             nats = summed_loss(
@@ -176,11 +176,13 @@ def _accumulate(run: Run, batch: Batch) -> Tensor:
                 states=run.states,
                 label_smoothing=config.label_smoothing,
                 r_drop=config.r_drop,
+                source_loss=config.source_loss,
             )
         loss = nats
         if routes and config.expert_balance:  # a mean, so it weighs by the targets of its part of the batch
-            loss = nats + config.expert_balance * part.predicted * sum(map(balance_loss, routes))
-        (loss / predicted).backward()
+            weight = config.expert_balance * learned_tokens(part, source_loss=config.source_loss)
+            loss = nats + weight * sum(map(balance_loss, routes))
+        (loss / learned).backward()
         total += nats.detach()
     return total
 

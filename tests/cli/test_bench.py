@@ -27,7 +27,7 @@ def test_comparing_needs_something_to_compare_with(capsys, lonely):
     ("arguments", "message"),
     [
         (["tiny", "gtp2"], "no preset 'gtp2' (did you mean 'gpt2'?)"),
-        (["tiny", "translation"], "translation is an encoder-decoder"),
+        (["tiny", "translation"], "translation is a model that translates"),
         (["tiny", "--seconds", "-1"], "--seconds must be at least 0"),
         (["tiny", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["tiny", "--dtype", "int8"], "dtype cannot be 'int8'"),

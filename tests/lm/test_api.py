@@ -115,19 +115,23 @@ def test_a_run_is_trained_as_by_the_command(tmp_path, monkeypatch, capsys):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
-def test_pairs_are_learned_too_and_the_loop_may_be_left(tmp_path, monkeypatch):
+@pytest.mark.parametrize("shape", [{}, {"decoder_only": True}])
+def test_pairs_are_learned_too_and_the_loop_may_be_left(tmp_path, monkeypatch, shape):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.en").write_text("one two\nthree four\n" * 40, encoding="utf-8")
     (tmp_path / "a.de").write_text("zwei eins\nvier drei\n" * 40, encoding="utf-8")
     events = lm.train(
         source=[tmp_path / "a.en"], target=[tmp_path / "a.de"], out=tmp_path / "run", preset="translation-tiny",
-        tokenizer={"kind": "byte"}, model={"d_model": 16, "n_heads": 2}, training={**SETTINGS, "steps": 9},
+        tokenizer={"kind": "byte"}, model={"d_model": 16, "n_heads": 2, **shape}, training={**SETTINGS, "steps": 9},
     )  # fmt: skip
     for event in events:
         if isinstance(event, lm.Step) and event.step > SETTINGS["evaluate_every"]:
             break
     events.close()
-    assert lm.load(tmp_path / "run").translate("one two") is not None
+    model = lm.load(tmp_path / "run")
+    assert model.translate("one two") is not None
+    with pytest.raises(UsageError, match="this run translates"):
+        model.generate("one two")
 
 
 @pytest.mark.parametrize(

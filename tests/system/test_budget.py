@@ -132,6 +132,14 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys
     assert sum("loss" in line for line in lines) == made["plan"]["steps"]
 
 
+def test_a_time_makes_one_stack_for_both_sides_too(pairs, tmp_path, capsys):
+    assert run(["train", *pairs, "--decoder-only", "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
+    made = config(tmp_path / "run")["model"]
+    depth = int(config(tmp_path / "run")["preset"].removeprefix("translation-depth-"))
+    assert (made["decoder_only"], made["n_layers"], made["n_encoder_layers"]) == (True, 2 * depth, 0)
+    assert f"enough for {2 * depth} layers and about" in capsys.readouterr().err
+
+
 def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 10.0)
     assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0

@@ -13,8 +13,10 @@ from lm.config.data import ParallelConfig
 from lm.config.run import RunConfig
 from lm.data import suitability
 from lm.data.batch import Batch
+from lm.data.manifest import SPLITS
 from lm.data.pairs.bucketing import PairBatches, bucketed
 from lm.data.pairs.framed import FramedPairs, directions
+from lm.data.pairs.layout import PairLayout, TwoSides, layout_of
 from lm.data.pairs.manifest import PairManifest
 from lm.data.pairs.store import StoredPairs, is_pairs, open_pairs
 from lm.data.permutation import Indices, mix, permute
@@ -24,6 +26,7 @@ from lm.errors import InputError, UsageError
 
 Integers = NDArray[np.int64]
 
+_TWO_SIDES = TwoSides()
 _POOL = 1 << 14
 """Pairs that are sorted by length together: so many that little of their batches is padding, and so few that the
 batches of an epoch are made while training goes on."""
@@ -93,7 +96,7 @@ class PairData(TrainingData):
         tag: of the first direction.
     """
 
-    needs_encoder = True
+    holds_pairs = True
 
     def __init__(
         self,
@@ -104,16 +107,19 @@ class PairData(TrainingData):
         rows: int | None = None,
         seed: int,
         context: int | None = None,
+        layout: PairLayout = _TWO_SIDES,
     ) -> None:
         """Batches of the pairs in a folder.
 
         Args:
             stored: the folder.
             config: directions and BPE dropout.
-            batch_tokens: most positions of a batch on either side, padding included; one pair may have more.
+            batch_tokens: most positions of a batch on either side, padding included; one pair may have more. Where
+                both sides are one sequence, it has twice as many, so that there are as many pairs in a batch.
             rows: most pairs of a batch.
             seed: of the order and of BPE dropout.
-            context: most positions of a row. A sentence that BPE dropout makes longer is left as it is.
+            context: most positions of a row. What BPE dropout makes longer is left as it is.
+            layout: of the batches.
 
         Raises:
             InputError: there are no pairs, or a pair is too long for the context.
@@ -121,11 +127,13 @@ class PairData(TrainingData):
         """
         if batch_tokens is None and rows is None:
             raise UsageError("batches of pairs need a size (--batch-tokens, --batch-size)")
-        self._stored, self._batch_tokens, self._batch_rows = stored, batch_tokens, rows
+        self._stored, self._batch_rows, self._layout = stored, rows, layout
+        self._batch_tokens = None if batch_tokens is None else layout.sides * batch_tokens
         self._directions = directions(stored, bidirectional=config.bidirectional)
         self.tag = self._directions[0].tag
-        self._check_lengths(context)
-        self._framed = FramedPairs(stored, dropout=config.bpe_dropout, context=context)
+        self._framed = FramedPairs(stored, dropout=config.bpe_dropout, context=context, layout=layout)
+        if context is not None:
+            self._check_lengths(context)
         self._start = self._framed.frames(self._directions[0]).start  # of the one vocabulary of targets
         self._count()
         self._order = PairOrder(samples=self.samples, seed=seed)
@@ -156,6 +164,7 @@ class PairData(TrainingData):
             rows=training.batch_size if training.batch_tokens is None else None,
             seed=training.seed,
             context=config.model.position_limit,
+            layout=layout_of(config.model, learns_source=training.source_loss > 0),
         )
 
     def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
@@ -175,14 +184,14 @@ class PairData(TrainingData):
         numbers = np.arange(self._stored.manifest.splits["validation"].pairs)
         for direction in self._directions:
             sources, targets = self._framed.rows("validation", direction, numbers)
-            batches = bucketed(sources, targets, tokens=_EVALUATION_TOKENS, rows=None)
+            batches = bucketed(sources, targets, tokens=_EVALUATION_TOKENS, rows=None, layout=self._layout.evaluated)
             yield from (batches.batch(first, self._start) for first in batches.firsts)
 
     def batch_size(self) -> str:
         """How much a batch is: so many tokens, or pairs."""
         if self._batch_tokens is None:
             return f"{self.batch(0).rows} pairs"
-        return f"up to {self._batch_tokens:,} tokens a side"
+        return f"up to {self._batch_tokens:,} {self._layout.unit}"
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
         """How much there is to learn; sources are only read."""
@@ -202,12 +211,17 @@ class PairData(TrainingData):
                 return found[:limit]
         return found
 
-    def _check_lengths(self, context: int | None) -> None:
+    def _check_lengths(self, context: int) -> None:
         """InputError if a pair of either split does not fit into the context."""
-        longest = max(split.longest for split in self._stored.manifest.splits.values()) + 1 + (self.tag is not None)
-        if context is not None and longest > context:
+        if self._layout.sides == 1:
+            what = "sentence"
+            longest = max(split.longest for split in self._stored.manifest.splits.values()) + 1 + (self.tag is not None)
+        else:
+            what = "pair"
+            longest = max(self._framed.longest(split, each) for split in SPLITS for each in self._directions)
+        if longest > context:
             raise InputError(
-                f"the longest sentence takes {longest} tokens, more than the context of {context} "
+                f"the longest {what} takes {longest} tokens, more than the context of {context} "
                 "(--max-length, --context)"
             )
 
@@ -229,7 +243,7 @@ class PairData(TrainingData):
     def _make(self, epoch: int, pool: int, dropout: bool) -> PairBatches:
         key, samples = self._order.key(epoch), self._order.pairs(epoch, pool)
         sources, targets = self._rows(samples, key if dropout else None)
-        batches = bucketed(sources, targets, tokens=self._batch_tokens, rows=self._batch_rows)
+        batches = bucketed(sources, targets, tokens=self._batch_tokens, rows=self._batch_rows, layout=self._layout)
         return batches.permuted(mix(mix(key ^ np.uint64(pool)) ^ _BATCHES))
 
     def _rows(self, samples: Integers, key: Indices | None) -> tuple[Ragged, Ragged]:

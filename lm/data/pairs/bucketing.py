@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.batch import Batch
+from lm.data.pairs.layout import PairLayout, TwoSides
 from lm.data.permutation import Indices, mix
 from lm.data.ragged import Ragged
 
 Integers = NDArray[np.int64]
+
+_TWO_SIDES = TwoSides()
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,16 @@ class PairBatches:
     """Some pairs cut into batches.
 
     Attributes:
-        sources: (pairs,) ids the encoder reads, in the order in which they are trained on.
+        sources: (pairs,) ids of the sources, in the order in which they are trained on.
         targets: (pairs,) ids to be predicted.
         ends: (batches,) where each batch ends.
+        layout: how they are laid out in a batch.
     """
 
     sources: Ragged
     targets: Ragged
     ends: Integers
+    layout: PairLayout
 
     def __len__(self) -> int:
         """How many batches there are."""
@@ -43,41 +48,39 @@ class PairBatches:
 
         Args:
             first: number of the pair in the order in which they are trained on.
-            start: the id that the decoder reads first.
+            start: the id that comes before a target.
             share: of the pairs of the whole batch.
         """
         number = int(np.searchsorted(self.ends, first, side="right"))
         begin, end = (int(self.ends[number - 1]) if number else 0), int(self.ends[number])
         rows = np.arange(first, min(end, first + math.ceil(share * (end - begin))))
-        return Batch.of_pairs(self.sources.take(rows), self.targets.take(rows), start=start)
+        return self.layout.batch(self.sources.take(rows), self.targets.take(rows), start=start)
 
     def permuted(self, key: Indices) -> PairBatches:
         """The same batches in another order, which follows from a key."""
         batches = Ragged(np.arange(len(self.sources)), self.ends)
         order = batches.take(np.argsort(mix(key ^ np.arange(len(self), dtype=np.uint64)), kind="stable"))
-        return PairBatches(self.sources.take(order.values), self.targets.take(order.values), order.ends)
+        return PairBatches(self.sources.take(order.values), self.targets.take(order.values), order.ends, self.layout)
 
 
-def bucketed(sources: Ragged, targets: Ragged, *, tokens: int | None, rows: int | None) -> PairBatches:
+def bucketed(
+    sources: Ragged, targets: Ragged, *, tokens: int | None, rows: int | None, layout: PairLayout = _TWO_SIDES
+) -> PairBatches:
     """Pairs sorted by length and cut into batches, each as large as the limits allow.
-
-    They are sorted by their targets; sources of equally long targets become longer and shorter in turn, so that
-    neighbours are alike on both sides.
 
     Args:
         sources: (pairs,) ids.
         targets: (pairs,) ids.
-        tokens: most positions of a batch on either side, padding included; one pair may have more.
+        tokens: most positions of a batch on any side, padding included; one pair may have more.
         rows: most pairs of a batch.
+        layout: says how long pairs are, and which are alike.
     """
-    lengths = np.stack([sources.lengths(), targets.lengths()])
-    order = np.lexsort((np.where(lengths[1] % 2, lengths[0], -lengths[0]), lengths[1]))
-    longer = lengths.max(axis=0)[order]
-    return PairBatches(sources.take(order), targets.take(order), _ends(longer.tolist(), tokens, rows))
+    order, lengths = layout.order(sources, targets), layout.lengths(sources, targets)
+    return PairBatches(sources.take(order), targets.take(order), _ends(lengths[order].tolist(), tokens, rows), layout)
 
 
 def _ends(lengths: list[int], tokens: int | None, rows: int | None) -> Integers:
-    """Where batches of pairs end whose longer sides are so long: each takes pairs until the next is too much."""
+    """Where batches of pairs end that are so long: each takes pairs until the next is too much."""
     ends: list[int] = []
     start = longest = 0
     for place, length in enumerate(lengths):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from lm.data.manifest import SplitName
 from lm.data.pairs.bpe_dropout import Merges, segment
+from lm.data.pairs.layout import PairLayout, TwoSides
 from lm.data.pairs.store import SIDES, Sentences, SideName, StoredPairs
 from lm.data.permutation import Indices, mix
 from lm.data.ragged import Ragged
@@ -20,6 +22,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
 
+_TWO_SIDES = TwoSides()
 _SOURCE, _TARGET = np.uint64(0), np.uint64(1)  # keep the keys of the two sides of a pair apart
 
 
@@ -59,18 +62,27 @@ def directions(stored: StoredPairs, *, bidirectional: bool) -> list[Direction]:
 class FramedPairs:
     """The pairs of a folder, framed (see `lm.tokenizer.framing`)."""
 
-    def __init__(self, stored: StoredPairs, *, dropout: float = 0.0, context: int | None = None) -> None:
+    def __init__(
+        self,
+        stored: StoredPairs,
+        *,
+        dropout: float = 0.0,
+        context: int | None = None,
+        layout: PairLayout = _TWO_SIDES,
+    ) -> None:
         """Read the pairs of a folder.
 
         Args:
             stored: the folder.
             dropout: of BPE, for the rows that are asked for with keys.
-            context: most positions of a row. A sentence that BPE dropout makes longer is left as it is.
+            context: most positions of a row. What BPE dropout makes longer is left as it is: a sentence, or in one
+                sequence a pair.
+            layout: of the rows.
 
         Raises:
             UsageError: the tokenizer has no merges to leave out.
         """
-        self._dropout, self._context = dropout, context
+        self._dropout, self._context, self._layout = dropout, context, layout
         self._tokenizers: dict[SideName, Tokenizer] = {
             "source": stored.source_tokenizer or stored.tokenizer,
             "target": stored.tokenizer,
@@ -96,10 +108,19 @@ class FramedPairs:
         """
         frames = self.frames(direction)
         of_source, of_target = (None, None) if keys is None else (mix(keys ^ _SOURCE), mix(keys ^ _TARGET))
-        return (
+        rows = (
             self._side(self._sentences(split, direction.source), direction.source, frames.source, numbers, of_source),
             self._side(self._sentences(split, direction.target), direction.target, frames.target, numbers, of_target),
         )
+        if keys is None or self._context is None or self._layout.sides == 1:
+            return rows
+        too_long, plain = self._layout.lengths(*rows) > self._context, self.rows(split, direction, numbers)
+        return _unless(too_long, rows[0], plain[0]), _unless(too_long, rows[1], plain[1])
+
+    def longest(self, split: SplitName, direction: Direction) -> int:
+        """The most positions of a row that a pair of a split takes, without BPE dropout; 0 where there is none."""
+        numbers = np.arange(len(self._sentences(split, direction.source)))
+        return int(self._layout.lengths(*self.rows(split, direction, numbers)).max(initial=0))
 
     def _side(
         self, sentences: Sentences, side: SideName, frame: Frame, numbers: Integers, keys: Indices | None
@@ -108,7 +129,8 @@ class FramedPairs:
         ids = sentences.table.take(words.values).grouped(words.ends)
         if keys is not None:
             dropped = self._dropped(words, sentences.table, self._merges[side], keys)
-            ids = _where_it_fits(ids, dropped, None if self._context is None else self._context - len(frame))
+            room = math.inf if self._context is None else self._context - len(frame)
+            ids = _unless(dropped.lengths() > room, dropped, ids)
         return ids.framed(frame.before, frame.after)
 
     def _dropped(self, words: Ragged, table: Ragged, merges: Merges, keys: Indices) -> Ragged:
@@ -126,8 +148,8 @@ def _merges(tokenizer: Tokenizer) -> Merges:
     return found
 
 
-def _where_it_fits(plain: Ragged, dropped: Ragged, room: int | None) -> Ragged:
-    """The sentences with BPE dropout, but plain where they would have more tokens than there is room for."""
-    if room is None or not (too_long := dropped.lengths() > room).any():
+def _unless(too_long: NDArray[np.bool_], dropped: Ragged, plain: Ragged) -> Ragged:
+    """The sentences with BPE dropout, but plain where they would be too long."""
+    if not too_long.any():
         return dropped
     return Ragged.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)

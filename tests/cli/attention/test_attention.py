@@ -23,7 +23,7 @@ def test_the_text_can_come_from_a_pipe(succeed, gpt, monkeypatch, arguments):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--target", "x"], "only one with an encoder translates"),
+        (["--target", "x"], "only one that learned from pairs translates"),
         (["-o", "a.gif"], "cannot tell what to write"),
         (["-o", "."], "is a folder"),
         (["-o", "a.pharaoh"], "only a translation has alignments"),

@@ -68,7 +68,7 @@ def test_pairs_and_text_are_not_mixed(capsys, translation_run, files, monkeypatc
 def test_a_gpt_has_no_sources(capsys, files, tmp_path):
     gpt = make_run(tmp_path / "gpt")
     assert run(["perplexity", str(gpt), "--source", str(files / "test.en"), "--target", str(files / "test.de")]) == 2
-    assert "this run continues texts" in capsys.readouterr().err
+    assert "continues texts; name files of text" in capsys.readouterr().err
 
 
 def test_lines_must_be_as_many(capsys, translation_run, files):

@@ -142,7 +142,7 @@ def test_tokenized_text_is_noticed(capsys, files):
         (["--hypotheses", "worse.de", "--target", "missing.de"], 1, "missing.de: no such file"),
         (["--hypotheses", "empty.de", "--target", "empty.de"], 1, "no lines to score"),
         (["--hypotheses", ".", "--target", "test.de"], 2, "name one"),
-        (["GPT", "--source", "test.en", "--target", "test.de"], 2, "only one with an encoder translates"),
+        (["GPT", "--source", "test.en", "--target", "test.de"], 2, "only one that learned from pairs translates"),
         (["RUN", "--source", "test.en", "--target", "test.de", "--to", "fr"], 2, "there is no --to fr"),
     ],
 )  # fmt: skip

@@ -120,7 +120,7 @@ def test_wrong_input_is_one_line(translate, tmp_path):
     gpt = make_run(tmp_path / "gpt")
     code, _, err = translate(text="owl", folder=gpt)
     assert code == 2
-    assert "only one with an encoder translates" in err
+    assert "only one that learned from pairs translates" in err
 
 
 def test_what_learned_positions_cannot_hold_is_noted(translate, tmp_path):

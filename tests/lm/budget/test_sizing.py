@@ -59,6 +59,17 @@ def test_the_deepest_model_that_sees_enough_pairs(operations, depth, vocabulary,
     assert size.batch_tokens == pytest.approx(batch, rel=0.01)
 
 
+@pytest.mark.parametrize("seconds", [1.0, 60.0, 3600.0])
+def test_one_stack_of_twice_the_layers_sees_fewer_tokens_of_the_same_size(seconds):
+    """Of a pair both sides go through all of its layers: 48 multiply-adds in the place of 28."""
+    two, one = (fitting_pairs(seconds, rate=RATE, text_bytes=MEGABYTE, in_one_stack=stack) for stack in (False, True))
+    assert one.depth <= two.depth
+    if one.depth == two.depth:
+        assert 28 / 48 < one.tokens / two.tokens < 1
+    model = resolve(f"translation-depth-{one.depth}", {**one.settings(), "model": {"decoder_only": True}}).model
+    assert (model.n_layers, model.n_encoder_layers) == (2 * one.depth, 0)
+
+
 def test_more_pairs_get_a_larger_vocabulary():
     sizes = [fitting_pairs(10, rate=RATE, text_bytes=number) for number in (50_000, 900_000, MEGABYTE, 10**9)]
     assert [size.vocab_size for size in sizes] == [1000, 4000, 8000, 16_384]

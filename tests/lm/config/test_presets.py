@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config.presets import named_by_depth, preset, resolve
+from lm.config.presets import PRESETS, named_by_depth, preset, resolve
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
@@ -72,3 +72,16 @@ def test_a_recurrent_architecture_leaves_out_what_goes_with_blocks(name):
         assert config.training.learning_rate == TrainingConfig().learning_rate
     given = {"model": {"architecture": "gru"}, "training": {"optimizer": "muon", "learning_rate": 0.5}}
     assert resolve(name, given).training.learning_rate == 0.5
+
+
+@pytest.mark.parametrize("name", [*PRESETS, "depth-2", "translation-depth-3"])
+def test_one_stack_has_the_layers_of_two(name):
+    if resolve(name).model.is_recurrent:
+        with pytest.raises(UsageError, match="--decoder-only is for transformer blocks"):
+            resolve(name, {"model": {"decoder_only": True}})
+        return
+    one, two = resolve(name, {"model": {"decoder_only": True}}), resolve(name)
+    assert one.model.n_layers == two.model.n_layers + two.model.n_encoder_layers
+    assert (one.model.n_encoder_layers, one.model.translates) == (0, True)
+    assert one.training == two.training
+    assert resolve(name, {"model": {"decoder_only": True, "n_layers": 2}}).model.n_layers == 2

@@ -41,6 +41,18 @@ def test_settings_of_another_kind_are_named(change, message):
         RunConfig.from_dict(7, where="config.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training": {"source_loss": 1.0}}, "leave out --source-loss"),
+        ({"model": {"decoder_only": True}, "parallel": {"separate_vocabularies": True}}, "leave out --separate-vocab"),
+    ],
+)
+def test_settings_of_one_stack_that_do_not_go_together(change, message):
+    with pytest.raises(UsageError, match=message):
+        resolve("translation", change)
+
+
 def test_a_whole_number_is_a_number_too():
     values = {**RunConfig().to_dict(), "plan": {**PLAN, "deadline": 60}}
     assert RunConfig.from_dict(values, where="config.json").plan.deadline == 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,9 @@ def test_pairs_are_for_an_encoder_decoder_and_nothing_else_is(folders: dict[str,
     for folder in folders.values():
         with pytest.raises(UsageError, match="the model is an encoder-decoder, which needs pairs"):
             open_data(folder, RunConfig(TRANSLATOR, training=TRAINING))
+        with pytest.raises(UsageError, match="for translation \\(--decoder-only\\), which needs pairs"):
+            open_data(folder, RunConfig(dataclasses.replace(GPT, decoder_only=True), training=TRAINING))
+    check_model(dataclasses.replace(GPT, decoder_only=True), pairs=True)
 
 
 def test_what_each_kind_says_of_its_size(folders: dict[str, Path], stored: StoredPairs) -> None:

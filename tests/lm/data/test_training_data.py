@@ -58,7 +58,7 @@ class CountData(TrainingData):
 
 def test_a_kind_need_not_know_of_translation_or_of_the_length_of_runs() -> None:
     data = CountData(10)
-    assert (data.needs_encoder, data.tag, data.references(), data.references(3)) == (False, None, [], [])
+    assert (data.holds_pairs, data.tag, data.references(), data.references(3)) == (False, None, [], [])
     assert data.warnings(parameters=10**9, epochs=1e9, patience=None) == []
     before = data.batch(4).targets.tolist()
     data.plan(7)

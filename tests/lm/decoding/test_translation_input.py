@@ -19,7 +19,7 @@ TAGGED, PLAIN = Frame((7,), (9,)), Frame((), (8,))
 
 
 def model(limit: int | None) -> SimpleNamespace:
-    return SimpleNamespace(limit=limit)
+    return SimpleNamespace(source_limit=limit)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,13 @@ def test_sources_are_padded_to_the_longest() -> None:
     assert torch.equal(lengths, torch.tensor([3, 1, 2]))
 
 
-def test_only_a_model_with_an_encoder_translates(tmp_path: Path) -> None:
+def test_only_a_model_that_learned_from_pairs_translates(tmp_path: Path) -> None:
     hardware = Hardware("cpu", "float32", 1)
-    with pytest.raises(UsageError, match="only one with an encoder translates"):
+    with pytest.raises(UsageError, match="only one that learned from pairs translates"):
         TranslationModel.of(load_model(make_run(tmp_path / "gpt"), hardware))
     rotary = make_run(tmp_path / "rotary", n_encoder_layers=1, positions="rotary")
     learned = make_run(tmp_path / "learned", n_encoder_layers=1, positions="learned", context_length=20)
-    limits = [TranslationModel.of(load_model(folder, hardware)).limit for folder in (rotary, learned)]
-    assert limits == [None, 20]
+    one_stack = make_run(tmp_path / "one", decoder_only=True, positions="learned", context_length=20)
+    models = [TranslationModel.of(load_model(folder, hardware)) for folder in (rotary, learned, one_stack)]
+    assert [model.source_limit for model in models] == [None, 20, 10]
+    assert [model.room([1, 2, 3]) for model in models] == [None, 20, 17]

@@ -112,6 +112,28 @@ def test_cross_attention_is_of_the_step_that_predicts():
         assert not found.is_causal
 
 
+def test_without_an_encoder_a_translation_looks_at_its_source_and_what_comes_before():
+    tokenizer = make_tokenizer("bpe")
+    model = small_model(tokenizer, decoder_only=True, positions="rotary")
+    end, source, target = tokenizer.end_of_text, tokenizer.encode("The owl 狐"), tokenizer.encode("the fox ran")
+    for tokens in (target, [*target, end]):
+        found, words = (
+            attention_maps.translation_map(
+                model, tokenizer=tokenizer, source_tokenizer=tokenizer, source="The owl 狐", tokens=tokens, unit=unit
+            )
+            for unit in ("tokens", "words")
+        )
+        with captured(model.decoder.attentions()) as layers:
+            model(torch.tensor([[*source, end, end, *target]]))
+        expected = torch.cat(layers).detach().numpy()[:, :, len(source) + 1 :]
+        np.testing.assert_allclose(found.weights, expected, atol=1e-6)
+        np.testing.assert_allclose(words.weights.sum(-1), 1, atol=1e-5)
+        assert words.queries.labels == ("the", "fox", "ran", "</s>")
+        assert words.keys.labels == ("The", "owl", "狐", "</s>", "<s>", "the", "fox", "ran")
+        assert words.keys.words == (0, 1, 2, *[None] * 5)
+        assert {pair[1] for pair in words.alignments()} == {0, 1, 2}
+
+
 def test_alignments_are_the_words_attended_to_most():
     source = Axis((1, 2, 3, 4), (0, 1, 2, 3), ("<2de>", "a", "b", "</s>"), (None, 0, 1, None))
     target = Axis((5, 6, 7, 8), (0, 1, 2, 3), ("x", "y", "z", "</s>"), (0, 1, 2, None))

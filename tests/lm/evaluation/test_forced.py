@@ -23,6 +23,8 @@ PAIRS = [
     Pair("The owl", "The owl", 6),
 ]
 
+ONE_STACK = {"n_encoder_layers": 0, "decoder_only": True}
+
 
 @pytest.fixture(scope="module")
 def tokenizer():
@@ -39,14 +41,19 @@ def alone(model, tokenizer, pair):
     end = tokenizer.end_of_text
     source = torch.tensor([[*tokenizer.encode(pair.source), end]])
     target = [*tokenizer.encode(pair.target), end]
-    logits = model(source, torch.tensor([[end, *target[:-1]]]))[0].detach().double().numpy()
+    read = torch.tensor([[end, *target[:-1]]])
+    if model.config.decoder_only:
+        logits = model(torch.cat((source, read), dim=1))[0, source.shape[1] :].detach().double().numpy()
+    else:
+        logits = model(source, read)[0].detach().double().numpy()
     return [math.log(np.exp(row).sum()) - row[index] for row, index in zip(logits, target, strict=True)]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 40, 100_000])
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
-def test_each_pair_scores_as_it_does_alone(tokenizer, batch_tokens, positions):
-    model = make_model(tokenizer, positions=positions)
+@pytest.mark.parametrize("fields", [{}, ONE_STACK], ids=["encoder-decoder", "decoder-only"])
+def test_each_pair_scores_as_it_does_alone(tokenizer, batch_tokens, positions, fields):
+    model = make_model(tokenizer, positions=positions, **fields)
     encoder = PairEncoder(tokenizer)
     scored = score_pairs(model, encoder.encode(PAIRS), batch_tokens=batch_tokens)
     for pair, nats in zip(PAIRS, scored, strict=True):
@@ -89,6 +96,9 @@ def test_learned_positions_end_and_numbers_are_numbers(tokenizer):
     encoder = PairEncoder(tokenizer)
     with pytest.raises(InputError, match=r"test: line 1 has \d+ tokens, but the model's positions end at 8"):
         list(measure_pairs(make_model(tokenizer, positions="learned", context_length=8), encoder, PAIRS, name="test"))
+    both = make_model(tokenizer, positions="learned", context_length=22, **ONE_STACK)
+    with pytest.raises(InputError, match=r"test: line \d has \d+ tokens, but the model's positions end at 22"):
+        list(measure_pairs(both, encoder, PAIRS, name="test"))
     broken = make_model(tokenizer)
     broken.embedding.tokens.weight.data[:] = torch.nan
     with pytest.raises(InputError, match="test: line 1: the model's output is not a number"):

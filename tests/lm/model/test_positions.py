@@ -53,6 +53,25 @@ def test_each_scheme_of_the_config_has_one_place():
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
+def test_each_row_may_stand_somewhere_else(positions):
+    """Tokens after pasts of different lengths, padded, are read as each is alone."""
+    model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
+    past, lengths, following = torch.randint(40, (2, 5)), torch.tensor([5, 2]), torch.randint(40, (2, 3))
+    places = lengths[:, None] + torch.arange(3)
+    keys = torch.cat((torch.arange(5).expand(2, -1), places), dim=1)
+    is_seen = torch.cat((torch.arange(5) < lengths[:, None], torch.ones(2, 3, dtype=torch.bool)), dim=1)
+    bias = torch.zeros(2, 1, 3, 8).masked_fill(~is_seen[:, None, None], -torch.inf)
+    with torch.no_grad():
+        cache = model.new_cache()
+        model.hidden(past, cache=cache)
+        scope = Scope(Mask.causal(bias=bias), caches=cache.own, query_positions=places, key_positions=keys)
+        together = model.logits(model.decode(following, scope))
+        for row, length in enumerate(lengths.tolist()):
+            alone = model(torch.cat((past[row, :length], following[row]))[None])[0, length:]
+            torch.testing.assert_close(together[row], alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
 def test_branches_beside_each_other_stand_where_each_stands_alone(positions):
     """Three continuations of one past in a row, that don't see each other."""
     model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))

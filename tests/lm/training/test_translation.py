@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from lm import run_folder
 from lm.budget import clock
@@ -33,6 +34,7 @@ from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
 
+ONE_STACK = {"decoder_only": True, "n_layers": 3, "n_encoder_layers": 0}
 WORDS = ["ba", "du", "ki", "mo", "ne", "pa", "ru", "so", "ti", "vo"]
 
 
@@ -80,9 +82,13 @@ def sums(run: Run) -> dict[str, str]:
     return json.loads((found / "manifest.json").read_text())["sha256"]
 
 
-@pytest.mark.parametrize("rule", [list, lambda words: words[::-1]], ids=["copy", "reverse"])
-def test_two_layers_learn_a_rule_of_order(make_run, rule):
-    run = make_run(rule)
+@pytest.mark.parametrize(
+    ("rule", "model"),
+    [(list, {}), (lambda words: words[::-1], {}), (lambda words: words[::-1], ONE_STACK)],
+    ids=["copy", "reverse", "reverse in one stack"],
+)
+def test_a_few_layers_learn_a_rule_of_order(make_run, rule, model):
+    run = make_run(rule, model=model)
     events = list(train(run))
     source, target = (Path(f"{run.folder.parent}/val.{side}").read_text().splitlines() for side in ("en", "de"))
     shown = {event.prompt: event.text for event in events if isinstance(event, Sample)}
@@ -92,10 +98,19 @@ def test_two_layers_learn_a_rule_of_order(make_run, rule):
     assert last.loss < 0.05
 
 
-@pytest.mark.parametrize("model", [{}, {"experts": 3, "expert_every": 2, "gate_noise": 1.0}])
-def test_resuming_equals_never_having_stopped(make_run, model):
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        ({}, {}),
+        ({"experts": 3, "expert_every": 2, "gate_noise": 1.0}, {}),
+        (ONE_STACK, {}),
+        (ONE_STACK, {"source_loss": 0.5, "r_drop": 1.0}),
+    ],
+)
+def test_resuming_equals_never_having_stopped(make_run, model, training):
     """With BPE dropout for half of the run, dropout, accumulation and a moving average."""
     settings = {
+        **training,
         "model": {"dropout": 0.2, **model}, "pairs": {"bpe_dropout": 0.2, "bpe_dropout_until": 0.5},
         "steps": 12, "ema": 0.9,
         "micro_batch_size": 20, "batch_tokens": 300, "evaluate_every": 0,
@@ -213,6 +228,38 @@ def test_padding_changes_no_loss_of_experts(make_run):
         summed_loss(run.model, alone, run.hardware).backward()
     for one, p in zip(together, run.model.parameters(), strict=True):
         torch.testing.assert_close(one, p.grad, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("model", [ONE_STACK, {**ONE_STACK, "experts": 4, "experts_per_token": 2}])
+@pytest.mark.parametrize("source_loss", [0.0, 0.3])
+def test_padding_changes_no_loss_of_one_sequence(make_run, model, source_loss):
+    """Each pair alone, without padding, and all in one batch, the loss of the source included."""
+    run = make_run(list, model=model, steps=1, source_loss=source_loss, batch_size=40, batch_tokens=None)
+    starts = range(0, run.data.samples, 40)
+    batch = next(batch for batch in map(run.data.batch, starts) if batch.lengths is not None)
+    assert (batch.source_targets is not None) == (source_loss > 0)
+    with torch.inference_mode():
+        together, alone = float(summed_loss(run.model, batch, run.hardware, source_loss=source_loss)), 0.0
+        for row, length in enumerate(batch.lengths):
+            one = batch.each(lambda ids, row=row, length=length: ids[row : row + 1, :length])
+            alone += float(summed_loss(run.model, one, run.hardware, source_loss=source_loss))
+    assert together == pytest.approx(alone, rel=1e-5)
+
+
+def test_the_loss_of_the_source_is_a_mean_by_weight(make_run):
+    """As torch's own cross-entropies of the same logits say, with a weight of 1 the mean over both sides."""
+    run = make_run(list, model=ONE_STACK, steps=1, source_loss=0.25, label_smoothing=0.1)
+    batch = run.data.batch(0)
+    logits = run.model(torch.from_numpy(batch.inputs)).transpose(1, 2)
+    target, source = (
+        F.cross_entropy(logits, torch.from_numpy(ids), label_smoothing=0.1, reduction="sum").item()
+        for ids in (batch.targets, batch.source_targets)
+    )
+    counts = [int((ids >= 0).sum()) for ids in (batch.targets, batch.source_targets)]
+    expected = (target + 0.25 * source) / (counts[0] + 0.25 * counts[1])
+    step = next(train(run))
+    assert step.loss == pytest.approx(expected, rel=1e-5)
+    assert step.tokens == counts[0]
 
 
 def test_padding_counts_nothing_in_what_experts_take(make_run):

@@ -9,6 +9,7 @@ from lm.config.model import ModelConfig
 from lm.data.batch import Batch
 from lm.data.pairs.batches import PairData
 from lm.data.pairs.framed import Direction, FramedPairs, directions
+from lm.data.pairs.layout import TwoSides
 from lm.data.pairs.store import StoredPairs
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import Line, TranslationModel
@@ -57,7 +58,7 @@ def test_training_and_scoring_give_a_model_the_same_batches(stored: StoredPairs)
             assert batch.source is not None
             assert batch.source_lengths is not None
             rows = zip(batch.source, batch.source_lengths, strict=True)
-            same = pairs.batch([numbers[tuple(row[:length].tolist())] for row, length in rows])
+            same = pairs.batch([numbers[tuple(row[:length].tolist())] for row, length in rows], TwoSides())
             assert_equal(batch, same)
             seen += batch.rows
     assert next(batches, None) is None

@@ -1,0 +1,133 @@
+"""Translation without an encoder from the command line: trained, resumed, decoded and scored like other models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+from lm.run_folder import load_config
+from tests.cli.toy_translation import pairs
+
+SHAPE = ["--d-model", "32", "--vocab-size", "300", "--threads", "1", "--device", "cpu", "--dtype", "float32"]
+LENGTH = ["--evaluate-every", "5", "--dropout", "0.2", "--bleu-sentences", "5"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Models of one stack, of one direction and of two, ten steps old, and what they learned from."""
+    folder = tmp_path_factory.mktemp("decoder-only")
+    for side, path in enumerate(("text.en", "text.de")):
+        (folder / path).write_text("".join(pair[side] + "\n" for pair in pairs(120, seed=0)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        command = ["train", *files(folder), "--preset", "translation-tiny", "--decoder-only", *SHAPE, *LENGTH]
+        command += ["--steps", "10", "--sample", "one two"]
+        extra = ["--ema", "0.9", "--bpe-dropout", "0.2", "--source-loss", "0.5", "--r-drop", "0.5"]
+        assert run([*command, "-o", str(folder / "one"), *extra, "--label-smoothing", "0.1"]) == 0
+        assert run([*command, "-o", str(folder / "two"), "--bidirectional", "--best-by", "bleu"]) == 0
+        text = ["train", str(folder / "text.en"), "-o", str(folder / "lm"), *SHAPE, "--n-layers", "2"]
+        assert run([*text, "--context", "16", "--steps", "2"]) == 0
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return ["--source", str(folder / "text.en"), "--target", str(folder / "text.de")]
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_resuming_equals_never_having_stopped(folder, name, tmp_path):
+    resumed = tmp_path / name
+    shutil.copytree(folder / name, resumed)
+    assert run(["train", "--resume", str(resumed / "checkpoints" / "step-5")]) == 0
+    for path in (f"checkpoints/step-10/{kind}.safetensors" for kind in ("model", "optimizer")):
+        sums = [hashlib.sha256((place / path).read_bytes()).hexdigest() for place in (folder / name, resumed)]
+        assert sums[0] == sums[1], path
+
+
+def test_translate_in_every_way(folder, capsys):
+    command = ["translate", str(folder / "one"), str(folder / "text.en")]
+    for options in (
+        ["--beam", "1"], ["--n-best", "2", "--json"], ["--sample", "--seed", "1"], ["--prefix", "drei"],
+        ["--ensemble", str(folder / "one" / "checkpoints" / "step-5")],
+    ):  # fmt: skip
+        assert run([*command, *options]) == 0
+        *lines, last = capsys.readouterr().out.split("\n")
+        assert (len(lines), last) == (120, "")
+        assert "--prefix" not in options or all(line.startswith("drei") for line in lines)
+    for language in ("de", "en"):
+        assert run(["translate", str(folder / "two"), str(folder / "text.en"), "--to", language]) == 0
+    assert run([*command, "--coverage-penalty", "0.2"]) == 2
+    assert capsys.readouterr().err.count("--coverage-penalty") == 1
+
+
+def test_evaluate_perplexity_average_and_info(folder, tmp_path, capsys):
+    assert run(["average", str(folder / "one"), "--last", "2", "-o", str(tmp_path / "mean")]) == 0
+    for name in (folder / "one", tmp_path / "mean"):
+        capsys.readouterr()
+        assert run(["evaluate", str(name), *files(folder), "--json"]) == 0
+        assert "bleu" in capsys.readouterr().out.lower()
+    assert run(["perplexity", str(folder / "one"), *files(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"]["pairs"] == 120
+    assert run(["info", str(folder / "one")]) == 0
+    out = capsys.readouterr().out
+    assert "4 layers" in out
+    assert "one stack reads source and target, one after the other" in out
+
+
+def test_attention_and_its_alignments(folder, tmp_path, capsys):
+    command = ["attention", str(folder / "one"), "one two three"]
+    assert run([*command, "--target", "drei zwei eins"]) == 0
+    assert "to the source and itself" in capsys.readouterr().out
+    assert run([*command, "--target", "drei zwei eins", "-o", str(tmp_path / "map.pharaoh")]) == 0
+    assert (tmp_path / "map.pharaoh").read_text().count("-") == 3
+    assert run([*command, "-o", str(tmp_path / "map.html")]) == 0
+    assert (
+        run(["translate", str(folder / "one"), str(folder / "text.en"), "--attention", str(tmp_path / "a.html")]) == 0
+    )
+
+
+def test_a_run_starts_from_another_and_from_a_model_of_texts(folder, tmp_path, capsys):
+    for number, (start, options) in enumerate((("one", []), ("lm", ["--decoder-only"]))):
+        made = tmp_path / str(number)
+        command = ["train", *files(folder), "--from", str(folder / start), *options, "-o", str(made), "--steps", "1"]
+        assert run([*command, "--threads", "1", "--dtype", "float32"]) == 0
+        assert load_config(made).model.decoder_only
+    assert run(["train", str(folder / "text.en"), "--from", str(folder / "one"), "-o", str(tmp_path / "x")]) == 2
+    assert "needs pairs of texts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["generate", "RUN", "one"], ["perplexity", "RUN", "TEXT"]])
+def test_what_continues_texts_is_refused_in_a_line(folder, command, capsys):
+    names = {"RUN": str(folder / "one"), "TEXT": str(folder / "text.en")}
+    assert run([names.get(word, word) for word in command]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "reads a source and translates it" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--decoder-only", "--n-encoder-layers", "2"], "a --decoder-only model has no encoder"),
+        (["--decoder-only", "--architecture", "lstm"], "--decoder-only is for transformer blocks"),
+        (["--decoder-only", "--separate-vocabularies"], "leave out --separate-vocabularies or --decoder-only"),
+        (["--decoder-only", "--positions", "learned", "--context", "4"], "the longest pair takes"),
+        (["--source-loss", "1"], "leave out --source-loss"),
+        (["--preset", "tiny"], "--decoder-only"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused_in_a_line(folder, tmp_path, flags, message, capsys, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(folder / "cache"))
+    assert run(["train", *files(folder), "-o", str(tmp_path / "x"), *flags, "--steps", "1"]) in {1, 2}
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert message in line
+
+
+@pytest.mark.parametrize("flags", [["--decoder-only"], ["--source-loss", "1"]])
+def test_text_has_no_source(folder, tmp_path, flags, capsys):
+    assert run(["train", str(folder / "text.en"), "-o", str(tmp_path / "x"), *flags, "--steps", "1"]) == 2
+    assert f"{flags[0]} is for pairs" in capsys.readouterr().err
