@@ -95,7 +95,8 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
     model, weights, cache = described["config"]["model"], described["weights_bytes"], described["cache_bytes_per_token"]
     encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
     is_recurrent = model["architecture"] != "transformer"
-    heads = "" if is_recurrent else f", {model['n_heads']} heads"
+    width = f" of {model['d_head']}" if model["d_head"] else ""
+    heads = "" if is_recurrent else f", {model['n_heads']} heads{width}"
     return [
         ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}{heads}"),
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
@@ -115,8 +116,22 @@ def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
         *sides,
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
-        ("positions", model["positions"]),
+        ("positions", model["positions"] + _rotation(model) + _IN_TREES[model["syntax"]]),
     ]
+
+
+_IN_TREES = {
+    "none": "", "depth": ", depths in trees", "distance": ", distances in trees",
+    "both": ", depths and distances in trees",
+}  # fmt: skip
+"""What a model knows of dependency trees, by its `syntax`."""
+
+
+def _rotation(model: dict[str, Any]) -> str:
+    """What is unusual about rotary positions."""
+    share = f", {model['rotary_share']:.0%} of each head" if model["rotary_share"] < 1 else ""
+    scaling = f", slowed down as {model['rope_scaling']}" if model["rope_scaling"] != "none" else ""
+    return share + scaling
 
 
 def _of_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -137,8 +152,8 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
     """What a block has besides the usual."""
     named = {
         "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
-        "softcap": f"soft cap {model['softcap']:g}", "embedding_norm": "embedding norm",
-        "output_transform": "output transform",
+        "softcap": f"soft cap {model['softcap']:g}", "parallel_residual": "parallel residual",
+        "embedding_norm": "embedding norm", "output_transform": "output transform",
     }  # fmt: skip
     return [name for field, name in named.items() if model[field]]
 

@@ -15,7 +15,6 @@ No other module spells these names.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lm import files
+from lm import files, tensor_file
 from lm.config import options
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
@@ -268,18 +267,8 @@ def _damage() -> Iterator[None]:
 
 
 def count_parameters(checkpoint: Path) -> int:
-    """Parameters of the model of a checkpoint, by the shapes in the header of its weights; InputError if damaged.
-
-    Source: the format of safetensors, where 8 bytes say how long the header is, which is JSON.
-    """
-    path = checkpoint / MODEL
-    try:
-        with path.open("rb") as file:
-            length = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
-            header = json.loads(file.read(length))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise InputError(f"{path}: not a .safetensors file that can be read; use another checkpoint") from None
+    """Parameters of the model of a checkpoint, by the header of its weights; InputError if they are damaged."""
+    return sum(math.prod(entry.shape) for entry in tensor_file.entries(checkpoint / MODEL).values())
 
 
 def verify(checkpoint: Path) -> None:

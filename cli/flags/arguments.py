@@ -52,7 +52,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NAME = "the text of the command line"
 _BLOCK_BYTES = 1 << 16
-_STDIN = Path("-")
+STDIN = Path("-")
+"""The name of a pipe where files are named."""
 
 
 def text_argument(argument: str | None) -> str | None:
@@ -76,8 +77,8 @@ def text_argument(argument: str | None) -> str | None:
 def read_lines(files: Sequence[Path]) -> Iterator[str]:
     """The lines of some files one after another, or of stdin, each as soon as it is there."""
     stdin: Any = sys.stdin.buffer
-    for file in files or [_STDIN]:
-        if file == _STDIN:
+    for file in files or [STDIN]:
+        if file == STDIN:
             yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
         else:
             yield from file_lines(file)

@@ -17,6 +17,7 @@ from cli.training.request import RUNS, NewRun, TrainingFiles
 from cli.training.settings import Settings, settle
 from cli.training.text import TextCorpus
 from lm.checkpoint import load_weights
+from lm.config.model import check_heads_given
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET
 from lm.config.run import RunConfig
 from lm.data.kinds import check_model
@@ -24,7 +25,7 @@ from lm.errors import UsageError
 from lm.hardware import found_device
 from lm.run_folder import refuse_existing
 from lm.training.compiling import check_compiler
-from lm.training.initial_weights import check_weights
+from lm.training.initial_weights import check_weights, spare_tokens
 from lm.training.lock import refuse_trained
 from lm.training.run import Run
 from lm.training.starting import start
@@ -42,8 +43,12 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
     config = settings.config
     folder = new.out or _free_folder(files.first, str(config.preset))
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
+    check_heads_given(config.model, are_given=bool(files.pairs.heads))
     prepared = prepare(corpus, config, new.tokenizer or new.weights)
-    weights = load_weights(new.weights) if new.weights else None
+    weights = None
+    if new.weights:
+        weights = load_weights(new.weights)
+        prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(new.weights, prepared.tokenizer))
     pace = data = None
     if config.training.budget is not None:
         config, pace, data = paced(config, settings, prepared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,10 @@ from lm.errors import UsageError
 
 Architecture = Literal["transformer", "lstm", "gru"]
 RecurrentScores = Literal["none", "dot", "general", "additive"]
+RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
+AttentionBias = Literal["none", "inputs", "all"]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
+Syntax = Literal["none", "depth", "distance", "both"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
@@ -21,6 +25,8 @@ DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
 _FARTHEST = {"relative": 16, "t5": 128}
 """Distances from which positions are all alike, as published."""
+_FARTHEST_IN_TREE = 16
+"""The same for distances in dependency trees."""
 _SINGLE = 16
 """Distances that T5 tells apart one by one, at most."""
 
@@ -29,6 +35,14 @@ _OF_ALL = {
     "tie_embeddings", "scale_embeddings", "init_std", "softcap",
 }  # fmt: skip
 
+
+_OF_SCALING: Mapping[RotaryScaling, tuple[str, ...]] = {
+    "none": (),
+    "linear": ("rope_factor",),
+    "llama3": ("rope_factor", "rope_context", "rope_slow", "rope_fast"),
+    "yarn": ("rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature"),
+}
+"""The settings that each way of scaling rotary positions has."""
 
 _OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")
 """Settings that only a model with experts has."""
@@ -78,9 +92,42 @@ class ModelConfig(Checked):
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
     )
     max_distance: int | None = option(
-        None, "Distance from which relative positions are all alike [default: 16; 128 for t5].", minimum=1
+        None,
+        "Distance from which relative positions, in trees too, are all alike [default: 16; 128 for t5].",
+        minimum=1,
+    )
+    syntax: Syntax = option(
+        "none",
+        "Positions in the dependency trees of sources (--heads), beside --positions: the depth of each word, the "
+        "distance between two of them, or both; for translation.",
     )
     rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
+    d_head: int | None = option(None, "Width of each attention head [default: d_model / n_heads].", minimum=1)
+    rotary_share: float = option(
+        1.0, "Share of each head's width that rotary positions turn; Pythia has 0.25.", minimum=0, maximum=1
+    )
+    rope_scaling: RotaryScaling = option(
+        "none", "How rotary frequencies are slowed down for a context longer than the one trained on."
+    )
+    rope_factor: float | None = option(None, "By how much they are slowed down [default: 1].", minimum=1)
+    rope_context: int | None = option(
+        None, "Context trained on before, for llama3 and yarn [default: the context].", minimum=1
+    )
+    rope_slow: float | None = option(
+        None, "Turns in that context up to which a frequency is slowed down in full [default: 1].", minimum=0.001
+    )
+    rope_fast: float | None = option(
+        None, "Turns in that context from which a frequency stays as it is [default: 4; 32 for yarn].", minimum=0
+    )
+    rope_temperature: float | None = option(
+        None, "Factor of rotated queries and keys, for yarn [default: 1 + 0.1 ln(factor)].", minimum=0
+    )
+    attention_bias: AttentionBias | None = option(
+        None, "Biases of attention: none, of queries, keys and values (inputs), or all [default: as --bias]."
+    )
+    parallel_residual: bool = option(
+        False, "Let attention and feed-forward layer of a block read the same, and add both, as in Pythia."
+    )
     norm: Norm = option("rmsnorm", "Kind of normalisation.")
     norm_position: NormPosition = option("pre", "Normalise before each sublayer, or after adding its output.")
     norm_eps: float = option(1e-5, "Added to the variance in normalisation.", minimum=0)
@@ -175,19 +222,46 @@ class ModelConfig(Checked):
             raise UsageError(f"two directions of an encoder need an even d_model, not {self.d_model} (--d-model)")
 
     def _check_blocks(self) -> None:
-        if self.d_model % self.n_heads:
+        if self.d_head is None and self.d_model % self.n_heads:
             raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
         if self.n_heads % self.kv_heads:
             raise UsageError(f"n_kv_heads {self.kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
-        if self.positions == "rotary" and self.head_size % 2:
-            raise UsageError(f"rotary positions need an even head size, not {self.head_size} (--d-model / --n-heads)")
-        if self.max_distance is not None and self.positions not in _FARTHEST:
+        if self.max_distance is not None and self.positions not in _FARTHEST and not self.has_tree_distances:
             raise UsageError(f"{self.positions} positions have no max_distance (--max-distance, --positions)")
         if self.positions == "t5" and self.farthest <= _SINGLE:
             raise UsageError(f"t5 positions need a max_distance over {_SINGLE}, not {self.farthest} (--max-distance)")
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
+        if self.parallel_residual and (self.is_encoder_decoder or self.norm_position == "post"):
+            raise UsageError("parallel_residual is for decoder-only models that normalise before (--parallel-residual)")
+        self._check_rotation()
+        self._check_syntax()
         self._check_experts()
+
+    def _check_rotation(self) -> None:
+        """UsageError for settings of rotary positions that do not go together."""
+        if self.positions == "rotary" and self.d_head is None and self.head_size % 2:
+            raise UsageError(f"rotary positions need an even head size, not {self.head_size} (--d-model / --n-heads)")
+        if self.positions == "rotary" and (self.rotated < 2 or self.rotated % 2):
+            raise UsageError(
+                f"rotary positions turn an even part of a head, not {self.rotated} of {self.head_size} "
+                "(--rotary-share, --d-head)"
+            )
+        if self.positions != "rotary" and (self.rotary_share != 1 or self.rope_scaling != "none"):
+            flag = "--rope-scaling" if self.rotary_share == 1 else "--rotary-share"
+            raise UsageError(f"{flag} is for rotary positions, not for {self.positions} ones (--positions)")
+        if self.rope_slow is not None and self.rope_fast is not None and self.rope_slow >= self.rope_fast:
+            raise UsageError(f"rope_slow {self.rope_slow} is not below rope_fast {self.rope_fast} (--rope-slow)")
+        for name in _OF_SCALING["yarn"]:
+            if getattr(self, name) is not None and name not in _OF_SCALING[self.rope_scaling]:
+                raise UsageError(f"rope_scaling {self.rope_scaling} has no {name} (--{name.replace('_', '-')})")
+
+    def _check_syntax(self) -> None:
+        """UsageError where there is no source that could come with trees, or depths have no sinusoids."""
+        if self.syntax != "none" and not self.is_encoder_decoder:
+            raise UsageError("positions by syntax are for the encoder of a translation model (--syntax, --source)")
+        if self.has_tree_depths and self.d_model % 2:
+            raise UsageError(f"depths in trees need an even d_model, not {self.d_model} (--syntax, --d-model)")
 
     def _check_experts(self) -> None:
         """UsageError for settings of experts that do not go together."""
@@ -254,9 +328,34 @@ class ModelConfig(Checked):
         return self.max_distance or _FARTHEST.get(self.positions, 0)
 
     @property
+    def has_tree_depths(self) -> bool:
+        """Whether it knows how deep the words of a source are in their tree."""
+        return self.syntax in {"depth", "both"}
+
+    @property
+    def has_tree_distances(self) -> bool:
+        """Whether it knows how far the words of a source are from each other in their tree."""
+        return self.syntax in {"distance", "both"}
+
+    @property
+    def farthest_in_tree(self) -> int:
+        """The distance in a tree from which all are alike: 16 unless set."""
+        return self.max_distance or _FARTHEST_IN_TREE
+
+    @property
     def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.d_model // self.n_heads
+        """Width of one attention head: an equal part of d_model unless set."""
+        return self.d_head or self.d_model // self.n_heads
+
+    @property
+    def rotated(self) -> int:
+        """How much of a head's width rotary positions turn."""
+        return int(self.head_size * self.rotary_share)
+
+    @property
+    def biased_attention(self) -> AttentionBias:
+        """Which projections of attention have biases: all or none, as the other layers have them, unless set."""
+        return self.attention_bias or ("all" if self.bias else "none")
 
     @property
     def kv_heads(self) -> int:
@@ -283,3 +382,12 @@ class ModelConfig(Checked):
 
 OF_BLOCKS = frozenset(described.name for described in options(ModelConfig)) - _OF_ALL
 """The fields that describe transformer blocks, and say nothing of recurrent layers."""
+
+
+def check_heads_given(*models: ModelConfig, are_given: bool) -> None:
+    """UsageError unless heads of words are given to models of which one at least reads trees, and to no others."""
+    reads_trees = any(model.syntax != "none" for model in models)
+    if reads_trees and not are_given:
+        raise UsageError("this model reads a dependency tree with each source: give files of heads (--heads)")
+    if are_given and not reads_trees:
+        raise UsageError("heads are for a model with --syntax depth, distance or both: leave out --heads")

@@ -77,7 +77,16 @@ class RunConfig:
                 "source and target share one vocabulary where one stack reads both: leave out --separate-vocabularies "
                 "or --decoder-only"
             )
+        if self.model.syntax != "none":
+            self._check_trees()
         self._check_masking()
+
+    def _check_trees(self) -> None:
+        """UsageError for sources that come without the trees that the model reads."""
+        if self.parallel.bidirectional:
+            raise UsageError("only one side comes with trees: leave out --bidirectional or --syntax")
+        if self.training.sample:
+            raise UsageError("a sentence to watch comes without a tree: leave out --sample or --syntax")
 
     def _check_masking(self) -> None:
         """UsageError for settings of masks where nothing is masked."""

@@ -117,7 +117,7 @@ class Generator:
 
     def _found(self, hypothesis: Hypothesis) -> Continuation:
         return Continuation(
-            text=self.tokenizer.decode(hypothesis.tokens),
+            text=self.tokenizer.decode([token for token in hypothesis.tokens if token < self.tokenizer.vocab_size]),
             tokens=list(hypothesis.tokens),
             logprobs=list(hypothesis.logprobs),
             finish_reason=hypothesis.finish_reason,

@@ -73,6 +73,7 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
     refused = {
         "architecture": config.is_recurrent,
         "positions": config.positions not in _POSITIONS,
+        "syntax": config.syntax != "none",
         "activation": config.activation not in _ACTIVATIONS,
         "qk_norm": config.qk_norm,
         "n_kv_heads": config.kv_heads != config.n_heads,
@@ -82,6 +83,10 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
         "experts": config.experts > 0,
         "embedding_norm": config.embedding_norm,
         "output_transform": config.output_transform,
+        "d_head": config.head_size * config.n_heads != config.d_model,
+        "rotary_share": config.rotary_share != 1,
+        "rope_scaling": config.rope_scaling != "none",
+        "attention_bias": config.biased_attention != ("all" if config.bias else "none"),
     }
     for name, is_refused in refused.items():
         if is_refused:

@@ -169,8 +169,8 @@ class MultiHeadAttention(nn.Module):
         self.heads, self.kv_heads, self.head_size = config.n_heads, config.kv_heads, config.head_size
         self.dropout = config.dropped_attention
         self.projected = [heads * self.head_size for heads in (self.heads, self.kv_heads, self.kv_heads)]
-        self.input = Linear(config.d_model, sum(self.projected), bias=config.bias)
-        self.output = Linear(config.d_model, config.d_model, bias=config.bias)
+        self.input = Linear(config.d_model, sum(self.projected), bias=config.biased_attention != "none")
+        self.output = Linear(self.projected[0], config.d_model, bias=config.biased_attention == "all")
         self.query_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.key_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.value_shares = nn.Parameter(torch.empty(2)) if value_residual else None

@@ -30,6 +30,7 @@ class Block(nn.Module):
         """The block of a layer, counted from 0 in its stack."""
         super().__init__()
         self.norm_first = config.norm_position == "pre"
+        self.is_parallel = config.parallel_residual
         self.attention_norm = make_norm(config)
         self.attention = MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)
         self.cross_attention_norm = make_norm(config) if cross_attention else None
@@ -49,12 +50,22 @@ class Block(nn.Module):
         Returns:
             (batch, length, d_model).
         """
+        if self.is_parallel:
+            return self._parallel(x, own)
         x = self._residual(x, self.attention_norm, self.attention, own)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = self._residual(x, self.cross_attention_norm, self.cross_attention, memory)
-        if isinstance(self.feed_forward, Experts):
-            return self._residual(x, self.feed_forward_norm, self.feed_forward, own)
-        return self._residual(x, self.feed_forward_norm, self.feed_forward)
+        return self._residual(x, self.feed_forward_norm, self.feed_forward, *self._seen(own))
+
+    def _parallel(self, x: Tensor, own: Scope) -> Tensor:
+        """Source: Wang and Komatsuzaki 2021 (GPT-J); with a norm for each, Black et al. 2022 (GPT-NeoX-20B)."""
+        attended = self.attention(self.attention_norm(x), own)
+        fed = self.feed_forward(self.feed_forward_norm(x), *self._seen(own))
+        return x + self.dropout(attended) + self.dropout(fed)
+
+    def _seen(self, own: Scope) -> tuple[Scope, ...]:
+        """What the feed-forward layer is told of the positions: experts need to know which of them are real."""
+        return (own,) if isinstance(self.feed_forward, Experts) else ()
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: Scope | None) -> Tensor:
         """`x` and what a sublayer makes of it, given what it sees; normalised before or after."""

@@ -22,7 +22,7 @@ _PARTS = {
 
 _EACH_POSITION = (
     "encoder.blocks.", "decoder.blocks.", "encoder.recurrent.", "decoder.recurrent.", "decoder.cross_attention.",
-    "transform.",
+    "syntax_positions.depths.", "transform.",
 )  # fmt: skip
 """How the names of the parameters begin that positions go through."""
 
@@ -65,10 +65,10 @@ def training_flops(
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
-    through. Each pair of positions that see each other takes 2 · d_model; causal attention sees half of the pairs.
-    The output layer of a masked model is for what is predicted alone.
-    Vectors of relative positions count like matrices; biases take none. Recurrent layers see no pairs, and
-    their decoder attends once.
+    through. Each pair of positions that see each other takes 2 · the width of all heads, which is d_model unless
+    `d_head` says otherwise; causal attention sees half of the pairs. Vectors of relative positions, in trees too, count
+    like matrices; biases take none. Recurrent layers see no pairs, and their decoder attends once. The output layer of
+    a masked model is for what is predicted alone.
 
     Args:
         config: of the model.
@@ -81,13 +81,13 @@ def training_flops(
     Source: Kaplan et al. 2020, section 2.1.
     """
     encoder, decoder, memory = _matrices(config)
-    d_model, blocks, encoder_blocks, across = config.d_model, config.n_layers, config.n_encoder_layers, config.n_layers
+    width, blocks, encoder_blocks, across = _width(config), config.n_layers, config.n_encoder_layers, config.n_layers
     if config.is_recurrent:
         blocks, encoder_blocks, across = 0, 0, int(config.recurrent_scores != "none")
     sides = 2 if config.is_masked else 1
     of_output = (length if predicted is None else predicted) * _output(config)
-    of_target = length * decoder + d_model * length * (sides * blocks * length + across * 2 * source_length) + of_output
-    of_source = source_length * (encoder + memory) + 2 * encoder_blocks * d_model * source_length**2
+    of_target = length * decoder + width * length * (sides * blocks * length + across * 2 * source_length) + of_output
+    of_source = source_length * (encoder + memory) + 2 * encoder_blocks * width * source_length**2
     return 6.0 * passes * rows * (of_target + of_source)
 
 
@@ -118,7 +118,7 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
         model = build_model(config)
     encoder = decoder = memory = 0
     for name, parameter in model.named_parameters():
-        if name.endswith(("positions.keys", "positions.values")):  # by each head of a group
+        if name.endswith((".keys", ".values")):  # tables of distances: by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
         elif parameter.ndim >= 2 and name.startswith(_EACH_POSITION):
             number = parameter.numel()
@@ -126,16 +126,22 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
             continue
         if (expert := _EXPERT.search(name)) and int(expert[1]) >= config.experts_per_token:
             continue  # all experts are alike: a position goes through as many as it takes
-        if name.startswith("encoder."):
+        if name.startswith(("encoder.", "syntax_positions.")):
             encoder += number
         elif name == "decoder.cross_attention.key.weight":  # of a recurrent decoder
             memory += number
         elif name.endswith("cross_attention.input.weight"):  # queries of the target, keys and values of the memory
-            decoder += config.d_model**2
-            memory += number - config.d_model**2
+            of_queries = config.d_model * _width(config)
+            decoder += of_queries
+            memory += number - of_queries
         else:
             decoder += number
     return encoder, decoder, memory
+
+
+def _width(config: ModelConfig) -> int:
+    """The width in which positions are compared: that of all heads."""
+    return config.d_model if config.is_recurrent else config.n_heads * config.head_size
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:

@@ -19,31 +19,37 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.distances import BucketedBiases, LinearBiases, RelativePositions
 from lm.model.dropout import Dropout
+from lm.model.frequencies import Scaling, frequencies
 from lm.model.norms import make_norm
 from lm.model.rotation import Rotation, rotations
 from lm.model.scope import Scope
 
 
 def sinusoids(length: int, d_model: int, *, interleaved: bool) -> Tensor:
+    """`waves` of the positions 0 … length - 1: (length, d_model) float32."""
+    return waves(torch.arange(length, dtype=torch.float64), d_model, interleaved=interleaved).float()
+
+
+def waves(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
     """Sine and cosine waves of geometrically growing length.
 
     Args:
-        length: number of positions.
+        positions: (…,) of a type of floating point, which the waves have too.
         d_model: width, even.
         interleaved: sine and cosine alternate, as in the paper; else all sines come first, as in Marian.
 
     Returns:
-        (length, d_model) float32.
+        (…, d_model).
 
     Source: Vaswani et al. 2017, section 3.5.
     """
-    if interleaved:
-        exponents = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
-    else:
-        exponents = torch.arange(d_model // 2, dtype=torch.float64) * 2 / d_model
-    angles = torch.arange(length, dtype=torch.float64)[:, None] / 10_000.0**exponents
-    waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if interleaved else -2)
-    return waves.flatten(1).float()
+    exponents = torch.arange(0, d_model, 2, dtype=positions.dtype, device=positions.device) / d_model
+    angles = positions[..., None] / 10_000.0**exponents
+    return torch.stack((angles.sin(), angles.cos()), dim=-1 if interleaved else -2).flatten(-2)
+
+
+_AT_ONCE = 8192
+"""Positions of a context whose values are computed before they are needed; more take memory that few texts use."""
 
 
 class PositionTable(nn.Module):
@@ -64,11 +70,15 @@ class PositionTable(nn.Module):
             values = self.fill(device, at_least=start + length)
         return values[start : start + length]
 
-    def fill(self, device: torch.device, *, at_least: int = 0) -> Tensor:
-        """Compute the values of all positions of the context, or of more."""
-        self._length = longest = max(self._length, at_least)
+    def fill(self, device: torch.device, *, at_least: int | None = None) -> Tensor:
+        """Compute the values of all positions of the context; or of `at_least` so many, if it is a long one."""
+        if at_least is None:
+            number = self._length
+        else:
+            self._length = max(self._length, at_least)
+            number = min(self._length, max(_AT_ONCE, 2 * at_least))
         with torch.inference_mode(False):  # the values outlive an evaluation, and training differentiates past them
-            values = self._values = self._compute(longest).to(device)
+            values = self._values = self._compute(number).to(device)
         return values
 
 
@@ -106,8 +116,7 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        compute = partial(rotations, head_size=config.head_size, base=config.rope_base)
-        self.table = PositionTable(compute, config.context_length)
+        self.table = PositionTable(partial(_rotations, config=config), config.context_length)
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with their rotation."""
@@ -116,6 +125,10 @@ class RotaryPositions(nn.Module):
             return replace(scope, rotation=Rotation(*found.unbind(-2)))
         cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
         return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
+
+
+def _rotations(length: int, config: ModelConfig) -> Tensor:
+    return rotations(length, frequencies(config), scale=Scaling.of(config).temperature)
 
 
 def _end(positions: Tensor) -> int:
@@ -166,7 +179,15 @@ class Embedding(nn.Module):
         self.norm = make_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, tokens: Tensor, *, start: int = 0, branches: int = 1, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        start: int = 0,
+        branches: int = 1,
+        positions: Tensor | None = None,
+        combine: Callable[[Tensor | None], Tensor] | None = None,
+    ) -> Tensor:
         """Embed (batch, length) ids as (batch, length, d_model).
 
         Args:
@@ -174,13 +195,19 @@ class Embedding(nn.Module):
             start: the position of the first one.
             branches: how many sequences stand beside each other in a row, each of them from `start` on.
             positions: (batch, length) where each stands, if not there.
+            combine: makes what is added to (batch, length, d_model) of the scheme's own vectors, if it has some.
         """
         x = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
+        vectors = None
         if self.positions is not None and positions is not None:
-            x = x + self.positions(0, _end(positions), tokens.device)[positions].to(x.dtype)
+            vectors = self.positions(0, _end(positions), tokens.device)[positions]
         elif self.positions is not None:
             vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
-            x = x + (vectors if branches == 1 else vectors.repeat(branches, 1)).to(x.dtype)
+            vectors = vectors if branches == 1 else vectors.repeat(branches, 1)
+        if combine is not None:
+            vectors = combine(vectors)
+        if vectors is not None:
+            x = x + vectors.to(x.dtype)
         return self.dropout(x if self.norm is None else self.norm(x))

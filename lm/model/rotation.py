@@ -11,10 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turns pairs of features (i, i + head/2) by an angle that grows with the position.
+    """Turns pairs of features (i, i + turned/2) by an angle that grows with the position.
 
     Attributes:
-        cos: (length, head), both halves alike; (batch, 1, length, head) where rows stand elsewhere than others.
+        cos: (length, turned), both halves alike; (batch, 1, length, turned) where rows stand elsewhere than others.
+            What a head has beyond the turned features stays as it is.
         sin: like `cos`, but the first half negative.
     """
 
@@ -26,6 +27,12 @@ class Rotation:
 
         Source: Su et al. 2021, with features paired as in GPT-NeoX and Llama.
         """
+        turned = self.cos.shape[-1]
+        if turned == x.shape[-1]:
+            return self._turn(x)
+        return torch.cat((self._turn(x[..., :turned]), x[..., turned:]), dim=-1)
+
+    def _turn(self, x: Tensor) -> Tensor:
         return _Rotated.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
 
     def repeated(self, times: int) -> Rotation:
@@ -51,15 +58,19 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def rotations(length: int, head_size: int, *, base: float) -> Tensor:
+def rotations(length: int, frequencies: Tensor, *, scale: float = 1.0) -> Tensor:
     """Cosines and sines of the angles by which rotary positions turn each pair of features, as `Rotation` has them.
 
+    Args:
+        length: number of positions.
+        frequencies: (turned/2,) float64, radians from one position to the next.
+        scale: of cosines and sines alike.
+
     Returns:
-        (length, 2, head_size) float32; features i and i + head_size/2 turn by position / base^(2i / head_size).
+        (length, 2, turned) float32; features i and i + turned/2 turn by position · frequencies[i].
 
     Source: Su et al. 2021, section 3.2.
     """
-    frequencies = base ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
     sin = torch.cat((-angles.sin(), angles.sin()), dim=1)
-    return torch.stack((angles.cos().repeat(1, 2), sin), dim=1).float()
+    return torch.stack((angles.cos().repeat(1, 2), sin), dim=1).mul_(scale).float()

@@ -68,6 +68,9 @@ class MergeRules(NamedTuple):
 class Tokenizer:
     """Text to ids and back.
 
+    Attributes:
+        description: what `tokenizer.json` says, parsed.
+
     Encoding never adds special tokens, never truncates or pads (whatever the file says), and takes text that merely
     spells a special token for the text it is, unless asked.
     """
@@ -76,8 +79,8 @@ class Tokenizer:
         """Wrap a tokenizer of the `tokenizers` library; it is copied, not kept."""
         self._backend = _plain(backend)
         self._backend.encode_special_tokens = True
-        self._description: dict[str, Any] = json.loads(self._backend.to_str())
-        self._table = CharacterTable.of(self._description)
+        self.description: dict[str, Any] = json.loads(self._backend.to_str())
+        self._table = CharacterTable.of(self.description)
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
@@ -130,7 +133,7 @@ class Tokenizer:
         """What its tokens are: "char", "byte", or what its model makes: "bpe", "unigram", "wordpiece", "wordlevel"."""
         if self._table:
             return "char" if self._table.unit == "character" else "byte"
-        return str(self._description["model"]["type"]).lower()
+        return str(self.description["model"]["type"]).lower()
 
     @cached_property
     def end_of_text(self) -> int | None:
@@ -201,7 +204,7 @@ class Tokenizer:
     @cached_property
     def merge_rules(self) -> MergeRules | None:
         """The merge rules, if the tokenizer has any that make whole tokens of its words' characters."""
-        model = self._description["model"]
+        model = self.description["model"]
         marks = [model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")]
         if self.kind != "bpe" or not model["merges"] or any(marks):
             return None
@@ -248,7 +251,7 @@ class Tokenizer:
 
     def decode_stream(self, *, skip_special: bool = True) -> TextStream:
         """A decoder that is fed one id at a time and never splits a character; joined, it equals `decode`."""
-        return TextStream(self._backend, self._description, skip_special=skip_special)
+        return TextStream(self._backend, self.description, skip_special=skip_special)
 
     def token(self, index: int) -> str | None:
         """A token as the vocabulary spells it; None where it has none with this id."""
@@ -260,7 +263,7 @@ class Tokenizer:
         token: str | None = self._backend.id_to_token(index)
         if token is None:
             return b""
-        if is_byte_level(self._description):
+        if is_byte_level(self.description):
             return spelled_bytes(token)
         if token in self.special_tokens:
             return token.encode()

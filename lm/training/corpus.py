@@ -16,8 +16,15 @@ class TrainingCorpus:
         folder: the prepared data.
         tokenizer: what made the tokens; those of the targets, where sources have a tokenizer of their own.
         source_tokenizer: what made the tokens of the sources, if that is another one.
+        spare_tokens: ids that the model has beyond the tokenizer's, as many published ones that a run can start from.
     """
 
     folder: Path
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer | None = None
+    spare_tokens: int = 0
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens a model knows that learns from this, spare ones included."""
+        return self.tokenizer.vocab_size + self.spare_tokens

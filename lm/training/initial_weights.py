@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm.checkpoint import load_tokenizers
 from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.errors import UsageError
 from lm.model.transformer import HEADS, build_model
 from lm.run_folder import find_checkpoint, load_config
+from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.run import Run
 
 
@@ -33,6 +35,13 @@ def check_weights(model: ModelConfig, path: Path) -> None:
         if _reshapes(theirs, {described.name: getattr(ours, described.name)})
     ]
     raise UsageError(f"the weights to start from don't fit this model: {'; '.join(differing)}")
+
+
+def spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
+    """The ids that the model of a run has beyond those of its tokenizer, if that is this one; else none."""
+    found = find_checkpoint(path)
+    theirs, _ = load_tokenizers(found)
+    return load_config(found).model.vocab_size - tokenizer.vocab_size if theirs.sha256 == tokenizer.sha256 else 0
 
 
 def _shapes(model: ModelConfig) -> dict[str, torch.Size]:

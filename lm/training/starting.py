@@ -61,7 +61,7 @@ def fitted(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     source_size = None if corpus.source_tokenizer is None else corpus.source_tokenizer.vocab_size
     sized = dataclasses.replace(
         config.model,
-        vocab_size=corpus.tokenizer.vocab_size,
+        vocab_size=corpus.vocab_size,
         source_vocab_size=source_size,
         labels=labels_of(corpus.folder) if config.model.is_masked and config.data.supervised else (),
     )

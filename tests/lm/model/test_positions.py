@@ -33,6 +33,20 @@ def test_tables_grow_without_changing():
     assert table.rows(3, 9, torch.device("cpu")).tolist() == list(range(3, 12))
 
 
+def test_a_long_context_costs_no_more_than_is_used_of_it():
+    lengths = []
+
+    def compute(length: int) -> torch.Tensor:
+        lengths.append(length)
+        return torch.arange(float(length))
+
+    table = PositionTable(compute, 10**9)
+    for end in range(1, 30_001, 100):
+        assert table.rows(end - 1, 1, torch.device("cpu")).item() == end - 1
+    assert max(lengths) < 2 * 30_001
+    assert len(lengths) < 4
+
+
 @pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-half", "none", "rotary"])
 def test_goes_on_beyond_the_context(positions):
     embedding = Embedding(ModelConfig(positions=positions, context_length=8, d_model=16, n_heads=2), 10)

@@ -14,6 +14,7 @@ from lm.config.presets import PRESETS, resolve
 from lm.model.block import Block, count_parameters
 from lm.model.loss import cross_entropy, linear_cross_entropy
 from lm.model.masks import Mask
+from lm.model.scope import Scope
 from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model
 from tests.lm.model import hugging_face
 
@@ -102,6 +103,37 @@ def test_cached_equals_uncached(positions, norm_position, kv_heads):
     cache.truncate(12)
     again = model(tokens[:, 12:], cache=cache)
     torch.testing.assert_close(again, model(tokens)[:, 12:], atol=1e-5, rtol=1e-5)
+
+
+SHAPES_OF_FAMILIES = {
+    "heads of their own width": {"d_head": 20, "n_kv_heads": 2},
+    "rotary in part": {"rotary_share": 0.5},
+    "side by side": {"parallel_residual": True, "norm": "layernorm", "bias": True},
+    "biases of inputs": {"attention_bias": "inputs"},
+    "yarn": {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_context": 8},
+}
+
+
+@pytest.mark.parametrize("fields", SHAPES_OF_FAMILIES.values(), ids=SHAPES_OF_FAMILIES)
+def test_cached_equals_uncached_in_shapes_of_published_families(fields):
+    model = randomised(small(**fields))
+    tokens, cache = ids(3, 20), model.new_cache()
+    parts = [model(part, cache=cache) for part in tokens.split([7, 1, 1, 8, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_side_by_side_both_sublayers_read_the_same():
+    model = randomised(small(parallel_residual=True, n_layers=1))
+    block, x = model.decoder.blocks[0], torch.randn(2, 5, 48)
+    scope = Scope(mask=Mask.causal())
+    expected = x + block.attention(block.attention_norm(x), scope) + block.feed_forward(block.feed_forward_norm(x))
+    torch.testing.assert_close(block(x, scope), expected)
+
+
+@pytest.mark.parametrize(("where", "biased"), [("none", []), ("inputs", ["input"]), ("all", ["input", "output"])])
+def test_attention_has_biases_where_they_are_asked_for(where, biased):
+    attention = build_model(small(attention_bias=where, bias=where != "all")).decoder.blocks[0].attention
+    assert [name for name in ("input", "output") if getattr(attention, name).bias is not None] == biased
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])

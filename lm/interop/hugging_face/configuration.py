@@ -1,0 +1,159 @@
+"""Our ModelConfig as a family's config.json, and back; and which family a model belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lm.config.model import ModelConfig
+from lm.errors import InputError, UsageError
+from lm.interop.hugging_face import rotary
+from lm.interop.hugging_face.families import FAMILIES, Family, Setting
+from lm.tokenizer.tokenizer import Tokenizer
+
+_RESOLVED = {
+    "n_kv_heads": "kv_heads", "d_ff": "feed_forward_width", "d_head": "head_size", "init_std": "initial_std",
+    "attention_dropout": "dropped_attention", "attention_bias": "biased_attention",
+}  # fmt: skip
+"""Where the value of a field is found that may be left open."""
+_OF_ITS_OWN = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
+"""Keys that mean another model in every family, with the values that do not."""
+_TELLING = ("norm", "positions", "activation", "qk_norm", "attention_bias")
+"""What tells families apart."""
+_LARGEST = 1 << 31
+
+
+def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
+    """The family that a model belongs to, with the tokenizer it has.
+
+    Raises:
+        UsageError: there is none; the message names the fields that the nearest has otherwise.
+    """
+    differing = {family.model_type: _differing(config, family) for family in FAMILIES}
+    for family in FAMILIES:
+        if not differing[family.model_type] and _takes(tokenizer, family):
+            return family
+    nearest = min(FAMILIES, key=lambda family: len(differing[family.model_type]))
+    named = " and ".join(f"{name} {_facts(config)[name]}" for name in differing[nearest.model_type])
+    raise UsageError(
+        f"transformers has no model with {named}, without which this would be {nearest.architecture}: "
+        "train one without to export it"
+    )
+
+
+def telling(config: ModelConfig, family: Family) -> str:
+    """What decided that a model belongs to its family."""
+    facts = _facts(config)
+    return ", ".join(f"{name} {facts[name]}" for name in _TELLING if name in family.requires)
+
+
+def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
+    """The settings of a model as config.json has them, without what is said of the tokenizer."""
+    values = {setting.theirs: setting.written(value_of(setting.ours, config)) for setting in family.settings}
+    rotation = rotary.to_json(config, family.rotary) if family.rotary else {}
+    neutral = {name: allowed[0] for name, allowed in family.neutral.items() if allowed[0] is not None}
+    return {"architectures": [family.architecture], "model_type": family.model_type, **values, **rotation, **neutral}
+
+
+def value_of(field: str, config: ModelConfig) -> Any:  # noqa: ANN401 (any field)
+    """The value of a field, as it follows from others where it is left open."""
+    return getattr(config, _RESOLVED.get(field, field))
+
+
+def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: ANN401 (whatever the file holds)
+    """The family of a config.json, and the model that it describes.
+
+    Args:
+        values: what the file holds.
+        path: the file, for messages.
+
+    Raises:
+        InputError: it describes a model that we cannot be; the message names the key that says so.
+    """
+    family = _named_family(values, path)
+    for name, allowed in {**_OF_ITS_OWN, **family.neutral}.items():
+        if not _is_neutral(values.get(name, allowed[0]), allowed):
+            raise _refused(path, name, values[name])
+    fields = dict(family.implies)
+    for setting in family.settings:
+        fields[setting.ours] = _ours(setting, values, path)
+    if family.rotary:
+        fields |= rotary.from_json(values, family.rotary, context_length=fields["context_length"], path=path)
+    try:
+        return family, ModelConfig(**fields)
+    except UsageError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
+    if not isinstance(values, Mapping):
+        raise InputError(f"{path}: must be names with values; choose the folder of a model")
+    found = next((family for family in FAMILIES if family.model_type == values.get("model_type")), None)
+    if found is None:
+        known = ", ".join(family.model_type for family in FAMILIES)
+        raise InputError(f"{path}: model_type {_shown(values.get('model_type'))} is not one of {known}")
+    architectures = values.get("architectures") or [found.architecture]
+    if architectures != [found.architecture]:
+        raise InputError(f"{path}: architectures {_shown(architectures)} is not [{found.architecture!r}]")
+    return found
+
+
+def _facts(config: ModelConfig) -> dict[str, Any]:
+    """The fields of a model, those that may be left open as None where they are as usual."""
+    return {
+        **vars(config),
+        "n_kv_heads": None if config.kv_heads == config.n_heads else config.kv_heads,
+        "d_head": None if config.n_heads * config.head_size == config.d_model else config.head_size,
+        "attention_bias": config.biased_attention,
+    }
+
+
+def _takes(tokenizer: Tokenizer, family: Family) -> bool:
+    """Whether transformers leaves a tokenizer as it is in this family."""
+    if family.words is None:
+        return True
+    normalizer, words = tokenizer.description["normalizer"], tokenizer.description["pre_tokenizer"] or {}
+    first: Mapping[str, Any] = next(iter(words.get("pretokenizers", [])), {})
+    return (normalizer or {}).get("type") == "NFC" and first.get("pattern") == {"Regex": family.words}
+
+
+def _differing(config: ModelConfig, family: Family) -> list[str]:
+    facts = _facts(config)
+    return [name for name, allowed in family.requires.items() if facts[name] not in allowed]
+
+
+def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
+    value = values.get(setting.theirs)
+    if value is None:
+        value = setting.default
+    if setting.values is not None:
+        if not isinstance(value, str | bool) or value not in setting.values:
+            raise _refused(path, setting.theirs, value)
+        return setting.values[value]
+    if value is None or _is_like(value, 1 if setting.default is None else setting.default):
+        return value
+    raise _refused(path, setting.theirs, value)
+
+
+def _is_like(value: Any, default: bool | int | float) -> bool:  # noqa: ANN401
+    """Whether a value is of the type of a default, and a number one that a model can have."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    if isinstance(default, int):
+        return isinstance(value, int) and 0 < value <= _LARGEST
+    return isinstance(value, int | float) and abs(value) <= _LARGEST  # as neither infinity nor NaN is
+
+
+def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:  # noqa: ANN401
+    """Whether a value is one of those allowed, or a list of nothing but such."""
+    return all(one in allowed for one in value) if isinstance(value, list) else value in allowed
+
+
+def _refused(path: Path, name: str, value: Any) -> InputError:  # noqa: ANN401
+    return InputError(f"{path}: {name} {_shown(value)} is of a model that lm does not have")
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"

@@ -1,0 +1,105 @@
+"""The folder of a model as transformers lays it out.
+
+config.json                      the model
+model.safetensors                its weights, or model.safetensors.index.json, which says in which of several files
+                                 each tensor is
+tokenizer.json                   the tokenizer, with tokenizer_config.json
+generation_config.json           how texts are drawn
+README.md                        the model card
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm import files
+from lm.errors import InputError
+from lm.tensor_file import Entry, entries
+from lm.tokenizer.tokenizer import FILE_NAME
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+INDEX = "model.safetensors.index.json"
+
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_LARGEST_JSON = 100_000_000
+"""Bytes; indexes of the largest models have a few million."""
+TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
+    """What `config.json` of a folder holds; InputError without a folder or the file."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; name the folder of a model, with {CONFIG} in it")
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder}: has no {CONFIG}; name the folder of a model in transformers' layout")
+    return _read_json(folder / CONFIG)
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """The tokenizer of a folder; InputError without one."""
+    if not (folder / FILE_NAME).is_file():
+        raise InputError(
+            f"{folder}: has no {FILE_NAME}; make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    return folder / FILE_NAME
+
+
+def weights_of(folder: Path) -> dict[str, Entry]:
+    """The tensors of a folder, by name, in one file or in those that its index names; none is read yet.
+
+    Raises:
+        InputError: there are none, they are pickles, or what says where they are is wrong.
+    """
+    if (folder / WEIGHTS).is_file():
+        return entries(folder / WEIGHTS)
+    if (folder / INDEX).is_file():
+        return _indexed(folder)
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
+    if pickles:
+        raise InputError(
+            f"{folder / pickles[0]}: weights in a pickle, which could run any code, are not read; use {WEIGHTS}"
+        )
+    raise InputError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
+
+
+def read(entry: Entry) -> Tensor:
+    """A tensor, from its place in its file; InputError if it is quantized or the file too short."""
+    if entry.dtype not in TYPES:
+        raise InputError(f"{entry.path}: has numbers of the type {entry.dtype}; only {', '.join(TYPES)} can be read")
+    numbers = torch.empty(entry.shape, dtype=TYPES[entry.dtype])
+    with entry.path.open("rb") as file:
+        file.seek(entry.start)
+        if file.readinto(numbers.flatten().view(torch.uint8).numpy()) != entry.size:  # type: ignore[arg-type]
+            raise InputError(f"{entry.path}: ends too early; get it again")
+    return numbers
+
+
+def _indexed(folder: Path) -> dict[str, Entry]:
+    path = folder / INDEX
+    index = _read_json(path)
+    places = index.get("weight_map") if isinstance(index, Mapping) else None
+    if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
+        raise InputError(f"{path}: does not say which tensors are in which file (weight_map)")
+    found = {}
+    for name in sorted(set(places.values())):
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise InputError(f"{path}: {name!r} is no .safetensors file in this folder")
+        if not (folder / name).is_file():
+            raise InputError(f"{folder / name}: missing; get it again")
+        found[name] = entries(folder / name)
+    missing = next((tensor for tensor, name in places.items() if tensor not in found[name]), None)
+    if missing is not None:
+        raise InputError(f"{folder / places[missing]}: has no tensor {missing!r}, which {INDEX} says it has")
+    return {tensor: found[name][tensor] for tensor, name in places.items()}
+
+
+def _read_json(path: Path) -> Any:  # noqa: ANN401
+    if path.stat().st_size > _LARGEST_JSON:
+        raise InputError(f"{path}: has {path.stat().st_size:,} bytes, which no such file needs")
+    return files.read_json(path)

@@ -1,0 +1,126 @@
+"""A model of transformers as a run, which can be used and trained on as any other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lm import run_folder
+from lm.checkpoint import save_checkpoint
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.errors import InputError
+from lm.interop.hugging_face.configuration import from_json
+from lm.interop.hugging_face.families import Family
+from lm.interop.hugging_face.folder import CONFIG, read, read_config, tokenizer_file, weights_of
+from lm.interop.hugging_face.tensors import kept, their_shape, to_ours
+from lm.model.transformer import build_model
+from lm.tensor_file import Entry
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a folder held, and the checkpoint that was made of it."""
+
+    family: Family
+    model: ModelConfig
+    checkpoint: Path
+
+
+def import_model(folder: Path, out: Path) -> Imported:
+    """Write a run whose only checkpoint is the model of a folder; it can be used or started from, not resumed.
+
+    All is compared with the headers of the files before any tensor is read, and one is read at a time.
+
+    Args:
+        folder: in transformers' layout, with weights in .safetensors and `tokenizer.json`.
+        out: the folder of the new run; InputError if it holds one already.
+
+    Raises:
+        InputError: the folder is damaged, or its model is one that we cannot be; the message names the key that says
+            so.
+    """
+    run_folder.refuse_existing(out)
+    family, model = from_json(read_config(folder), folder / CONFIG)
+    tokenizer = Tokenizer.load(tokenizer_file(folder))
+    if tokenizer.vocab_size > model.vocab_size:
+        problem = f"has {tokenizer.vocab_size:,} tokens, but the model {model.vocab_size:,}"
+        raise InputError(f"{tokenizer_file(folder)}: {problem} (vocab_size)")
+    weights = _named(weights_of(folder), model, family)
+    shapes = _shapes(weights, model, family, folder)
+    checkpoint = save_checkpoint(
+        out,
+        config=RunConfig(model=model),
+        tokenizer=tokenizer,
+        model={
+            name: to_ours(name, shape, model, family, read=lambda theirs: read(weights[theirs]))
+            for name, shape in shapes.items()
+        },
+        optimizer={},
+        state=run_folder.TrainingState(finished=True),
+        is_best=True,
+    )
+    return Imported(family, model, checkpoint)
+
+
+def _named(weights: Mapping[str, Entry], model: ModelConfig, family: Family) -> dict[str, Entry]:
+    """The tensors by the names that we write, without what the model has no use for."""
+    is_prefixed = any(name.startswith(family.prefix) for name in weights)
+    heads = {f"{name}.weight" for name in family.head}
+    named = {}
+    for name, entry in weights.items():
+        if name.endswith(family.unused) or (name in heads and model.tie_embeddings):
+            continue
+        if name in heads:
+            named[f"{family.head[0]}.weight"] = entry
+        else:
+            named[name if is_prefixed else family.prefix + name] = entry
+    return named
+
+
+def _shapes(weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path) -> dict[str, torch.Size]:
+    """The shapes of our tensors, once those of the folder are known to be of this model.
+
+    Raises:
+        InputError: one is missing, is too much, or has another shape.
+    """
+    _check_layers(weights, model, family, folder)
+    try:
+        with torch.device("meta"):
+            shapes = {name: value.shape for name, value in build_model(model).state_dict().items()}
+    except (RuntimeError, OverflowError):
+        raise InputError(f"{folder / CONFIG}: describes a model that no machine could hold") from None
+    left = set(weights)
+    for theirs, shape in _expected(shapes, model, family):
+        if theirs not in weights:
+            raise InputError(f"{folder}: its weights have no {theirs}, as the model in {CONFIG} has")
+        if (there := weights[theirs].shape) != shape:
+            raise InputError(f"{weights[theirs].path}: {theirs} is {there}, but by {CONFIG} it is {shape}")
+        left.discard(theirs)
+    if left:
+        raise InputError(f"{folder}: its weights have {min(left)}, which the model in {CONFIG} has not")
+    return shapes
+
+
+def _check_layers(weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path) -> None:
+    """InputError unless the weights are of as many layers as the config says: before a model of so many is built."""
+    pattern = re.compile(re.escape(family.prefix + family.block).replace(r"\{\}", r"(\d+)"))
+    there = len({found[1] for name in weights if (found := pattern.match(name))})
+    if there != model.n_layers:
+        key = next(setting.theirs for setting in family.settings if setting.ours == "n_layers")
+        raise InputError(f"{folder / CONFIG}: {key} is {model.n_layers:,}, but the weights are of {there:,} layers")
+
+
+def _expected(
+    shapes: Mapping[str, torch.Size], model: ModelConfig, family: Family
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Their tensors, each with the shape that it must have."""
+    for name, shape in shapes.items():
+        place = kept(name, shape[0], model, family)
+        for number, theirs in enumerate(place.names):
+            yield theirs, their_shape(shape, place, number)

@@ -1,0 +1,115 @@
+"""The tensors of our model as a family names and keeps them, and back. No number changes on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm.config.model import ModelConfig
+from lm.interop.hugging_face.families import Family, Layout, Part
+
+_OURS = re.compile(r"decoder\.blocks\.(\d+)\.(.+)")
+_HEAD = "head"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The tensors of a family that have the numbers of one of ours.
+
+    Attributes:
+        names: of their tensors.
+        layout: how the rows of ours are kept in them.
+        sizes: how many rows of ours each has.
+    """
+
+    names: tuple[str, ...]
+    layout: Layout
+    sizes: tuple[int, ...]
+
+
+def kept(name: str, rows: int, config: ModelConfig, family: Family) -> Kept:
+    """Where a family keeps one of our tensors.
+
+    Args:
+        name: of ours, such as "decoder.blocks.3.attention.input.weight".
+        rows: its first dimension.
+        config: of the model.
+        family: of the model.
+    """
+    layer, kind = name.rpartition(".")[::2]
+    if layer == _HEAD:
+        return Kept((f"{family.head[0]}.{kind}",), "rows", (rows,))
+    begin, part = family.prefix, _part(layer, family)
+    if found := _OURS.fullmatch(layer):
+        begin += family.block.format(found[1])
+    names = tuple(f"{begin}{theirs}.{kind}" for theirs in part.names)
+    heads = [count * config.head_size for count in (config.n_heads, config.kv_heads, config.kv_heads)]
+    sizes = {1: [rows], 2: [rows // 2] * 2, 3: heads}[len(names)]
+    return Kept(names, part.layout, tuple(sizes))
+
+
+def _part(layer: str, family: Family) -> Part:
+    found = _OURS.fullmatch(layer)
+    return family.inner[found[2]] if found else Part((family.outer[layer],))
+
+
+def to_theirs(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of a model, named and kept as in its family; biases that only the family has are zero."""
+    for name, value in [*ours.items(), *_zeros(ours, config, family)]:
+        place = kept(name, len(value), config, family)
+        rows = _swapped(value, 3, config.n_heads) if place.layout == "by head" else value
+        parts = rows.split(place.sizes)
+        for their_name, part in zip(place.names, parts, strict=True):
+            yield their_name, (part.T if place.layout == "transposed" and part.ndim == 2 else part).contiguous()
+
+
+def to_ours(
+    name: str, shape: torch.Size, config: ModelConfig, family: Family, *, read: Callable[[str], Tensor]
+) -> Tensor:
+    """One of our tensors.
+
+    Args:
+        name: of ours.
+        shape: that it must have.
+        config: of the model.
+        family: of the model.
+        read: gives one of theirs, by name.
+    """
+    place = kept(name, shape[0], config, family)
+    parts = [read(their_name) for their_name in place.names]
+    value = parts[0] if len(parts) == 1 else torch.cat(parts)
+    if place.layout == "transposed" and value.ndim == 2:
+        value = value.T.contiguous()
+    return _swapped(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
+
+
+def their_shape(shape: torch.Size, place: Kept, number: int) -> tuple[int, ...]:
+    """The shape of one of the tensors in which a family keeps one of ours."""
+    ours = (place.sizes[number], *shape[1:])
+    return ours[::-1] if place.layout == "transposed" else ours
+
+
+def _swapped(value: Tensor, outer: int, inner: int) -> Tensor:
+    """(outer·inner·head, …) -> (inner·outer·head, …): what was grouped by one is grouped by the other."""
+    return value.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def _zeros(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
+    """The biases that the family has beyond ours."""
+    for name, value in ours.items():
+        layer = name.removesuffix(".weight")
+        if layer != name and f"{layer}.bias" not in ours and _has_bias(layer, config, family):
+            yield f"{layer}.bias", value.new_zeros(len(value))
+
+
+def _has_bias(layer: str, config: ModelConfig, family: Family) -> bool:
+    if layer == _HEAD or layer.startswith("embedding."):
+        return False
+    if layer.endswith(("attention.input", "attention.output")):
+        setting = next((setting for setting in family.settings if setting.ours == "attention_bias"), None)
+        return family.has_biases if setting is None else setting.written(config.biased_attention)
+    return family.has_biases

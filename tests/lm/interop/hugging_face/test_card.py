@@ -1,0 +1,35 @@
+"""Model cards tell what is known of a run, and nothing of the machine it was trained on."""
+
+from __future__ import annotations
+
+from lm.config.data import DataConfig
+from lm.config.model import ModelConfig
+from lm.config.run import Plan, RunConfig
+from lm.interop.hugging_face.card import model_card
+from lm.interop.hugging_face.families import LLAMA
+from lm.run_folder import TrainingState
+from tests.cli.small_runs import make_tokenizer
+
+PLAN = Plan(device="cpu", dtype="bfloat16", threads=2, steps=100, data="/home/somebody/data", data_key="")
+
+
+def test_data_steps_and_losses_are_told():
+    config = RunConfig(model=ModelConfig(context_length=64), data=DataConfig(validation="0.2"), plan=PLAN)
+    state = TrainingState(step=90, tokens=12_345, flops=1.5e9, best_loss=2.34567, best_step=80)
+    card = model_card(config, LLAMA, make_tokenizer("bpe"), state)
+    for told in ("LlamaForCausalLM", "context of 64 tokens", "held out: 0.2", "Steps: 90, 12,345 tokens",
+                 "Validation loss: 2.3457 nats a token, at step 80", "AutoModelForCausalLM.from_pretrained",
+                 "began with `<|endoftext|>`"):  # fmt: skip
+        assert told in card
+    assert "somebody" not in card
+
+
+def test_of_a_run_that_was_never_trained_nothing_is_told():
+    card = model_card(RunConfig(), LLAMA, make_tokenizer("char"), TrainingState())
+    assert "Nothing is known of its training." in card
+    assert "no special tokens" in card
+
+
+def test_files_that_are_held_out_are_not_named():
+    config = RunConfig(data=DataConfig(validation="/home/somebody/held-out.txt"), plan=PLAN)
+    assert "somebody" not in model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())

@@ -1,0 +1,154 @@
+"""Exported runs load in transformers without code of ours, and give the same logits."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lm.checkpoint import load_model
+from lm.errors import InputError, UsageError
+from lm.hardware import Hardware
+from lm.interop.hugging_face.exporting import export
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.cli.small_runs import make_run, make_tokenizer
+from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
+from tests.lm.tokenizers_elsewhere import MADE, backend
+
+HARDWARE = Hardware("cpu", "float32", 1)
+
+
+def both(tmp_path, config):
+    """A run and what transformers makes of its export."""
+    run = random_run(tmp_path / "run", config)
+    family = export(run, tmp_path / "out").family
+    theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert type(theirs).__name__ == family.architecture
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return load_model(run, HARDWARE).model, theirs.eval()
+
+
+def compare(tmp_path, family, seed):
+    config = random_config(family, seed)
+    ours, theirs = both(tmp_path, config)
+    assert theirs.config.model_type == family
+    tokens = ids(3, 24, seed=seed)
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+        torch.testing.assert_close(ours(tokens), expected, atol=1e-5, rtol=1e-5)
+        cache = ours.new_cache()
+        stepped = [ours(part, cache=cache) for part in tokens.split([9, 1, 1, 13], dim=1)]
+        torch.testing.assert_close(torch.cat(stepped, dim=1), expected, atol=1e-5, rtol=1e-5)
+        compare_cached_and_padded(ours, theirs, tokens)
+
+
+def compare_cached_and_padded(ours, theirs, tokens):
+    """Rows of theirs that end together, padded on the left and read in two steps, against each of ours alone."""
+    lengths = torch.tensor([24, 17, 5])
+    real = torch.arange(24) >= 24 - lengths[:, None]
+    padded = torch.where(real, tokens, 0)
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    first = theirs(padded[:, :20], attention_mask=real[:, :20], position_ids=positions[:, :20], use_cache=True)
+    second = theirs(
+        padded[:, 20:], attention_mask=real, position_ids=positions[:, 20:], past_key_values=first.past_key_values
+    )
+    for row, length in enumerate(lengths):
+        alone = ours(tokens[row : row + 1, 24 - length :])
+        torch.testing.assert_close(second.logits[row], alone[0, -4:], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("family", FIELDS)
+def test_logits_are_those_of_the_run(family, seed, tmp_path):
+    compare(tmp_path, family, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 14))
+@pytest.mark.parametrize("family", FIELDS)
+def test_logits_are_those_of_the_run_in_many_shapes(family, seed, tmp_path):
+    compare(tmp_path, family, seed)
+
+
+REFUSED = [
+    ({"qk_norm": True, "norm": "layernorm", "activation": "gelu"}, "qk_norm True, without .* GPTNeoXForCausalLM"),
+    ({"value_residual": True}, "value_residual True, without which this would be LlamaForCausalLM"),
+    ({"norm": "layernorm", "value_residual": True, "qk_norm": True, "activation": "gelu"},
+     "value_residual True and qk_norm True"),
+    ({"positions": "none"}, "positions none"), ({"decoder_only": True}, "decoder_only True"),
+    ({"softcap": 30.0}, "softcap 30.0"), ({"experts": 2}, "experts 2"),
+    ({"rotary_share": 0.5}, "rotary_share 0.5"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
+    ({"scale_embeddings": True}, "scale_embeddings True"), ({"norm_position": "post"}, "norm_position post"),
+    ({"activation": "gelu", "n_kv_heads": 1}, "activation gelu"), ({"n_encoder_layers": 1}, "n_encoder_layers 1"),
+    ({"architecture": "lstm", "n_heads": 4}, "architecture lstm"),
+    ({"norm": "layernorm", "positions": "learned", "activation": "gelu", "n_kv_heads": 1}, "n_kv_heads 1"),
+    ({"norm": "layernorm", "positions": "learned", "activation": "gelu", "d_head": 8}, "d_head 8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "named"), REFUSED)
+def test_what_decides_that_there_is_no_such_model_is_named(fields, named, tmp_path):
+    run = make_run(tmp_path / "run", **fields)
+    with pytest.raises(UsageError, match=named):
+        export(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_over(tmp_path):
+    run, out = make_run(tmp_path / "run"), tmp_path / "out"
+    out.mkdir()
+    export(run, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(InputError, match="out: is not empty; choose an empty or a new folder"):
+        export(run, out)
+    assert before == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_generate_ends_texts_and_draws_as_ours_do(tmp_path):
+    export(make_run(tmp_path / "run"), tmp_path / "out")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    settings = AutoModelForCausalLM.from_pretrained(tmp_path / "out").generation_config
+    assert settings.eos_token_id == settings.bos_token_id == tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    assert settings.do_sample
+    assert settings.temperature == 0.8
+    assert tokenizer.chat_template is None
+
+
+def test_a_checkpoint_can_be_named_and_its_type_stays(tmp_path):
+    run = make_run(tmp_path / "run")
+    export(run / "checkpoints" / "step-0", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["torch_dtype"] == "float32"
+
+
+TOKENIZERS = [*MADE, "our bpe", "our char", "our byte"]
+
+
+@pytest.mark.parametrize("family", FIELDS)
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_tokenizer_gives_the_same_ids(name, family, tmp_path):
+    made = make_tokenizer(name.removeprefix("our ")) if name.startswith("our ") else Tokenizer(backend(name))
+    config = random_config(family, 0)
+    run = random_run(tmp_path / "run", config, tokenizer=made)
+    export(run, tmp_path / "out")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    known = "The owl saw the fox by the mill." if "char" in name else None
+    for text in random_texts(30, known):
+        assert theirs(text, add_special_tokens=False).input_ids == made.encode(text), text
+    assert theirs.eos_token_id == made.end_of_text
+    assert theirs.bos_token_id == made.start_of_text
+
+
+def random_texts(number: int, alphabet: str | None) -> list[str]:
+    draw = random.Random(7)
+    ranges = [(32, 126), (160, 591), (880, 1279), (0x4E00, 0x4E80), (0xAC00, 0xAC80), (0x1F600, 0x1F64F), (9, 10)]
+    return [
+        "".join(
+            draw.choice(alphabet) if alphabet else chr(draw.randint(*draw.choice(ranges)))
+            for _ in range(draw.randint(0, 60))
+        )
+        for _ in range(number)
+    ]

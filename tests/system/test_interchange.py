@@ -1,0 +1,121 @@
+"""A model of transformers is imported, used by every command, trained on, and taken away again."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+from cli.main import run
+from tests.cli.small_runs import TEXT, make_tokenizer
+
+CONTEXT, STRIDE = 24, 9
+SPARE = 12  # ids beyond the tokenizer's, as many published models have them
+SHORT = ["--context", "24", "--batch-size", "4", "--steps", "3", "--learning-rate", "1e-3", "--evaluate-every", "3"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a model that transformers saved, in shards, and the run that was made of it."""
+    folder = tmp_path_factory.mktemp("place")
+    tokenizer = make_tokenizer("bpe")
+    torch.manual_seed(0)
+    end = tokenizer.end_of_text
+    config = Qwen3Config(
+        vocab_size=tokenizer.vocab_size + SPARE, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=CONTEXT,
+        initializer_range=0.3, bos_token_id=end, eos_token_id=end,
+    )  # fmt: skip
+    Qwen3ForCausalLM(config).save_pretrained(folder / "model", max_shard_size="30KB")
+    tokenizer.save(folder / "model" / "tokenizer.json")
+    (folder / "text.txt").write_text(TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        assert run(["import", str(folder / "model"), "-o", str(folder / "run")]) == 0
+        yield folder
+
+
+def read(place: Path, capsys, *arguments: str) -> str:
+    capsys.readouterr()
+    assert run([argument.replace("{0}", str(place)) for argument in arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_writes_as_it_would_in_transformers(place, capsys):
+    told = json.loads(read(place, capsys, "generate", "{0}/run", "The owl", "--greedy", "--max-tokens", "9", "--json"))
+    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(place / "model"), make_tokenizer("bpe")
+    prompt = torch.tensor([[tokenizer.start_of_text, *tokenizer.encode("The owl")]])
+    drawn = theirs.generate(prompt, do_sample=False, max_new_tokens=9, pad_token_id=0)[0, prompt.shape[1] :].tolist()
+    ended = drawn.index(tokenizer.end_of_text) if tokenizer.end_of_text in drawn else len(drawn)
+    assert told["tokens"][:ended] == drawn[:ended]
+
+
+@torch.inference_mode()
+def strided_nats(model: torch.nn.Module, tokens: list[int]) -> float:
+    """The strided loop of transformers' documentation: windows that overlap, of each only what is new counted.
+
+    Its windows hold as many tokens as the model reads and the one that it predicts last.
+    """
+    total, counted = 0.0, 1
+    for begin in range(0, len(tokens), STRIDE):
+        end = min(begin + CONTEXT + 1, len(tokens))
+        window = torch.tensor([tokens[begin:end]])
+        labels = window.clone()
+        labels[:, : counted - begin] = -100
+        number = end - counted
+        total += float(model(window, labels=labels).loss) * number
+        counted = end
+        if end == len(tokens):
+            return total
+    raise AssertionError
+
+
+def test_its_perplexity_is_that_of_the_documented_loop(place, capsys):
+    windows = ["--context", str(CONTEXT), "--stride", str(STRIDE)]
+    told = json.loads(read(place, capsys, "perplexity", "{0}/run", "{0}/text.txt", *windows, "--json"))
+    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(place / "model").eval(), make_tokenizer("bpe")
+    tokens = [tokenizer.start_of_text, *tokenizer.encode(TEXT)]
+    nats = strided_nats(theirs, tokens)
+    assert told["total"]["tokens"] == len(tokens) - 1
+    assert told["total"]["perplexity"] == pytest.approx(math.exp(nats / (len(tokens) - 1)), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["generate", "{0}/run", "The owl", "--beam", "4", "--max-tokens", "12"],
+     ["generate", "{0}/run", "The owl", "-n", "3", "--seed", "1", "--temperature", "5", "--max-tokens", "40"],
+     ["info", "{0}/run"], ["attention", "{0}/run", "The owl saw the fox"],
+     ["perplexity", "{0}/run", "{0}/text.txt", "--show"], ["tokenizer", "encode", "{0}/run", "The owl"]],
+)  # fmt: skip
+def test_other_commands_take_it(arguments, place, capsys):
+    assert read(place, capsys, *arguments)
+
+
+def test_it_is_trained_on_and_taken_away_again(place, capsys):
+    """On text, then on examples, both from the run; spare ids stay, and so does the type of model."""
+    read(place, capsys, "train", "{0}/text.txt", "--from", "{0}/run", "-o", "{0}/tuned", *SHORT)
+    lines = [json.dumps({"prompt": f"owl {n}", "completion": f" fox {n}"}) for n in range(40)]
+    (place / "task.jsonl").write_text("\n".join(lines))
+    task = ["train", "{0}/task.jsonl", "--supervised", "--from", "{0}/tuned", "-o", "{0}/task"]
+    read(place, capsys, *task, *SHORT)
+    read(place, capsys, "average", *[f"{{0}}/{name}" for name in ("run", "tuned", "task")], "-o", "{0}/mean")
+    read(place, capsys, "export", "{0}/mean", "-o", "{0}/out")
+    theirs = AutoModelForCausalLM.from_pretrained(place / "out")
+    assert isinstance(theirs, Qwen3ForCausalLM)
+    assert theirs.config.vocab_size == make_tokenizer("bpe").vocab_size + SPARE
+    assert AutoTokenizer.from_pretrained(place / "out").eos_token == "<|endoftext|>"
+    moved = (
+        theirs.state_dict()["model.norm.weight"] - Qwen3ForCausalLM.from_pretrained(place / "model").model.norm.weight
+    )
+    assert moved.abs().max() > 0
+
+
+def test_it_cannot_be_resumed(place, capsys):
+    assert run(["train", "--resume", str(place / "run")]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("lm: ")
+    assert told.count("\n") == 1
