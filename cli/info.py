@@ -115,8 +115,15 @@ def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
         *sides,
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
-        ("positions", model["positions"] + _rotation(model)),
+        ("positions", model["positions"] + _rotation(model) + _IN_TREES[model["syntax"]]),
     ]
+
+
+_IN_TREES = {
+    "none": "", "depth": ", depths in trees", "distance": ", distances in trees",
+    "both": ", depths and distances in trees",
+}  # fmt: skip
+"""What a model knows of dependency trees, by its `syntax`."""
 
 
 def _rotation(model: dict[str, Any]) -> str:

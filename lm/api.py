@@ -14,7 +14,7 @@ from lm.checkpoint import LoadedModel, load_model
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.hardware import HardwareConfig
-from lm.config.model import ModelConfig
+from lm.config.model import ModelConfig, check_heads_given
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolve
 from lm.config.run import RunConfig
 from lm.config.toml import check_section
@@ -109,16 +109,35 @@ class Model:
         """
         return Generator(self._decoder, self.tokenizer, sampling).generate(prompt, n=n)
 
-    def translate(self, line: str, config: TranslationConfig = _TRANSLATION, *, to: str | None = None) -> str:
-        """The best translation of a line; `to` names the language, for models that translate into several."""
-        (translated,) = self.translations([line], config, to=to)
+    def translate(
+        self,
+        line: str,
+        config: TranslationConfig = _TRANSLATION,
+        *,
+        to: str | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> str:
+        """The best translation of a line; see `translations`, where `heads` are those of each line."""
+        (translated,) = self.translations([line], config, to=to, heads=None if heads is None else [heads])
         return translated.translations[0].text
 
     def translations(
-        self, lines: Iterable[str], config: TranslationConfig = _TRANSLATION, *, to: str | None = None
+        self,
+        lines: Iterable[str],
+        config: TranslationConfig = _TRANSLATION,
+        *,
+        to: str | None = None,
+        heads: Iterable[Sequence[int]] | None = None,
     ) -> Iterator[Translated]:
-        """Translate lines, in order, several side by side; each with its best translations and their scores."""
-        return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines)
+        """Translate lines, in order, several side by side; each with its best translations and their scores.
+
+        Args:
+            lines: sentences.
+            config: how they are translated.
+            to: the language, for models that translate into several.
+            heads: for a model that reads dependency trees, the head of each word of each line, from 1; 0 for the root.
+        """
+        return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines, heads=heads)
 
     def perplexity(self, *files: Place, windows: PerplexityConfig = _WINDOWS) -> Tally:
         """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
@@ -136,10 +155,16 @@ class Model:
         return Tally.total(event.tally for event in scorer.measure(texts) if isinstance(event, FileScore))
 
     def attention(
-        self, text: str, target: str | None = None, *, unit: AttentionUnit = "words", to: str | None = None
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        unit: AttentionUnit = "words",
+        to: str | None = None,
+        heads: Sequence[int] | None = None,
     ) -> AttentionMap:
         """Where the model looks in a text, or where the words of a translation look in it; see `of_model`."""
-        return of_model(self.loaded, text, target, unit=unit, to=to).map
+        return of_model(self.loaded, text, target, unit=unit, to=to, heads=heads).map
 
     @property
     def _decoder(self) -> DecoderOnly:
@@ -153,6 +178,7 @@ def train(
     out: Place,
     source: Sequence[Place] = (),
     target: Sequence[Place] = (),
+    heads: Sequence[Place] = (),
     preset: str | None = None,
     tokenizer: Values = _NOTHING,
     data: Values = _NOTHING,
@@ -171,6 +197,7 @@ def train(
         out: folder of the run, to be made.
         source: files of sentences, one a line, in place of a corpus.
         target: files of their translations, line by line.
+        heads: for a model with `syntax`, files of the heads of the words of the sources, line by line.
         preset: what to start from [default: as `lm train`].
         tokenizer: settings that differ from the preset's, by name, as in the section of this name of a settings file.
         data: the same, of how texts become tokens.
@@ -199,7 +226,8 @@ def train(
         raise UsageError("a budget is for `lm train` at the terminal; give steps, epochs or tokens")
     refuse_existing(Path(out))
     check_model(config.model, pairs=bool(source))
-    prepared = _prepared_pairs(config, source, target) if source else _prepared_text(config, corpus)
+    check_heads_given(config.model, are_given=bool(heads))
+    prepared = _prepared_pairs(config, source, target, heads) if source else _prepared_text(config, corpus)
     return events(start(Path(out), config, prepared))
 
 
@@ -211,10 +239,12 @@ def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> TrainingCorpus
     return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
 
 
-def _prepared_pairs(config: RunConfig, source: Sequence[Place], target: Sequence[Place]) -> TrainingCorpus:
+def _prepared_pairs(
+    config: RunConfig, source: Sequence[Place], target: Sequence[Place], heads: Sequence[Place]
+) -> TrainingCorpus:
     """Sentences and their translations as tokens, made now or found in the cache."""
-    names = [[os.fspath(file) for file in files] for files in (source, target)]
-    texts = parallel_texts(config.parallel, source=names[0], target=names[1])
+    names = [[os.fspath(file) for file in files] for files in (source, target, heads)]
+    texts = parallel_texts(config.parallel, source=names[0], target=names[1], heads=names[2])
     surveyed = survey_pairs(texts, config.data, config.parallel)
     tokenizer, of_sources = train_tokenizers(surveyed, config.tokenizer, config.parallel)
     prepared = prepare_pairs(surveyed, tokenizer, config.parallel, source_tokenizer=of_sources)

@@ -33,6 +33,15 @@ _To = Annotated[
         "--to", metavar="LANGUAGE", help="The target language, for a run that has several.", show_default=False
     ),
 ]
+_Heads = Annotated[
+    str | None,
+    typer.Option(
+        "--heads",
+        metavar="HEADS",
+        help='The head of each word of the text, as in "2 0 2", for a run that reads dependency trees (--syntax).',
+        show_default=False,
+    ),
+]
 _Out = Annotated[
     Path | None,
     typer.Option(
@@ -53,6 +62,7 @@ def attention(
     *,
     target: _Target = None,
     to: _To = None,
+    heads: _Heads = None,
     out: _Out = None,
     as_json: _AsJson = False,
     given: Given,
@@ -80,6 +90,7 @@ def attention(
     from lm.checkpoint import load_model
     from lm.evaluation.attention import of_model
     from lm.hardware import inference_hardware
+    from lm.text.trees import read_heads
 
     if out is not None:
         files.check(out)
@@ -88,8 +99,9 @@ def attention(
     read = text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")
+    tree = None if heads is None else read_heads(heads, read, where="--heads")
     loaded = load_model(run, inference_hardware(HardwareConfig(**given["hardware"])))
-    shown = of_model(loaded, read, target, unit=config.unit, to=to)
+    shown = of_model(loaded, read, target, unit=config.unit, to=to, heads=tree)
     if out is not None:
         files.write(out, [shown], config)
     elif as_json:

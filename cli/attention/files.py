@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cli.attention import picture
@@ -38,20 +38,22 @@ class Maps:
         """
         check(path)
         self._path, self._config, self._prefix = path, config, prefix
-        self._translated: list[tuple[str, tuple[int, ...]]] = []
+        self._translated: list[Translated] = []
 
     def add(self, translated: Translated) -> None:
-        """Keep the best translation of a line."""
-        self._translated.append((translated.source, translated.translations[0].tokens))
+        """Keep the translations of a line, of which the best is shown."""
+        self._translated.append(translated)
 
     def write(self, model: TranslationModel, *, to: str | None) -> None:
         """Feed each line and its translation to the model again, and write the maps in order, of blank lines too."""
         prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
-        shown = (
-            of_translation(model, source, [*prefix, *tokens] if tokens else [], unit=self._config.unit, to=to)
-            for source, tokens in self._translated
-        )
-        write(self._path, shown, self._config)
+        write(self._path, (self._map(model, one, prefix, to) for one in self._translated), self._config)
+
+    def _map(self, model: TranslationModel, translated: Translated, prefix: Sequence[int], to: str | None) -> TextMap:
+        tokens = translated.translations[0].tokens
+        heads = None if model.model.config.syntax == "none" else translated.heads  # an ensemble may need them elsewhere
+        whole = [*prefix, *tokens] if tokens else []
+        return of_translation(model, translated.source, whole, unit=self._config.unit, to=to, heads=heads)
 
 
 def check(path: Path) -> None:

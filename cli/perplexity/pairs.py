@@ -16,6 +16,7 @@ from cli.perplexity.request import PairFiles
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.model import check_heads_given
 from lm.errors import InputError, UsageError
 from lm.evaluation import forced
 from lm.evaluation.forced import PairsScored
@@ -60,7 +61,7 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
         hardware: what to run on.
         as_json: print JSON instead of a table.
     """
-    files = parallel_texts(ParallelConfig(), source=pairs.sources, target=pairs.targets)
+    files = parallel_texts(ParallelConfig(), source=pairs.sources, target=pairs.targets, heads=pairs.heads)
     loaded = load_model(run, inference_hardware(hardware))
     names = [str(file.target.name if file.target else file.name) for file in files]
     scores = _PairScores(names, [_score(run, loaded, file, pairs.language) for file in files])
@@ -76,6 +77,7 @@ def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | N
     """Score the pairs of one file, with their number on stderr as it grows."""
     if not loaded.model.config.translates:
         raise UsageError(f"{run}: this run continues texts; name files of text instead of --source and --target")
+    check_heads_given(loaded.config.model, are_given=file.heads is not None)
     encoder = _encoder(loaded, file, language)
     with counter("scoring", "pairs") as watch:
         for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name):

@@ -46,6 +46,15 @@ _Targets = Annotated[
         rich_help_panel=_TRANSLATIONS,
     ),
 ]
+_Heads = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--heads",
+        metavar="FILE",
+        help="The heads of the words of the sources, line by line, for a run that reads dependency trees (--syntax).",
+        rich_help_panel=_TRANSLATIONS,
+    ),
+]
 _Language = Annotated[
     str | None,
     typer.Option(
@@ -114,6 +123,7 @@ def perplexity(
     *,
     source: _Sources = None,
     target: _Targets = None,
+    heads: _Heads = None,
     language: _Language = None,
     as_json: _AsJson = False,
     as_csv: _AsCsv = False,
@@ -156,7 +166,7 @@ def perplexity(
     if "as_json" in given.environment and (as_csv or per_token or show):
         as_json = False
     output = Output(as_json, as_csv, per_token, show, html, versus)
-    pair_files = PairFiles(source or (), target or (), language)
+    pair_files = PairFiles(source or (), target or (), language, heads or ())
     if not pair_files and not files and sys.stdin.isatty():
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
     if pair_files:
@@ -177,4 +187,4 @@ def _refuse_flags_of_text(files: Sequence[str] | None, output: Output, given: Gi
     typed = [f"--{name.replace('_', '-')}" for section in ("perplexity", "data") for name in given.typed[section]]
     wrong = [*(flag for flag in output.asked if flag != "--json"), *typed]
     if wrong:
-        raise UsageError(f"{wrong[0]} is for text; pairs (--source, --target) go only with --to and --json")
+        raise UsageError(f"{wrong[0]} is for text; pairs (--source, --target) go only with --heads, --to and --json")

@@ -61,16 +61,20 @@ class PairFiles:
         sources: files of sources.
         targets: as many files of their translations.
         language: of the targets, where the model has several directions and the names of the files don't tell.
+        heads: files of the heads of the sources' words.
 
     Raises:
-        UsageError: there are files of one side alone.
+        UsageError: there are files of one side alone, or of heads alone.
     """
 
     sources: Sequence[str]
     targets: Sequence[str]
     language: str | None
+    heads: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if self.heads and not self.sources:
+            raise UsageError("--heads are of the words of --source: give that too")
         if bool(self.sources) != bool(self.targets):
             raise UsageError("pairs have two sides; give --source and --target")
 

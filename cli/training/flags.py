@@ -47,6 +47,19 @@ ValidationSource = Annotated[
 ValidationTarget = Annotated[
     str | None, typer.Option("--validation-target", metavar="FILE", help="Their translations, line by line.")
 ]
+Heads = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--heads",
+        metavar="FILE",
+        help="Dependency trees of the sources, for --syntax: on each line the head of each word of the sentence, as in "
+        "2 0 2: the number of the word it depends on, or 0 for the root. One file for each of --source, or of --pairs.",
+    ),
+]
+ValidationHeads = Annotated[
+    str | None,
+    typer.Option("--validation-heads", metavar="FILE", help="The same for --validation-source."),
+]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run [default: a new one under runs/]."),

@@ -44,17 +44,19 @@ class PairCorpus:
         """The files after one pass over them."""
         if self._surveyed is None:
             texts = self._texts(config.parallel)
+            named = self._named
             held_out = parallel_texts(
                 config.parallel,
-                source=[self._named.validation_source] if self._named.validation_source else (),
-                target=[self._named.validation_target] if self._named.validation_target else (),
+                source=[named.validation_source] if named.validation_source else (),
+                target=[named.validation_target] if named.validation_target else (),
+                heads=[named.validation_heads] if named.validation_heads else (),
             )
             self._surveyed = survey(texts, config.data, config.parallel, validation=held_out)
         return self._surveyed
 
     def _texts(self, config: ParallelConfig) -> list[ParallelText]:
         named = self._named
-        return parallel_texts(config, source=named.source, target=named.target, pairs=named.pairs)
+        return parallel_texts(config, source=named.source, target=named.target, pairs=named.pairs, heads=named.heads)
 
 
 def prepare(corpus: PairCorpus, config: RunConfig, tokenizer: Path | None) -> tuple[Tokenizers, Path]:

@@ -25,9 +25,11 @@ class PairFiles:
         pairs: files that hold both sides.
         validation_source: sources to hold out, instead of a share of the pairs.
         validation_target: their translations.
+        heads: files of the heads of the sources' words: of sources, and then of both sides.
+        validation_heads: the same of the validation split.
 
     Raises:
-        UsageError: files of one side lack those of the other.
+        UsageError: files of one side lack those of the other, or heads the text that they belong to.
     """
 
     source: Sequence[str] = ()
@@ -35,12 +37,20 @@ class PairFiles:
     pairs: Sequence[str] = ()
     validation_source: str | None = None
     validation_target: str | None = None
+    heads: Sequence[str] = ()
+    validation_heads: str | None = None
 
     def __post_init__(self) -> None:
         if bool(self.source) != bool(self.target):
             raise UsageError("--source and --target go together (or both in one file: --pairs)")
         if (self.validation_source is None) != (self.validation_target is None):
             raise UsageError("--validation-source and --validation-target go together")
+        if self.heads and not self:
+            raise UsageError("--heads are of the words of sources: give these too (--source, or --pairs)")
+        if self.heads and self.validation_source and not self.validation_heads:
+            raise UsageError("give the heads of --validation-source too (--validation-heads)")
+        if self.validation_heads and not (self.heads and self.validation_source):
+            raise UsageError("--validation-heads goes with --heads and --validation-source")
 
     def __bool__(self) -> bool:
         return bool(self.source or self.pairs)

@@ -17,6 +17,7 @@ from cli.training.request import RUNS, NewRun, TrainingFiles
 from cli.training.settings import Settings, settle
 from cli.training.text import TextCorpus
 from lm.checkpoint import load_weights
+from lm.config.model import check_heads_given
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET
 from lm.config.run import RunConfig
 from lm.data.kinds import check_model
@@ -42,6 +43,7 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
     config = settings.config
     folder = new.out or _free_folder(files.first, str(config.preset))
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
+    check_heads_given(config.model, are_given=bool(files.pairs.heads))
     prepared = prepare(corpus, config, new.tokenizer or new.weights)
     weights = None
     if new.weights:

@@ -33,6 +33,8 @@ def train(
     pairs: flags.Pairs = None,
     validation_source: flags.ValidationSource = None,
     validation_target: flags.ValidationTarget = None,
+    heads: flags.Heads = None,
+    validation_heads: flags.ValidationHeads = None,
     out: flags.Out = None,
     preset: flags.Preset = None,
     depth: flags.Depth = None,
@@ -62,7 +64,9 @@ def train(
       lm train --source train.en --target train.de --budget 10m -o runs/german
       lm train --resume runs/novel
     """
-    pair_files = PairFiles(source or (), target or (), pairs or (), validation_source, validation_target)
+    pair_files = PairFiles(
+        source or (), target or (), pairs or (), validation_source, validation_target, heads or (), validation_heads
+    )
     new = NewRun(out, preset, depth, config, weights, tokenizer)
     request = Request(TrainingFiles(corpus or (), pair_files), new, resume)
     request.check(given)

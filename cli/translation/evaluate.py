@@ -25,6 +25,14 @@ _Run = Annotated[
     ),
 ]
 _Source = Annotated[str | None, typer.Option("--source", metavar="FILE", help="What RUN translates, line by line.")]
+_Heads = Annotated[
+    Path | None,
+    typer.Option(
+        "--heads",
+        metavar="FILE",
+        help="The heads of the words of --source, line by line, for a run that reads dependency trees (--syntax).",
+    ),
+]
 _Target = Annotated[
     list[str],
     typer.Option(
@@ -65,6 +73,7 @@ def evaluate(
     *,
     target: _Target,
     source: _Source = None,
+    heads: _Heads = None,
     hypotheses: _Hypotheses = None,
     versus: _Versus = None,
     language: _Language = None,
@@ -92,12 +101,17 @@ def evaluate(
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
     _refuse_contradictions(run, source, hypotheses, out)
+    if heads is not None and source is None:
+        raise UsageError("--heads are of the words of --source: give that too")
     from cli.translation import systems
     from cli.translation.scores import report_comparison, report_scores
 
-    config, translators = ScoringConfig(**given["scoring"]), systems.Translators(given, language, target[0])
+    systems.check_runs([each for each in (run, versus) if each is not None], has_heads=heads is not None)
+    config = ScoringConfig(**given["scoring"])
     lines, references = systems.read_lines(hypotheses or source or "-", target)
     sources = None if source is None else systems.read_lines(source, target)[0]
+    trees = systems.read_heads(heads, sources or (), source=str(source))
+    translators = systems.Translators(given, language, target[0], trees)
     first = systems.System(str(run or hypotheses), lines if run is None else translators.translate(run, sources))
     if out is not None:
         systems.write(out, first)

@@ -17,7 +17,9 @@ from cli.console.messages import note
 from cli.console.numbers import duration
 from cli.console.progress import progress
 from lm.decoding.translation import Translated
+from lm.errors import UsageError
 from lm.text.lines import file_lines, lines
+from lm.text.trees import Heads, with_heads
 
 _SECONDS_BETWEEN_NOTES = 10
 _BLOCK_BYTES = 1 << 16
@@ -32,6 +34,25 @@ def read_lines(files: Sequence[Path]) -> Iterator[str]:
             yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
         else:
             yield from file_lines(file)
+
+
+def read_parsed(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[str], Iterator[Heads]]:
+    """The lines of some files, or of stdin, and the heads of their words, of which there is a file for each.
+
+    Raises:
+        InputError: a file is missing, or a line of heads is no tree of its sentence.
+        UsageError: there are more files of heads than of sentences, or fewer.
+    """
+    files = files or [_STDIN]
+    if len(files) != len(heads):
+        raise UsageError(f"{len(files)} files to translate and {len(heads)} of heads: give one for each (--heads)")
+    parsed = (
+        pair
+        for file, of_file in zip(files, heads, strict=True)
+        for pair in with_heads(read_lines([file]), file_lines(of_file), sentence=str, names=(str(file), str(of_file)))
+    )
+    lines, trees = itertools.tee(parsed)
+    return (line for line, _ in lines), (tree for _, tree in trees)
 
 
 def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:

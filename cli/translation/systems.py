@@ -16,13 +16,17 @@ from lm.checkpoint import load_model
 from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.model import check_heads_given
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.files import replaced
 from lm.hardware import inference_hardware
+from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import text_files
+from lm.text.lines import file_lines
 from lm.text.parallel import ParallelText, language_of_file
+from lm.text.trees import Heads, with_heads
 from lm.tokenizer.languages import tag_to
 
 _LOOKS_TOKENIZED = 0.5  # of the lines end in " ."
@@ -49,11 +53,13 @@ class Translators:
         given: the settings.
         language: to translate into, if the user asks for one.
         target: a file of references, whose name may tell the language otherwise.
+        heads: of the words of the sources, for runs that read dependency trees.
     """
 
     given: Given
     language: str | None
     target: str
+    heads: Sequence[Heads] | None = None
 
     def translate(self, run: Path, sources: Sequence[str] | None) -> list[str]:
         """Translate lines by a run, with a bar on stderr if that is a terminal.
@@ -67,7 +73,8 @@ class Translators:
         translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         with progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
-            results = translator.translate(sources)
+            heads = None if model.model.config.syntax == "none" else self.heads
+            results = translator.translate(sources, heads=heads)
             done = bar.track(results, total=len(sources), description=f"translating with {label(run)}")
             return [one.translations[0].text for one in done]
 
@@ -94,6 +101,19 @@ def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[
         read = [pair.source for pair in pairs]
         columns.append([pair.target for pair in pairs])
     return read, columns
+
+
+def read_heads(path: Path | None, sources: Sequence[str], *, source: str) -> list[Heads] | None:
+    """The heads of sources' words, line by line of a file; InputError where they are no tree of their source."""
+    if path is None:
+        return None
+    return [heads for _, heads in with_heads(sources, file_lines(path), sentence=str, names=(source, str(path)))]
+
+
+def check_runs(runs: Sequence[Path], *, has_heads: bool) -> None:
+    """Raise UsageError unless heads are given to runs of which one at least reads trees, and to no others."""
+    configs = [load_config(find_checkpoint(run)).model for run in runs if run.is_dir()]
+    check_heads_given(*configs, are_given=has_heads)
 
 
 def write(path: Path, system: System) -> None:

@@ -55,6 +55,16 @@ _PrefixFile = Annotated[
         show_default=False,
     ),
 ]
+_Heads = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--heads",
+        metavar="FILE",
+        help="The heads of the words of each line, for a run that reads dependency trees (--syntax); repeat it for "
+        "further files to translate.",
+        show_default=False,
+    ),
+]
 _Sample = Annotated[bool, typer.Option("--sample", help="Draw translations, with the flags under Sampling.")]
 _Attention = Annotated[
     Path | None,
@@ -93,6 +103,7 @@ def translate(
     ensemble: _Ensemble = [],  # noqa: B006 (typer's way to say: none)
     prefix: _Prefix = None,
     prefix_file: _PrefixFile = None,
+    heads: _Heads = None,
     sample: _Sample = False,
     attention: _Attention = None,
     as_json: _AsJson = False,
@@ -118,7 +129,7 @@ def translate(
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     from cli.attention.files import Maps
     from cli.console.messages import note
-    from cli.translation.lines import read_lines, read_prefixes, watched, write
+    from cli.translation.lines import read_lines, read_parsed, read_prefixes, watched, write
     from cli.translation.translator import load_translator
 
     maps = None if attention is None else Maps(attention, AttentionConfig(**given["attention"]), prefix or "")
@@ -126,7 +137,8 @@ def translate(
     translator = load_translator([run, *ensemble], given, to=to, sample=sample, at_once=is_typed)
     if is_typed:
         note("type a line to have it translated; Ctrl-D ends")
-    results = translator.translate(read_lines(files or []), prefixes=read_prefixes(prefix, prefix_file))
+    lines, trees = read_parsed(files or [], heads) if heads else (read_lines(files or []), None)
+    results = translator.translate(lines, prefixes=read_prefixes(prefix, prefix_file), heads=trees)
     with replaced(out) if out is not None else nullcontext(sys.stdout) as stream:
         try:
             for number, result in enumerate(watched(results, shown=not is_typed), 1):

@@ -29,7 +29,7 @@ def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
         for split in SPLITS:
             writer = SentenceWriter(folder, split, side, table)
             ids = chance.integers(tokenizer.vocab_size, size=tokens)
-            writer.append(Ragged(ids, ends), np.ones(tokens, dtype=bool))
+            writer.append_tokens(Ragged(ids, ends), np.ones(tokens, dtype=bool))
             writer.close()
         write_table(folder, side, table, dtype=token_dtype(tokenizer.vocab_size))
     tokenizer.save(folder / FILE_NAME)

@@ -15,6 +15,7 @@ RecurrentScores = Literal["none", "dot", "general", "additive"]
 RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
 AttentionBias = Literal["none", "inputs", "all"]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
+Syntax = Literal["none", "depth", "distance", "both"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
@@ -23,6 +24,8 @@ DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
 _FARTHEST = {"relative": 16, "t5": 128}
 """Distances from which positions are all alike, as published."""
+_FARTHEST_IN_TREE = 16
+"""The same for distances in dependency trees."""
 _SINGLE = 16
 """Distances that T5 tells apart one by one, at most."""
 
@@ -82,7 +85,14 @@ class ModelConfig(Checked):
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
     )
     max_distance: int | None = option(
-        None, "Distance from which relative positions are all alike [default: 16; 128 for t5].", minimum=1
+        None,
+        "Distance from which relative positions, in trees too, are all alike [default: 16; 128 for t5].",
+        minimum=1,
+    )
+    syntax: Syntax = option(
+        "none",
+        "Positions in the dependency trees of sources (--heads), beside --positions: the depth of each word, the "
+        "distance between two of them, or both; for translation.",
     )
     rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
     d_head: int | None = option(None, "Width of each attention head [default: d_model / n_heads].", minimum=1)
@@ -187,7 +197,7 @@ class ModelConfig(Checked):
             raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
         if self.n_heads % self.kv_heads:
             raise UsageError(f"n_kv_heads {self.kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
-        if self.max_distance is not None and self.positions not in _FARTHEST:
+        if self.max_distance is not None and self.positions not in _FARTHEST and not self.has_tree_distances:
             raise UsageError(f"{self.positions} positions have no max_distance (--max-distance, --positions)")
         if self.positions == "t5" and self.farthest <= _SINGLE:
             raise UsageError(f"t5 positions need a max_distance over {_SINGLE}, not {self.farthest} (--max-distance)")
@@ -196,6 +206,7 @@ class ModelConfig(Checked):
         if self.parallel_residual and (self.is_encoder_decoder or self.norm_position == "post"):
             raise UsageError("parallel_residual is for decoder-only models that normalise before (--parallel-residual)")
         self._check_rotation()
+        self._check_syntax()
         self._check_experts()
 
     def _check_rotation(self) -> None:
@@ -215,6 +226,13 @@ class ModelConfig(Checked):
         for name in _OF_SCALING["yarn"]:
             if getattr(self, name) is not None and name not in _OF_SCALING[self.rope_scaling]:
                 raise UsageError(f"rope_scaling {self.rope_scaling} has no {name} (--{name.replace('_', '-')})")
+
+    def _check_syntax(self) -> None:
+        """UsageError where there is no source that could come with trees, or depths have no sinusoids."""
+        if self.syntax != "none" and not self.is_encoder_decoder:
+            raise UsageError("positions by syntax are for the encoder of a translation model (--syntax, --source)")
+        if self.has_tree_depths and self.d_model % 2:
+            raise UsageError(f"depths in trees need an even d_model, not {self.d_model} (--syntax, --d-model)")
 
     def _check_experts(self) -> None:
         """UsageError for settings of experts that do not go together."""
@@ -269,6 +287,21 @@ class ModelConfig(Checked):
         return self.max_distance or _FARTHEST.get(self.positions, 0)
 
     @property
+    def has_tree_depths(self) -> bool:
+        """Whether it knows how deep the words of a source are in their tree."""
+        return self.syntax in {"depth", "both"}
+
+    @property
+    def has_tree_distances(self) -> bool:
+        """Whether it knows how far the words of a source are from each other in their tree."""
+        return self.syntax in {"distance", "both"}
+
+    @property
+    def farthest_in_tree(self) -> int:
+        """The distance in a tree from which all are alike: 16 unless set."""
+        return self.max_distance or _FARTHEST_IN_TREE
+
+    @property
     def head_size(self) -> int:
         """Width of one attention head: an equal part of d_model unless set."""
         return self.d_head or self.d_model // self.n_heads
@@ -308,3 +341,12 @@ class ModelConfig(Checked):
 
 OF_BLOCKS = frozenset(described.name for described in options(ModelConfig)) - _OF_ALL
 """The fields that describe transformer blocks, and say nothing of recurrent layers."""
+
+
+def check_heads_given(*models: ModelConfig, are_given: bool) -> None:
+    """UsageError unless heads of words are given to models of which one at least reads trees, and to no others."""
+    reads_trees = any(model.syntax != "none" for model in models)
+    if reads_trees and not are_given:
+        raise UsageError("this model reads a dependency tree with each source: give files of heads (--heads)")
+    if are_given and not reads_trees:
+        raise UsageError("heads are for a model with --syntax depth, distance or both: leave out --heads")

@@ -77,6 +77,15 @@ class RunConfig:
                 "source and target share one vocabulary where one stack reads both: leave out --separate-vocabularies "
                 "or --decoder-only"
             )
+        if self.model.syntax != "none":
+            self._check_trees()
+
+    def _check_trees(self) -> None:
+        """UsageError for sources that come without the trees that the model reads."""
+        if self.parallel.bidirectional:
+            raise UsageError("only one side comes with trees: leave out --bidirectional or --syntax")
+        if self.training.sample:
+            raise UsageError("a sentence to watch comes without a tree: leave out --sample or --syntax")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the version of the format in front."""

@@ -27,7 +27,8 @@ class Batch:
     Attributes:
         inputs: (rows, length) ids that the model reads; of an encoder-decoder, its decoder.
         targets: (rows, length) the id to be predicted at each position; IGNORED where none is.
-        source: (rows, source length) ids that an encoder reads.
+        source: (rows, source length) ids that an encoder reads; (rows, source length, 4) where they come with trees,
+            see `lm.data.trees`.
         source_lengths: (rows,) how many of them are real.
         source_targets: (rows, length) like `targets`, of the source within a row, where it is predicted too.
     """
@@ -56,7 +57,7 @@ class Batch:
         """Sources with their targets, of which every token is predicted: teacher forcing.
 
         Args:
-            sources: (rows,) ids that the encoder reads.
+            sources: (rows,) ids that the encoder reads, with trees or without.
             targets: (rows,) ids that the decoder predicts, the end of the text included.
             start: the id that the decoder reads before them.
         """
@@ -113,7 +114,7 @@ class Batch:
 
     def within(self, vocab_size: int) -> Batch:
         """The same shape with ids of a smaller vocabulary, to try out what such a batch takes."""
-        return self.each(lambda ids: ids if ids.ndim == 1 else np.where(ids == IGNORED, IGNORED, ids % vocab_size))
+        return self.each(lambda ids: _within(ids, vocab_size))
 
     def split(self, rows: int | None) -> Iterator[Batch]:
         """Parts of at most `rows` rows each; the batch itself for None."""
@@ -125,6 +126,15 @@ class Batch:
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
         changed: dict[str, Any] = {name: None if ids is None else change(ids) for name, ids in arrays.items()}
         return Batch(**changed)
+
+
+def _within(ids: Ids, vocab_size: int) -> Ids:
+    """Ids of a smaller vocabulary; lengths are none, and neither are places in trees, which stand beside ids."""
+    if ids.ndim == 1:
+        return ids
+    if ids.ndim == 3:
+        return np.concatenate((ids[..., :1] % vocab_size, ids[..., 1:]), axis=-1)
+    return np.where(ids == IGNORED, IGNORED, ids % vocab_size)
 
 
 def batch_rows(config: RunConfig) -> int:

@@ -14,10 +14,10 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of integers.
+    """Rows of integers, or of several integers at each place.
 
     Attributes:
-        values: of all rows, joined; may be read through mmap.
+        values: of all rows, joined; may be read through mmap. A further dimension has the integers of a place.
         ends: (rows,) where each row ends in `values`.
     """
 
@@ -25,9 +25,9 @@ class Ragged:
     ends: NDArray[Any]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int] | NDArray[Any]]) -> Ragged:
+    def of(cls, rows: Sequence[Sequence[int] | Sequence[Sequence[int]] | NDArray[Any]]) -> Ragged:
         """From lists or arrays."""
-        values = np.concatenate([np.empty(0, dtype=np.int64), *(np.asarray(row, dtype=np.int64) for row in rows)])
+        values = _joined([np.asarray(row, dtype=np.int64) for row in rows])
         return cls(values, np.cumsum([len(row) for row in rows], dtype=np.int64))
 
     @classmethod
@@ -35,7 +35,7 @@ class Ragged:
         """The rows of several, one after another."""
         lengths = [part.lengths() for part in parts]
         return cls(
-            np.concatenate([np.empty(0, dtype=np.int64), *(part.values for part in parts)]),
+            _joined([part.values for part in parts]),
             np.cumsum(np.concatenate([np.empty(0, dtype=np.int64), *lengths])),
         )
 
@@ -64,25 +64,30 @@ class Ragged:
         """Groups of neighbouring rows joined into one row each; `ends` says after how many rows each group ends."""
         return Ragged(self.values, np.append(0, self.ends)[ends])
 
-    def framed(self, before: Sequence[int], after: Sequence[int]) -> Ragged:
+    def framed(self, before: Sequence[int] | Integers, after: Sequence[int] | Integers) -> Ragged:
         """The rows with the same values put before and after each."""
         lengths = self.lengths()
         widths = lengths + len(before) + len(after)
         ends = np.cumsum(widths)
-        values = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
+        values = np.empty((int(ends[-1]) if len(ends) else 0, *self.values.shape[1:]), dtype=np.int64)
         for place, value in enumerate(before):
             values[ends - widths + place] = value
-        for place, value in enumerate(reversed(after), 1):
+        for place, value in enumerate(after[::-1], 1):
             values[ends - place] = value
         values[ranges(ends - len(after) - lengths, lengths)] = self.values
         return Ragged(values, ends)
 
     def padded(self, value: int) -> Integers:
-        """(rows, longest) with `value` where a row has ended."""
+        """(rows, longest), and what further dimension there is, with `value` where a row has ended."""
         lengths = self.lengths()
-        filled = np.full((len(self), int(lengths.max(initial=0))), value, dtype=np.int64)
+        filled = np.full((len(self), int(lengths.max(initial=0)), *self.values.shape[1:]), value, dtype=np.int64)
         filled[np.arange(filled.shape[1]) < lengths[:, None]] = self.values
         return filled
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> Integers:
+    """Values one after another; none of no parts."""
+    return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)
 
 
 def ranges(starts: Integers, lengths: Integers) -> Integers:

@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple, Self
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.data.manifest import Provenance
+from lm.text.trees import Heads
 from lm.tokenizer.languages import LanguageTag
 
 
@@ -20,11 +21,13 @@ class Reference(NamedTuple):
         source: the sentence.
         target: its translation.
         tag: of the target's language, in a model with several directions.
+        heads: of the source's words, for a model that reads dependency trees.
     """
 
     source: str
     target: str
     tag: LanguageTag | None = None
+    heads: Heads | None = None
 
 
 class TrainingData(ABC):

@@ -19,11 +19,11 @@ class Coverage:
 
         Args:
             model: whose last cross-attention counts.
-            source: (rows, length) ids, on the model's device.
+            source: (rows, length) ids, with trees or without, on the model's device.
             lengths: (rows,) how many of each are real; all of them if there are no lengths.
         """
         self.attentions = model.decoder.attentions(cross=True)[-1:]
-        self._attended = torch.zeros(source.shape, device=source.device)
+        self._attended = torch.zeros(source.shape[:2], device=source.device)
         places = torch.arange(source.shape[1], device=source.device)
         self._is_padding = None if lengths is None else places >= lengths[:, None]
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lm.config.decoding import TranslationConfig
+from lm.config.model import check_heads_given
 from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.continuation import Continuation
 from lm.decoding.ensemble import Ensemble
@@ -20,13 +21,13 @@ from lm.decoding.prefix_steps import PrefixSteps
 from lm.decoding.recurrent_steps import RecurrentSteps
 from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
-from lm.decoding.translation_input import Line, TranslationModel, line_of, padded
+from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
 from lm.decoding.translation_steps import EncoderDecoderSteps
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly
+from lm.text.trees import Heads, check_heads
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.languages import tag_to
-from lm.tokenizer.tokenizer import Ids
 
 _READ_AHEAD = 4096
 
@@ -63,11 +64,13 @@ class Translated:
         source: the line.
         translations: as many as were asked for, best first; or fewer, if there are no more.
         left_out: source tokens that were not read, for the model has no positions for them.
+        heads: of the line's words, where they were given.
     """
 
     source: str
     translations: tuple[Translation, ...]
     left_out: int = 0
+    heads: Heads | None = None
 
 
 class Translator:
@@ -109,20 +112,29 @@ class Translator:
                 "a model without attention to an encoder's states covers none of them (--coverage-penalty)"
             )
 
-    def translate(self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None) -> Iterator[Translated]:
+    def translate(
+        self,
+        lines: Iterable[str],
+        *,
+        prefixes: Iterable[str] | None = None,
+        heads: Iterable[Sequence[int]] | None = None,
+    ) -> Iterator[Translated]:
         """Translate lines, in order; some are read ahead.
 
         Args:
             lines: without line ends; a blank one has a blank translation.
             prefixes: the beginning of each translation; a blank one leaves it to the model. If they end before the
                 lines, the model begins the others itself.
+            heads: of the words of each line, for models that read dependency trees.
 
         Raises:
-            InputError: a tokenizer has no token for a character.
-            UsageError: a prefix leaves no room in the positions of a model, or a filter rules out every token.
+            InputError: a tokenizer has no token for a character, or heads are no tree of their line.
+            UsageError: a prefix leaves no room in the positions of a model, a filter rules out every token, or there
+                are heads for models that read no trees, or none for one that does.
         """
+        check_heads_given(*(each.model.config for each in self.models), are_given=heads is not None)
         begun = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered = zip(itertools.count(), lines, begun)
+        numbered = zip(itertools.count(), lines, begun, _without_end(heads))
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
             read = self._read(chunk)
             done = {line.number: self._blank(line) for line in read if line.is_blank}
@@ -149,22 +161,24 @@ class Translator:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
 
-    def _read(self, chunk: Sequence[tuple[int, str, str]]) -> list[Line]:
-        """Numbers, texts and prefixes as lines."""
-        numbers, texts, prefixes = zip(*chunk, strict=True)
-        sources = zip(*(self._sources(place, texts) for place in range(len(self.models))), strict=True)
+    def _read(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[Line]:
+        """Numbers, texts, prefixes and heads as lines."""
+        numbers, texts, prefixes, _ = zip(*chunk, strict=True)
+        heads = [_checked(given, text, number) for number, text, _, given in chunk]
+        sources = zip(*(self._sources(place, texts, heads) for place in range(len(self.models))), strict=True)
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
-        return [line_of(*line) for line in zip(numbers, texts, sources, begun, strict=True)]
+        return [line_of(*line) for line in zip(numbers, texts, sources, begun, heads, strict=True)]
 
-    def _sources(self, place: int, texts: Sequence[str]) -> list[tuple[TranslationModel, Frame, Ids]]:
-        """One of the models, and for each text the ids that it reads and the frame around them."""
+    def _sources(
+        self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
+    ) -> list[tuple[TranslationModel, Frame, Ids]]:
+        """One of the models, and for each text what it reads and the frame around that."""
         model, frame = self.models[place], self._frames[place].source
-        encoded = model.source_tokenizer.encode_batch([text.strip() for text in texts])
-        return [(model, frame, ids) for ids in encoded]
+        return [(model, frame, ids) for ids in model.read([text.strip() for text in texts], heads)]
 
     def _blank(self, line: Line) -> Translated:
         """What becomes of a blank line, which no model reads."""
-        return Translated(line.text, (Translation(""),) * self.config.n_best)
+        return Translated(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
 
     def _batches(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
         """Lines of like length side by side, those with prefixes of one length together; the longest first."""
@@ -191,7 +205,7 @@ class Translator:
         else:
             found = self._drawn(steps, prompts, batch)
         return [
-            Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out)
+            Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out, line.heads)
             for line, best in zip(batch, found, strict=True)
         ]
 
@@ -256,6 +270,23 @@ def _steps(member: TranslationModel, source: Tensor, lengths: Tensor, *, coverag
         return PrefixSteps(member.model, source, lengths)
     kind = RecurrentSteps if member.model.config.is_recurrent else EncoderDecoderSteps
     return kind(member.model, source, lengths, coverage=coverage)
+
+
+def _without_end(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:
+    """Heads for as many lines as there are; InputError if they end before the lines."""
+    if heads is None:
+        yield from itertools.repeat(None)
+    else:
+        yield from heads
+        raise InputError("there are heads for fewer lines than are to be translated")
+
+
+def _checked(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:
+    """The heads of a line's words, if they are given and a tree; `number` is the line's, from 0."""
+    if heads is None:
+        return None
+    check_heads(heads, text, where=f"line {number + 1}")
+    return tuple(heads)
 
 
 def _after_start(apply: Filter) -> Filter:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
 from lm.data.ragged import Ragged
+from lm.data.trees import TreeReader, framed
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.text.trees import Heads
 from lm.tokenizer.framing import Frame
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -36,6 +39,19 @@ class TranslationModel:
             raise UsageError(f"{loaded.folder}: this run continues texts; only one that learned from pairs translates")
         return cls(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
 
+    def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
+        """The ids of each line, beside their places in its tree if the model reads trees.
+
+        Args:
+            lines: without white space around them.
+            heads: of the words of each line.
+        """
+        encoded = self.source_tokenizer.encode_batch(lines)
+        if self.model.config.syntax == "none":
+            return encoded
+        reader = TreeReader(self.source_tokenizer)
+        return [reader.read(text, ids, of or ()) for text, ids, of in zip(lines, encoded, heads, strict=True)]
+
     @property
     def source_limit(self) -> int | None:
         """The most ids of a source that the model can read; None if there is no limit.
@@ -45,10 +61,14 @@ class TranslationModel:
         limit = self.model.config.position_limit
         return limit // 2 if limit is not None and self.model.config.decoder_only else limit
 
-    def room(self, source: Sequence[int]) -> int | None:
+    def room(self, source: Source) -> int | None:
         """How many ids of a target the model has positions for after a source; None if there is no limit."""
         limit = self.model.config.position_limit
         return limit - len(source) if limit is not None and self.model.config.decoder_only else limit
+
+
+Source = list[int] | list[list[int]]
+Ids = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +78,18 @@ class Line:
     Attributes:
         number: its place, from 0.
         text: as it was given.
-        sources: what each model reads of it.
+        sources: what each model reads of it: ids, or tokens with their trees (see `lm.data.trees`).
         prefix: how its translation begins.
         left_out: ids that a model has no positions for.
+        heads: of its words, where they are given.
     """
 
     number: int
     text: str
-    sources: tuple[list[int], ...]
+    sources: tuple[Source, ...]
     prefix: list[int]
     left_out: int
+    heads: Heads | None = None
 
     @property
     def is_blank(self) -> bool:
@@ -81,25 +103,30 @@ class Line:
 
 
 def line_of(
-    number: int, text: str, sources: Sequence[tuple[TranslationModel, Frame, Sequence[int]]], prefix: list[int]
+    number: int,
+    text: str,
+    sources: Sequence[tuple[TranslationModel, Frame, Sequence[int] | NDArray[Any]]],
+    prefix: list[int],
+    heads: Heads | None = None,
 ) -> Line:
     """A line as each model reads it: within its frame, and as much of it as the model has positions for.
 
     Args:
         number: of the line, from 0.
         text: of the line.
-        sources: for each model the frame, and the ids of the line.
+        sources: for each model the frame, and the ids of the line, with its tree if the model reads it.
         prefix: ids with which the translation begins.
+        heads: of its words, where they are given.
     """
-    framed, left_out = [], 0
+    read, left_out = [], 0
     for model, frame, ids in sources:
         room = len(ids) if model.source_limit is None else max(0, model.source_limit - len(frame))
         left_out = max(left_out, len(ids) - room)
-        framed.append(frame.around(ids[:room]).tolist())
-    return Line(number, text, tuple(framed), prefix, left_out)
+        read.append(framed(Ragged.of([ids[:room]]), frame).values.tolist())
+    return Line(number, text, tuple(read), prefix, left_out, heads)
 
 
-def padded(sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """(sources, length) ids, and (sources,) how many of each are real."""
+def padded(sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+    """(sources, length) ids, or (sources, length, 4) with trees, and (sources,) how many of each are real."""
     rows = Ragged.of(sources)
     return torch.from_numpy(rows.padded(0)), torch.from_numpy(rows.lengths())

@@ -28,7 +28,8 @@ class EncoderDecoderSteps:
 
         Args:
             model: of blocks, in eval mode.
-            source: (sources, length) ids, on any device; the first rows to be fed are as many.
+            source: (sources, length) ids, as `EncoderDecoder.encode` reads them, on any device; the first rows to be
+                fed are as many.
             lengths: (sources,) how many ids of each are real.
             coverage: add up the attention to the source, for `coverage`.
         """

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from lm.checkpoint import LoadedModel
 from lm.config.evaluation import AttentionUnit
+from lm.config.model import check_heads_given
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Special
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.text.trees import check_heads
 from lm.tokenizer.framing import text_frame
 from lm.tokenizer.languages import tag_to
 from lm.tokenizer.tokenizer import Tokenizer
@@ -31,7 +33,13 @@ class TextMap:
 
 
 def of_model(
-    loaded: LoadedModel, text: str, target: str | None = None, *, unit: AttentionUnit = "words", to: str | None = None
+    loaded: LoadedModel,
+    text: str,
+    target: str | None = None,
+    *,
+    unit: AttentionUnit = "words",
+    to: str | None = None,
+    heads: Sequence[int] | None = None,
 ) -> TextMap:
     """How a model looks at a text.
 
@@ -41,17 +49,23 @@ def of_model(
         target: a translation of the text, to show how its words look at those of the text.
         unit: what rows and columns are: words, or tokens.
         to: the language, for models that translate into several.
+        heads: of the words of the text, for a model that reads dependency trees.
 
     Raises:
-        UsageError: the model does not translate, or not into this language; it has no such attention; or a text is
-            longer than its positions reach.
+        InputError: the heads are no tree of the words.
+        UsageError: the model does not translate, or not into this language; it has no such attention; it reads no
+            trees and there are heads, or the other way round; or a text is longer than its positions reach.
     """
     _check_attention(loaded, to_source=target is not None)
+    check_heads_given(loaded.config.model, are_given=heads is not None)
+    if heads is not None:
+        check_heads(heads, text, where="the text")
     if target is not None:
         model = TranslationModel.of(loaded)
-        return of_translation(model, text, model.tokenizer.encode(target), unit=unit, to=to)
+        return of_translation(model, text, model.tokenizer.encode(target), unit=unit, to=to, heads=heads)
     if isinstance(loaded.model, EncoderDecoder) or loaded.model.config.translates:
-        return _of_source(loaded.model, loaded.source_tokenizer or loaded.tokenizer, text, unit=unit, to=to)
+        tokenizer = loaded.source_tokenizer or loaded.tokenizer
+        return _of_source(loaded.model, tokenizer, text, unit=unit, to=to, heads=heads)
     if to is not None:
         raise UsageError(f"{loaded.folder}: this run continues texts; there is no --to {to}")
     return _of_gpt(loaded.model, loaded.tokenizer, text, unit=unit)
@@ -75,18 +89,30 @@ def _of_gpt(model: DecoderOnly, tokenizer: Tokenizer, text: str, *, unit: Attent
 
 
 def _of_source(
-    model: DecoderOnly | EncoderDecoder, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit, to: str | None
+    model: DecoderOnly | EncoderDecoder,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    unit: AttentionUnit,
+    to: str | None,
+    heads: Sequence[int] | None,
 ) -> TextMap:
     """How a source is looked at: in an encoder each word looks at all of it, else at itself and what comes before."""
     after = Special.after(text_frame(tokenizer))
     axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(tokenizer, to), after=after, unit=unit)
     if isinstance(model, EncoderDecoder):
-        return TextMap(attention_maps.encoder_attention(model, axis), (text,))
+        return TextMap(attention_maps.encoder_attention(model, axis, heads=heads), (text,))
     return TextMap(attention_maps.self_attention(model, axis), (text,))
 
 
 def of_translation(
-    model: TranslationModel, source: str, tokens: Sequence[int], *, unit: AttentionUnit, to: str | None
+    model: TranslationModel,
+    source: str,
+    tokens: Sequence[int],
+    *,
+    unit: AttentionUnit,
+    to: str | None,
+    heads: Sequence[int] | None = None,
 ) -> TextMap:
     """How a translation looks at its source, and in a model without an encoder at itself too.
 
@@ -96,13 +122,14 @@ def of_translation(
         tokens: ids of its translation, with or without the end token.
         unit: what rows and columns are: words, or tokens.
         to: the language, for models that translate into several.
+        heads: of the words of the line, for a model that reads dependency trees; they are a tree.
 
     Raises:
         UsageError: there is no such language, or a text is longer than learned positions reach.
     """
     found = attention_maps.translation_map(
         model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
-        tags=_tags(model.source_tokenizer, to), unit=unit,
+        heads=heads, tags=_tags(model.source_tokenizer, to), unit=unit,
     )  # fmt: skip
     return TextMap(found, (source, model.tokenizer.decode(tokens)))
 

@@ -6,9 +6,7 @@ looking side attends as its tokens do on average, so every row still sums to one
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,11 +16,13 @@ import torch
 from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
+from lm.data.trees import OUTSIDE
 from lm.errors import UsageError
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.text.trees import places_in_tree
 from lm.tokenizer.framing import Frame, pair_frames
-from lm.tokenizer.offsets import TokenOffsets
+from lm.tokenizer.offsets import TokenOffsets, words_of
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -171,7 +171,7 @@ def _axis(
     unit: AttentionUnit,
 ) -> Axis:
     """Units of tokens that end at these bytes of a text; special tokens are units of their own."""
-    spelled, word_of = text.split(), _words_of(text, ends)
+    spelled, word_of = text.split(), words_of(text, ends)
     if unit == "tokens":
         labels = [tokenizer.token_bytes(index).decode(errors="replace") for index in tokens]
         units, words = list(range(len(tokens))), word_of
@@ -185,20 +185,6 @@ def _axis(
         labels=(*(special.label for special in before), *labels, *(special.label for special in after)),
         words=(*[None] * first, *(word if spelled else None for word in words), *[None] * len(after)),
     )
-
-
-def _words_of(text: str, ends: Iterable[int]) -> list[int]:
-    """The whitespace-separated word that each token is in, by the bytes where tokens end.
-
-    White space belongs to the word after it, and at the end of a text to the last one. A token that reaches into
-    several words is in the first of them.
-    """
-    word_ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
-    words, start = [], 0
-    for end in ends:
-        words.append(min(bisect_right(word_ends, start), max(0, len(word_ends) - 1)))
-        start = end
-    return words
 
 
 @torch.inference_mode()
@@ -215,16 +201,24 @@ def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
 
 
 @torch.inference_mode()
-def encoder_attention(model: EncoderDecoder, source: Axis) -> AttentionMap:
-    """Where each unit of a source looks in it; errors as of `self_attention`."""
+def encoder_attention(model: EncoderDecoder, source: Axis, *, heads: Sequence[int] | None = None) -> AttentionMap:
+    """Where each unit of a source looks in it; errors as of `self_attention`.
+
+    Args:
+        model: in eval mode.
+        source: as the encoder reads it, special tokens included.
+        heads: of its words, for a model that reads dependency trees.
+    """
     _check_length(source, model.config.context_length)
     with captured(model.encoder.attentions()) as layers:
-        model.encode(_row(source.tokens, model))
+        model.encode(_source_row(source, heads, model))
     return AttentionMap("self", source, source, _merged(layers, source, source))
 
 
 @torch.inference_mode()
-def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start: int) -> AttentionMap:
+def cross_attention(
+    model: EncoderDecoder, source: Axis, target: Axis, *, start: int, heads: Sequence[int] | None = None
+) -> AttentionMap:
     """Where each unit of a translation looks in its source while it is being predicted.
 
     Args:
@@ -232,12 +226,13 @@ def cross_attention(model: EncoderDecoder, source: Axis, target: Axis, *, start:
         source: as the encoder reads it, special tokens included.
         target: as the decoder writes it, the end token included where there is one.
         start: the token that the decoder begins with.
+        heads: of the source's words, for a model that reads dependency trees.
 
     Raises:
         UsageError: one of the two is longer than learned positions reach.
     """
     with captured(model.decoder.attentions(cross=True)) as layers:
-        memory = model.encode(_row(source.tokens, model))
+        memory = model.encode(_source_row(source, heads, model))
         model.hidden(_row((start, *target.tokens[:-1]), model), memory=memory)
     return AttentionMap("cross", target, source, _merged(layers, target, source))
 
@@ -287,6 +282,7 @@ def translation_map(
     source_tokenizer: Tokenizer,
     source: str,
     tokens: Sequence[int],
+    heads: Sequence[int] | None = None,
     tags: Sequence[Special] = (),
     unit: AttentionUnit = "words",
 ) -> AttentionMap:
@@ -298,6 +294,7 @@ def translation_map(
         source_tokenizer: the source's.
         source: the line that was translated.
         tokens: ids of its translation, with or without the end token.
+        heads: of the words of the line, for a model that reads dependency trees.
         tags: special tokens before the source, such as its direction.
         unit: what the map's rows and columns are.
 
@@ -309,7 +306,7 @@ def translation_map(
     read = axis_of_text(source_tokenizer, source, before=tags, after=Special.after(frames.source), unit=unit)
     written = axis_of_tokens(tokenizer, body, after=Special.after(frames.target), unit=unit)
     if isinstance(model, EncoderDecoder):
-        return cross_attention(model, read, written, start=frames.start)
+        return cross_attention(model, read, written, start=frames.start, heads=heads)
     return joint_attention(model, read, written, start=frames.start)
 
 
@@ -324,6 +321,17 @@ def _check_length(axis: Axis, context_length: int) -> None:
 
 def _row(tokens: Sequence[int], model: DecoderOnly | EncoderDecoder) -> Tensor:
     return torch.tensor([tokens], dtype=torch.int64, device=next(model.parameters()).device)
+
+
+def _source_row(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder) -> Tensor:
+    """A source as the encoder reads it, each token beside the place of its word where there is a tree."""
+    row = _row(source.tokens, model)
+    if heads is None:
+        return row
+    words = [source.words[unit] for unit in source.units]
+    in_tree = places_in_tree(heads)
+    places = [OUTSIDE if word is None else in_tree[word].tolist() for word in words]
+    return torch.cat((row[..., None], row.new_tensor([places])), dim=-1)
 
 
 def _merged(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:

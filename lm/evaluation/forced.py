@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from lm.data.batch import Batch
 from lm.data.pairs.layout import PairLayout, layout_of
 from lm.data.ragged import Ragged
+from lm.data.trees import TreeReader, framed
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batch
@@ -33,7 +35,7 @@ class TokenPairs:
     """Pairs as a model reads them.
 
     Attributes:
-        sources: (pairs,) ids, the tag of a direction and the end token included.
+        sources: (pairs,) ids, the tag of a direction and the end token included; with trees where pairs have heads.
         targets: (pairs,) ids, the end token included.
         start: the id that comes before a target.
     """
@@ -69,17 +71,27 @@ class PairEncoder:
         """
         self._target, self._source = tokenizer, source_tokenizer or tokenizer
         self._frames = pair_frames(tokenizer, source_tokenizer, tag=tag)
+        self._trees = TreeReader(self._source)
 
     def encode(self, pairs: Sequence[Pair]) -> TokenPairs:
-        """The ids of some pairs."""
+        """The ids of some pairs, the sources with their trees where heads are given."""
         sources, targets = (
-            Ragged.of(tokenizer.encode_batch(texts)).framed(frame.before, frame.after)
-            for tokenizer, frame, texts in (
-                (self._source, self._frames.source, [pair.source for pair in pairs]),
-                (self._target, self._frames.target, [pair.target for pair in pairs]),
+            tokenizer.encode_batch(texts)
+            for tokenizer, texts in (
+                (self._source, [pair.source for pair in pairs]),
+                (self._target, [pair.target for pair in pairs]),
             )
         )
-        return TokenPairs(sources, targets, self._frames.start)
+        read = [self._read(pair, ids) for pair, ids in zip(pairs, sources, strict=True)]
+        of_target = self._frames.target
+        return TokenPairs(
+            framed(Ragged.of(read), self._frames.source),
+            Ragged.of(targets).framed(of_target.before, of_target.after),
+            self._frames.start,
+        )
+
+    def _read(self, pair: Pair, ids: NDArray[Any]) -> NDArray[Any]:
+        return ids if pair.heads is None else self._trees.read(pair.source, ids, pair.heads)
 
 
 def score_pairs(

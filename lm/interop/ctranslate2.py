@@ -73,6 +73,7 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
     refused = {
         "architecture": config.is_recurrent,
         "positions": config.positions not in _POSITIONS,
+        "syntax": config.syntax != "none",
         "activation": config.activation not in _ACTIVATIONS,
         "qk_norm": config.qk_norm,
         "n_kv_heads": config.kv_heads != config.n_heads,

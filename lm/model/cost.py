@@ -21,6 +21,7 @@ _PARTS = {
 
 _EACH_POSITION = (
     "encoder.blocks.", "decoder.blocks.", "encoder.recurrent.", "decoder.recurrent.", "decoder.cross_attention.",
+    "syntax_positions.depths.",
 )  # fmt: skip
 """How the names of the parameters begin that positions go through."""
 
@@ -56,8 +57,8 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
     through. Each pair of positions that see each other takes 2 · the width of all heads, which is d_model unless
-    `d_head` says otherwise; causal attention sees half of the pairs. Vectors of relative positions count like matrices;
-    biases take none. Recurrent layers see no pairs, and their decoder attends once.
+    `d_head` says otherwise; causal attention sees half of the pairs. Vectors of relative positions, in trees too, count
+    like matrices; biases take none. Recurrent layers see no pairs, and their decoder attends once.
 
     Args:
         config: of the model.
@@ -91,7 +92,7 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
         model = build_model(config)
     encoder, decoder, memory = 0, config.vocab_size * config.d_model, 0
     for name, parameter in model.named_parameters():
-        if name.endswith(("positions.keys", "positions.values")):  # by each head of a group
+        if name.endswith((".keys", ".values")):  # tables of distances: by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
         elif parameter.ndim >= 2 and name.startswith(_EACH_POSITION):
             number = parameter.numel()
@@ -99,7 +100,7 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
             continue
         if (expert := _EXPERT.search(name)) and int(expert[1]) >= config.experts_per_token:
             continue  # all experts are alike: a position goes through as many as it takes
-        if name.startswith("encoder."):
+        if name.startswith(("encoder.", "syntax_positions.")):
             encoder += number
         elif name == "decoder.cross_attention.key.weight":  # of a recurrent decoder
             memory += number

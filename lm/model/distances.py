@@ -81,22 +81,35 @@ def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     return found if is_causal else found + of_direction * (distances > 0)
 
 
-class RelativePositions(nn.Module):
-    """Learned vectors for keys and values by their clipped distance from the query, for each layer and head.
-
-    A causal stack has none for keys after the query, which it never sees.
+class DistanceTables(nn.Module):
+    """Learned vectors for keys and values by a clipped distance from the query, for each layer and head.
 
     Source: Shaw et al. 2018, sections 3.1 and 3.2.
     """
 
-    def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
+    def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
+        """Tables for so many layers, and for distances from -before to after."""
         super().__init__()
-        self.before, self.after = config.farthest, 0 if is_causal else config.farthest
-        shape = (n_layers, config.kv_heads, self.before + 1 + self.after, config.head_size)
+        self.before, self.after = before, after
+        shape = (n_layers, config.kv_heads, before + 1 + after, config.head_size)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+
+    def added(self, scope: Scope, distances: Tensor) -> Scope:
+        """The scope with the tables of each layer, given (batch or 1, queries, keys) distances."""
+        rows = distances[:, None].clamp(-self.before, self.after) + self.before
+        layers = zip(self.keys, self.values, strict=True)
+        return scope.with_tables([RelativeTables(rows, keys, values) for keys, values in layers])
+
+
+class RelativePositions(DistanceTables):
+    """Vectors for keys and values by how far they stand from the query in the sequence.
+
+    A causal stack has none for keys after the query, which it never sees.
+    """
+
+    def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
+        super().__init__(config, n_layers, before=config.farthest, after=0 if is_causal else config.farthest)
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with the tables of each layer."""
-        rows = scope.distances(length, device)[:, None].clamp(-self.before, self.after) + self.before
-        layers = zip(self.keys, self.values, strict=True)
-        return replace(scope, relative=[RelativeTables(rows, keys, values) for keys, values in layers])
+        return self.added(scope, scope.distances(length, device))

@@ -25,25 +25,26 @@ from lm.model.scope import Scope
 
 
 def sinusoids(length: int, d_model: int, *, interleaved: bool) -> Tensor:
+    """`waves` of the positions 0 … length - 1: (length, d_model) float32."""
+    return waves(torch.arange(length, dtype=torch.float64), d_model, interleaved=interleaved).float()
+
+
+def waves(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
     """Sine and cosine waves of geometrically growing length.
 
     Args:
-        length: number of positions.
+        positions: (…,) of a type of floating point, which the waves have too.
         d_model: width, even.
         interleaved: sine and cosine alternate, as in the paper; else all sines come first, as in Marian.
 
     Returns:
-        (length, d_model) float32.
+        (…, d_model).
 
     Source: Vaswani et al. 2017, section 3.5.
     """
-    if interleaved:
-        exponents = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
-    else:
-        exponents = torch.arange(d_model // 2, dtype=torch.float64) * 2 / d_model
-    angles = torch.arange(length, dtype=torch.float64)[:, None] / 10_000.0**exponents
-    waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if interleaved else -2)
-    return waves.flatten(1).float()
+    exponents = torch.arange(0, d_model, 2, dtype=positions.dtype, device=positions.device) / d_model
+    angles = positions[..., None] / 10_000.0**exponents
+    return torch.stack((angles.sin(), angles.cos()), dim=-1 if interleaved else -2).flatten(-2)
 
 
 _AT_ONCE = 8192
@@ -174,7 +175,15 @@ class Embedding(nn.Module):
         self.positions = absolute_positions(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, tokens: Tensor, *, start: int = 0, branches: int = 1, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        start: int = 0,
+        branches: int = 1,
+        positions: Tensor | None = None,
+        combine: Callable[[Tensor | None], Tensor] | None = None,
+    ) -> Tensor:
         """Embed (batch, length) ids as (batch, length, d_model).
 
         Args:
@@ -182,13 +191,19 @@ class Embedding(nn.Module):
             start: the position of the first one.
             branches: how many sequences stand beside each other in a row, each of them from `start` on.
             positions: (batch, length) where each stands, if not there.
+            combine: makes what is added to (batch, length, d_model) of the scheme's own vectors, if it has some.
         """
         x = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
+        vectors = None
         if self.positions is not None and positions is not None:
-            x = x + self.positions(0, _end(positions), tokens.device)[positions].to(x.dtype)
+            vectors = self.positions(0, _end(positions), tokens.device)[positions]
         elif self.positions is not None:
             vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
-            x = x + (vectors if branches == 1 else vectors.repeat(branches, 1)).to(x.dtype)
+            vectors = vectors if branches == 1 else vectors.repeat(branches, 1)
+        if combine is not None:
+            vectors = combine(vectors)
+        if vectors is not None:
+            x = x + vectors.to(x.dtype)
         return self.dropout(x)

@@ -19,6 +19,7 @@ class RelativeTables:
         rows: (batch or 1, 1, queries, keys) which row of the tables belongs to each pair.
         keys: (kv_heads, distances, head).
         values: like `keys`.
+        also: what another kind of distance adds besides.
 
     Source: Shaw et al. 2018, equations 3 and 4, and section 3.3.
     """
@@ -26,11 +27,13 @@ class RelativeTables:
     rows: Tensor
     keys: Tensor
     values: Tensor
+    also: RelativeTables | None = None
 
     def scores(self, query: Tensor) -> Tensor:
         """What the keys' vectors add to the scores of (batch, heads, queries, head): (batch, heads, queries, keys)."""
         products = _by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
-        return products.gather(-1, self._rows_of(products))
+        scores = products.gather(-1, self._rows_of(products))
+        return scores if self.also is None else scores + self.also.scores(query)
 
     def output(self, weights: Tensor) -> Tensor:
         """What (batch, heads, queries, keys) weights give of the values' vectors: (batch, heads, queries, head).
@@ -40,7 +43,8 @@ class RelativeTables:
         exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
         summed = exact.new_zeros(*weights.shape[:-1], self.values.shape[1])
         summed = summed.scatter_add(-1, self._rows_of(weights), exact)
-        return _by_group(summed.to(weights.dtype), self.values)
+        output = _by_group(summed.to(weights.dtype), self.values)
+        return output if self.also is None else output + self.also.output(weights)
 
     def _rows_of(self, of_pairs: Tensor) -> Tensor:
         batch, heads = of_pairs.shape[:2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -89,6 +89,12 @@ class Scope:
     def tables(self, layer: int) -> RelativeTables | None:
         """What a layer, counted from 0, adds to keys and values by their distance, if anything."""
         return None if self.relative is None else self.relative[layer]
+
+    def with_tables(self, tables: Sequence[RelativeTables]) -> Scope:
+        """This scope, with what a kind of distance adds to the keys and values of each layer, besides others."""
+        if self.relative is not None:
+            tables = [replace(one, also=other) for one, other in zip(tables, self.relative, strict=True)]
+        return replace(self, relative=tables)
 
     def distances(self, length: int, device: torch.device) -> Tensor:
         """How far each key stands after each of `length` queries, branches included; negative where it comes first.

@@ -13,6 +13,7 @@ from lm.model.masks import Mask
 from lm.model.positions import Embedding
 from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.model.scope import Scope
+from lm.model.syntax import SyntaxPositions, without_padding
 
 
 class Transformer(nn.Module):
@@ -118,11 +119,23 @@ class EncoderDecoder(Transformer):
         self.encoder = (
             RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers, is_causal=False)
         )
+        self.syntax_positions = None if config.syntax == "none" else SyntaxPositions(config)
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model)."""
+        """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
+
+        A model with `syntax` reads (batch, source length, 4): each id, and where its word stands in a tree.
+        """
+        assert source.ndim == 2 + (self.syntax_positions is not None), (
+            "trees are for models that read them, and no other"
+        )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        return self.encoder(embedding(source), Scope(mask=Mask.keys(lengths), lengths=lengths))
+        own = Scope(mask=Mask.keys(lengths), lengths=lengths)
+        if self.syntax_positions is None:
+            return self.encoder(embedding(source), own)
+        ids, places = source[..., 0], without_padding(source[..., 1:], lengths)
+        x = embedding(ids, combine=self.syntax_positions.combine(places))
+        return self.encoder(x, self.syntax_positions.seen(own, places))
 
     def hidden(
         self,

@@ -2,7 +2,8 @@
 
 It comes as two files, where line n of one is the translation of line n of the other, or as one file of both sides:
 tab-separated, or JSON Lines with two fields. Files may be compressed. Lines end with a line feed, and white space
-around a sentence is left out; so carriage returns, a byte order mark and a last line feed make no difference.
+around a sentence is left out; so carriage returns, a byte order mark and a last line feed make no difference. Beside
+the sources there may be a file of heads, with a dependency tree for each of them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -21,17 +23,19 @@ from lm.text import json_lines
 from lm.text.compression import without_suffix
 from lm.text.files import SUFFIXES, Observer, TextFile, text_files
 from lm.text.misalignment import first_shift
+from lm.text.trees import Heads, with_heads
 
 _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40
 
 
 class Pair(NamedTuple):
-    """A source, its translation, and the number of their line, from 1."""
+    """A source, its translation, the number of their line, from 1, and the heads of the source's words, if given."""
 
     source: str
     target: str
     line: int
+    heads: Heads | None = None
 
 
 @dataclass(frozen=True)
@@ -42,16 +46,23 @@ class ParallelText:
         source: the file of the sources, or of both sides.
         target: the file of the targets, unless both sides are in one file.
         fields: the fields that hold source and target in JSON Lines.
+        heads: the file of the heads of the sources' words, if there is one.
     """
 
     source: TextFile
     target: TextFile | None
     fields: tuple[str, str]
+    heads: TextFile | None = None
 
     @property
     def files(self) -> tuple[TextFile, ...]:
-        """The one or two files."""
+        """The one or two files of text."""
         return (self.source,) if self.target is None else (self.source, self.target)
+
+    @property
+    def all_files(self) -> tuple[TextFile, ...]:
+        """The files of text, and that of heads."""
+        return self.files if self.heads is None else (*self.files, self.heads)
 
     @property
     def name(self) -> str:
@@ -75,19 +86,29 @@ class ParallelText:
         """All pairs in order, those with blank sides too.
 
         Args:
-            observers: one for each file, called with each block of its bytes, decompressed, as it is read.
+            observers: one for each of `all_files`, called with each block of its bytes, decompressed, as it is read.
 
         Raises:
-            InputError: a file is not UTF-8 text, a line holds no pair, or one file has more lines than the other.
+            InputError: a file is not UTF-8 text, a line holds no pair or no tree of its source, or one file has more
+                lines than the other.
         """
-        watching = observers or (None,) * len(self.files)
-        texts = [file.text(observer) for file, observer in zip(self.files, watching, strict=True)]
+        watching = observers or (None,) * len(self.all_files)
+        texts = [file.text(observer) for file, observer in zip(self.all_files, watching, strict=True)]
+        pairs = self._pairs(texts[: len(self.files)])
+        if self.heads is not None:
+            pairs = self._with_heads(pairs, _lines(texts[-1], self.heads.name), name=self.heads.name)
+        yield from pairs
+
+    def _pairs(self, texts: Sequence[Iterator[str]]) -> Iterator[Pair]:
         if self.target is not None:
-            yield from self._two_files(*(_lines(text, file.name) for text, file in zip(texts, self.files, strict=True)))
-        elif self.is_json_lines:
-            yield from self._json_lines(texts[0])
-        else:
-            yield from self._tab_separated(_lines(texts[0], self.name))
+            return self._two_files(*(_lines(text, file.name) for text, file in zip(texts, self.files, strict=True)))
+        if self.is_json_lines:
+            return self._json_lines(texts[0])
+        return self._tab_separated(_lines(texts[0], self.name))
+
+    def _with_heads(self, pairs: Iterator[Pair], lines: Iterator[str], *, name: str) -> Iterator[Pair]:
+        parsed = with_heads(pairs, lines, sentence=attrgetter("source"), names=(self.source.name, name))
+        return (pair._replace(heads=heads) for pair, heads in parsed)
 
     def _two_files(self, sources: Iterator[str], targets: Iterator[str]) -> Iterator[Pair]:
         for line, (source, target) in enumerate(itertools.zip_longest(sources, targets), 1):
@@ -118,7 +139,12 @@ class ParallelText:
 
 
 def parallel_texts(
-    config: ParallelConfig, *, source: Sequence[str] = (), target: Sequence[str] = (), pairs: Sequence[str] = ()
+    config: ParallelConfig,
+    *,
+    source: Sequence[str] = (),
+    target: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+    heads: Sequence[str] = (),
 ) -> list[ParallelText]:
     """The parallel texts in the files that a user names.
 
@@ -127,10 +153,11 @@ def parallel_texts(
         source: files of sources, as `text_files` takes them.
         target: as many files of their translations, in the same order.
         pairs: files of both sides.
+        heads: none, or a file of heads for each of sources, and then of both sides, in the same order.
 
     Raises:
         InputError: a file is missing, or a folder or glob holds none.
-        UsageError: there are more files of one side than of the other.
+        UsageError: there are more files of one side than of the other, or another number of files of heads.
     """
     sources, targets = text_files(source), text_files(target)
     if len(sources) != len(targets):
@@ -139,8 +166,16 @@ def parallel_texts(
             "(--source, --target)"
         )
     fields = (config.source_field, config.target_field)
-    two_files = [ParallelText(*files, fields) for files in zip(sources, targets, strict=True)]
-    return two_files + [ParallelText(file, None, fields) for file in text_files(pairs)]
+    texts = [ParallelText(*files, fields) for files in zip(sources, targets, strict=True)]
+    texts += [ParallelText(file, None, fields) for file in text_files(pairs)]
+    if not heads:
+        return texts
+    trees = text_files(heads)
+    if len(trees) != len(texts):
+        raise UsageError(
+            f"{len(texts)} files of sources and {len(trees)} of heads: give heads for each file of sources (--heads)"
+        )
+    return [replace(text, heads=of_text) for text, of_text in zip(texts, trees, strict=True)]
 
 
 def _lines(blocks: Iterator[str], name: str) -> Iterator[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -52,3 +55,17 @@ class TokenOffsets:
         if index not in self._spelled:
             self._spelled[index] = self._tokenizer.token_bytes(index)
         return self._spelled[index]
+
+
+def words_of(text: str, ends: Iterable[int]) -> list[int]:
+    """The whitespace-separated word that each token is in, by the bytes where tokens end.
+
+    White space belongs to the word after it, and at the end of a text to the last one. A token that reaches into
+    several words is in the first of them.
+    """
+    word_ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
+    words, start = [], 0
+    for end in ends:
+        words.append(min(bisect_right(word_ends, start), max(0, len(word_ends) - 1)))
+        start = end
+    return words

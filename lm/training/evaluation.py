@@ -13,6 +13,7 @@ import torch
 
 from lm.budget.pace import Cost
 from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.data.training_data import Reference
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
@@ -20,7 +21,6 @@ from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.experts import counted, shares
 from lm.model.transformer import DecoderOnly
-from lm.tokenizer.languages import LanguageTag
 from lm.training.events import Evaluation, Sample
 from lm.training.objective import summed_loss
 from lm.training.run import Run, diverged
@@ -129,8 +129,7 @@ def _seconds_for_sentence(run: Run) -> float:
     references = run.data.references(_TIMED_SENTENCES)
     if not references:
         return 0.0
-    sources = [(each.source, each.tag) for each in references]
-    return _SHARE_OF_LONGEST * timed(lambda: _translate(run, sources), run.hardware) / len(references)
+    return _SHARE_OF_LONGEST * timed(lambda: _translate(run, references), run.hardware) / len(references)
 
 
 def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
@@ -141,19 +140,21 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
     references = run.data.references(run.config.training.bleu_sentences)
     if not references:
         return None, []
-    translated = _translate(run, [(each.source, each.tag) for each in references])
+    translated = _translate(run, references)
     shown = [(each.source, translation) for each, translation in zip(references, translated, strict=True)]
     return bleu(translated, [each.target for each in references]), shown
 
 
-def _translate(run: Run, sources: Sequence[tuple[str, LanguageTag | None]]) -> list[str]:
-    """Greedy translations of sentences, in order; each comes with the tag of its language, where there are tags."""
+def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
+    """Greedy translations of sources, in order, each into the language of its tag, where there are tags."""
     model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
-    found: dict[tuple[str, LanguageTag | None], str] = {}
-    for tag in dict.fromkeys(tag for _, tag in sources):
-        mine = [source for source in sources if source[1] == tag]
+    sources = [each._replace(target="") for each in references]
+    found: dict[Reference, str] = {}
+    for tag in dict.fromkeys(source.tag for source in sources):
+        mine = [source for source in sources if source.tag == tag]
         translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else tag.language)
-        lines = translator.translate(text for text, _ in mine)
+        heads = None if mine[0].heads is None else (source.heads or () for source in mine)
+        lines = translator.translate((source.source for source in mine), heads=heads)
         found |= {source: line.translations[0].text for source, line in zip(mine, lines, strict=True)}
     return [found[source] for source in sources]
 
@@ -174,7 +175,7 @@ def _samples(run: Run) -> Iterator[Sample]:
     """What the model makes of the prompts that are to be watched."""
     prompts, step = run.config.training.sample, run.state.step
     if run.config.model.translates:
-        translated = _translate(run, [(prompt, run.data.tag) for prompt in prompts])
+        translated = _translate(run, [Reference(prompt, "", run.data.tag) for prompt in prompts])
         yield from (Sample(step, *pair, is_translation=True) for pair in zip(prompts, translated, strict=True))
     else:
         yield from (Sample(step, prompt, _continue(run, prompt)) for prompt in prompts)

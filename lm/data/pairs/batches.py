@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
+from lm.config.model import check_heads_given
 from lm.config.run import RunConfig
 from lm.data import suitability
 from lm.data.batch import Batch
@@ -156,9 +157,10 @@ class PairData(TrainingData):
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
         """The pairs in a folder, in the directions and the batches of a run."""
-        training = config.training
+        training, stored = config.training, open_pairs(folder)
+        check_heads_given(config.model, are_given=stored.manifest.heads)
         return cls(
-            open_pairs(folder),
+            stored,
             config.parallel,
             batch_tokens=training.batch_tokens,
             rows=training.batch_size if training.batch_tokens is None else None,
@@ -204,9 +206,9 @@ class PairData(TrainingData):
     def references(self, limit: int | None = None) -> list[Reference]:
         """The validation split as text: all of it, or the first `limit` sentences; both directions in turn."""
         found: list[Reference] = []
-        for source, target in self._stored.validation_texts():
+        for source, target, heads in self._stored.validation_texts():
             texts = {"source": source, "target": target}
-            found += [Reference(texts[each.source], texts[each.target], each.tag) for each in self._directions]
+            found += [Reference(texts[each.source], texts[each.target], each.tag, heads) for each in self._directions]
             if limit is not None and len(found) >= limit:
                 return found[:limit]
         return found

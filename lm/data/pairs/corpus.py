@@ -42,9 +42,9 @@ class PairSurvey:
 
     @property
     def identity(self) -> list[str]:
-        """What its pairs follow from: the bytes and, in JSON Lines, the fields that are read."""
+        """What its pairs follow from: the bytes, the fields that are read in JSON Lines, whether there are heads."""
         fields = self.text.fields if self.text.is_json_lines else ()
-        return [*(record.sha256 for record in self.records), *fields]
+        return [*(record.sha256 for record in self.records), *fields, *(("heads",) if self.text.heads else ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,11 @@ class ParallelCorpus:
         return sum(found.pairs for found in (*self.texts, *self.validation_texts))
 
     @property
+    def has_heads(self) -> bool:
+        """Whether the sources come with dependency trees."""
+        return self.texts[0].text.heads is not None
+
+    @property
     def bytes(self) -> int:
         """UTF-8 bytes of all text, files for validation included."""
         return sum(found.bytes for found in (*self.texts, *self.validation_texts))
@@ -130,11 +135,14 @@ def survey(
 
     Raises:
         InputError: a file is not UTF-8 text, two differ in their numbers of lines, or there is no pair at all.
-        UsageError: the validation fraction is not between 0 and 1, or directions need languages that are unknown.
+        UsageError: the validation fraction is not between 0 and 1, directions need languages that are unknown, or only
+            a part of the files comes with heads.
     """
     fraction = None if validation else held_out_fraction(data.validation)
     if fraction is None and not validation:
         validation = parallel_texts(config, pairs=[data.validation])
+    if len({text.heads is None for text in (*texts, *validation)}) > 1:
+        raise UsageError("give heads of both splits (--heads, --validation-heads), or of none")
     languages = _languages(texts, config)
     named = ", ".join(text.name for text in validation) or data.validation
     surveys, held_out = (tuple(map(_survey, group)) for group in (texts, validation))
@@ -155,7 +163,7 @@ def _languages(texts: Sequence[ParallelText], config: ParallelConfig) -> tuple[s
 
 
 def _survey(text: ParallelText) -> PairSurvey:
-    digests = [hashlib.sha256() for _ in text.files]
+    digests = [hashlib.sha256() for _ in text.all_files]
     sizes = [0] * len(digests)
 
     def observer(number: int) -> Observer:
@@ -175,6 +183,6 @@ def _survey(text: ParallelText) -> PairSurvey:
             hashes.append(text_hash(pair.source))
     records = (
         SourceRecord(file.name, size, digest.hexdigest())
-        for file, size, digest in zip(text.files, sizes, digests, strict=True)
+        for file, size, digest in zip(text.all_files, sizes, digests, strict=True)
     )
     return PairSurvey(text, tuple(records), pairs, source_bytes, target_bytes, tuple(hashes))

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from lm.data.manifest import SplitName
 from lm.data.pairs.bpe_dropout import Merges, segment
 from lm.data.pairs.layout import PairLayout, TwoSides
-from lm.data.pairs.store import SIDES, Sentences, SideName, StoredPairs
+from lm.data.pairs.store import SIDES, SideName, StoredPairs
 from lm.data.permutation import Indices, mix
 from lm.data.ragged import Ragged
+from lm.data.trees import beside, framed
 from lm.errors import UsageError
+from lm.text.trees import Places
 from lm.tokenizer.framing import Frame, PairFrames, pair_frames
 from lm.tokenizer.languages import LanguageTag, language_tags, spelled_tag
 from lm.tokenizer.tokenizer import Tokenizer
@@ -88,7 +90,7 @@ class FramedPairs:
             "target": stored.tokenizer,
         }
         self._merges = {side: _merges(self._tokenizers[side]) for side in SIDES} if dropout else {}
-        self._sentences = cache(stored.sentences)
+        self._sentences, self._places = cache(stored.sentences), cache(stored.places)
 
     def frames(self, direction: Direction) -> PairFrames:
         """The tokens around sources and targets."""
@@ -98,7 +100,7 @@ class FramedPairs:
     def rows(
         self, split: SplitName, direction: Direction, numbers: Integers, keys: Indices | None = None
     ) -> tuple[Ragged, Ragged]:
-        """The ids of the sources and of the targets of some pairs.
+        """The ids of the sources and of the targets of some pairs; with trees, sources as `lm.data.trees` has them.
 
         Args:
             split: that they are in.
@@ -109,8 +111,8 @@ class FramedPairs:
         frames = self.frames(direction)
         of_source, of_target = (None, None) if keys is None else (mix(keys ^ _SOURCE), mix(keys ^ _TARGET))
         rows = (
-            self._side(self._sentences(split, direction.source), direction.source, frames.source, numbers, of_source),
-            self._side(self._sentences(split, direction.target), direction.target, frames.target, numbers, of_target),
+            self._side(split, direction.source, frames.source, numbers, of_source),
+            self._side(split, direction.target, frames.target, numbers, of_target),
         )
         if keys is None or self._context is None or self._layout.sides == 1:
             return rows
@@ -122,24 +124,26 @@ class FramedPairs:
         numbers = np.arange(len(self._sentences(split, direction.source)))
         return int(self._layout.lengths(*self.rows(split, direction, numbers)).max(initial=0))
 
-    def _side(
-        self, sentences: Sentences, side: SideName, frame: Frame, numbers: Integers, keys: Indices | None
-    ) -> Ragged:
+    def _side(self, split: SplitName, side: SideName, frame: Frame, numbers: Integers, keys: Indices | None) -> Ragged:
+        sentences = self._sentences(split, side)
         words = sentences.words.take(numbers)
-        ids = sentences.table.take(words.values).grouped(words.ends)
+        plain = sentences.table.take(words.values)  # of each word
+        places = self._places(split) if side == "source" else None
+        of_words = None if places is None else places.take(numbers).values[plain.ends - plain.lengths()]
+        tokens = _beside_places(plain, of_words).grouped(words.ends)
         if keys is not None:
-            dropped = self._dropped(words, sentences.table, self._merges[side], keys)
+            dropped = _beside_places(self._dropped(words, plain, self._merges[side], keys), of_words)
+            dropped = dropped.grouped(words.ends)
             room = math.inf if self._context is None else self._context - len(frame)
-            ids = _unless(dropped.lengths() > room, dropped, ids)
-        return ids.framed(frame.before, frame.after)
+            tokens = _unless(dropped.lengths() > room, dropped, tokens)
+        return framed(tokens, frame)
 
-    def _dropped(self, words: Ragged, table: Ragged, merges: Merges, keys: Indices) -> Ragged:
-        """Sentences segmented with BPE dropout, each word with a key made from its sentence's and its place there."""
+    def _dropped(self, words: Ragged, tokens: Ragged, merges: Merges, keys: Indices) -> Ragged:
+        """The words segmented with BPE dropout, each with a key made from its sentence's and its place there."""
         lengths = words.lengths()
         places = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
         of_words = mix(np.repeat(keys, lengths) ^ places.astype(np.uint64))
-        letters = merges.letters(table.take(words.values))
-        return segment(letters, merges, dropout=self._dropout, keys=of_words).grouped(words.ends)
+        return segment(merges.letters(tokens), merges, dropout=self._dropout, keys=of_words)
 
 
 def _merges(tokenizer: Tokenizer) -> Merges:
@@ -153,3 +157,10 @@ def _unless(too_long: NDArray[np.bool_], dropped: Ragged, plain: Ragged) -> Ragg
     if not too_long.any():
         return dropped
     return Ragged.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
+
+
+def _beside_places(words: Ragged, places: Places | None) -> Ragged:
+    """The tokens of words, however they are segmented, beside (words, 3) places in trees if there are some."""
+    if places is None:
+        return words
+    return Ragged(beside(words.values, np.repeat(places, words.lengths(), axis=0)), words.ends)

@@ -59,6 +59,7 @@ class PairManifest:
         sources: the files of the corpus.
         validation_sources: the files of the validation split, where it has files of its own.
         splits: what "train" and "validation" hold.
+        heads: whether the sources come with dependency trees; said only of those that do.
     """
 
     key: str
@@ -69,10 +70,14 @@ class PairManifest:
     sources: tuple[SourceRecord, ...]
     validation_sources: tuple[SourceRecord, ...]
     splits: dict[str, PairSplit]
+    heads: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the format's version in front."""
-        return {"format_version": VERSION, **dataclasses.asdict(self)}
+        values = {"format_version": VERSION, **dataclasses.asdict(self)}
+        if not self.heads:
+            del values["heads"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str) -> PairManifest:

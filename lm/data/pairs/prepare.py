@@ -121,6 +121,7 @@ def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: 
         sources=_records(corpus.texts),
         validation_sources=_records(corpus.validation_texts),
         splits=splits,
+        heads=corpus.has_heads,
     )
 
 

@@ -5,6 +5,10 @@ A folder holds, for each side (source and target):
     SIDE-words.npy, SIDE-word-ends.npy      the tokens of the words, one after another, and where each word's end
     SPLIT-SIDE.npy, SPLIT-SIDE-ends.npy     the words of the sentences of a split, and where each sentence's end
 
+where sources come with dependency trees
+
+    SPLIT-places.npy, SPLIT-places-ends.npy the three numbers of each token's place in its tree, by sentence
+
 and `validation.jsonl`, the text of the validation split; `tokenizer.json`, and `source_tokenizer.json` where sources
 have their own; and `pairs.json`, the manifest. A folder with a manifest is complete: it is written last, and the folder
 gets its name only then.
@@ -29,11 +33,14 @@ from lm.data.pairs.manifest import MANIFEST, PairManifest
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
 from lm.errors import InputError
+from lm.text.trees import Heads
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 SideName = Literal["source", "target"]
 SIDES: tuple[SideName, ...] = ("source", "target")
 TEXTS = "validation.jsonl"
+PLACE = 3
+"""Numbers of a place in a tree: see `lm.text.trees.places_in_tree`."""
 SOURCE_TOKENIZER = "source_tokenizer.json"
 
 
@@ -77,12 +84,19 @@ class StoredPairs:
             raise InputError(f"{self.folder / f'{split}-{side}.npy'}: damaged; prepare the pairs again")
         return Sentences(words, _open(self.folder, f"{side}-words", f"{side}-word-ends"))
 
-    def validation_texts(self) -> Iterator[tuple[str, str]]:
-        """Source and target of each pair of the validation split, as they were in the files."""
+    def places(self, split: SplitName) -> Ragged | None:
+        """(tokens, 3) of each source: where its tokens stand in its tree, if there are trees."""
+        if not self.manifest.heads:
+            return None
+        return _open(self.folder, f"{split}-places", f"{split}-places-ends", columns=PLACE)
+
+    def validation_texts(self) -> Iterator[tuple[str, str, Heads | None]]:
+        """Source and target of each pair of the validation split, as they were in the files, and the source's heads."""
         with (self.folder / TEXTS).open(encoding="utf-8") as file:
             for line in file:
                 values = json.loads(line)
-                yield values["source"], values["target"]
+                heads = values.get("heads")
+                yield values["source"], values["target"], None if heads is None else tuple(heads)
 
 
 def is_pairs(folder: Path | str) -> bool:
@@ -105,12 +119,15 @@ def open_pairs(folder: Path | str) -> StoredPairs:
     for split in ("train", "validation"):
         for side in SIDES:
             stored.sentences(split, side)
+        stored.places(split)
     return stored
 
 
-def _open(folder: Path, values: str, ends: str) -> Ragged:
+def _open(folder: Path, values: str, ends: str, *, columns: int | None = None) -> Ragged:
+    """Rows of numbers, or of so many numbers at each place."""
     try:
         rows = Ragged(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in (values, ends)))
+        rows = rows if columns is None else Ragged(rows.values.reshape(-1, columns), rows.ends)
         if len(rows.values) == (rows.ends[-1] if len(rows) else 0):
             return rows
     except (OSError, ValueError, EOFError):
@@ -118,30 +135,51 @@ def _open(folder: Path, values: str, ends: str) -> Ragged:
     raise InputError(f"{folder / values}.npy: missing or damaged; prepare the pairs again")
 
 
-class SentenceWriter:
-    """Writes one side of the sentences of a split."""
+class RowsWriter:
+    """Writes rows of numbers, and where each row ends."""
 
-    def __init__(self, folder: Path, split: SplitName, side: SideName, table: WordTable) -> None:
-        """Write into `folder`, which exists; `table` has the words of this side, in all splits."""
-        self._table = table
-        self._words = ArrayWriter(folder / f"{split}-{side}.npy", dtype="uint32")
-        self._ends = ArrayWriter(folder / f"{split}-{side}-ends.npy", dtype="int64")
+    def __init__(self, folder: Path, name: str, *, dtype: str) -> None:
+        """Write into `folder`, which exists."""
+        self._values = ArrayWriter(folder / f"{name}.npy", dtype=dtype)
+        self._ends = ArrayWriter(folder / f"{name}-ends.npy", dtype="int64")
+        self._length = 0
 
-    def append(self, sentences: Ragged, starts: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        """Write sentences that are given as tokens; `starts` tells which of these start a word."""
-        words = self._table.words(sentences, starts)
-        self._ends.append(words.ends + len(self._words))
-        self._words.append(words.values)
+    def append(self, rows: Ragged) -> None:
+        """Write some rows after those that are there."""
+        self._ends.append(rows.ends + self._length)
+        self._values.append(rows.values.ravel())
+        self._length += len(rows.values)
 
     def close(self) -> None:
         """Finish the files; they are on disk when this returns."""
-        self._words.close()
+        self._values.close()
         self._ends.close()
 
     def discard(self) -> None:
         """Close files that are still open because writing has failed."""
-        self._words.discard()
+        self._values.discard()
         self._ends.discard()
+
+
+class SentenceWriter(RowsWriter):
+    """Writes one side of the sentences of a split."""
+
+    def __init__(self, folder: Path, split: SplitName, side: SideName, table: WordTable) -> None:
+        """Write into `folder`, which exists; `table` has the words of this side, in all splits."""
+        super().__init__(folder, f"{split}-{side}", dtype="uint32")
+        self._table = table
+
+    def append_tokens(self, sentences: Ragged, starts: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """Write sentences that are given as tokens; `starts` tells which of these start a word."""
+        self.append(self._table.words(sentences, starts))
+
+
+class PlacesWriter(RowsWriter):
+    """Writes where the tokens of the sources of a split stand in their trees: (tokens, 3) of each."""
+
+    def __init__(self, folder: Path, split: SplitName) -> None:
+        """Write into `folder`, which exists."""
+        super().__init__(folder, f"{split}-places", dtype="int32")
 
 
 def write_table(folder: Path, side: SideName, table: WordTable, *, dtype: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,27 @@ from lm.data.array_writer import token_dtype
 from lm.data.manifest import SPLITS, SplitName
 from lm.data.pairs.corpus import ParallelCorpus, SplitPair
 from lm.data.pairs.manifest import PairSplit
-from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, SideName, write_table
+from lm.data.pairs.store import SIDES, TEXTS, PlacesWriter, RowsWriter, SentenceWriter, SideName, write_table
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
 from lm.data.tokenizing import encoded
+from lm.data.trees import TreeReader
 from lm.text.files import Progress
 from lm.text.parallel import Pair
+from lm.text.trees import Places, places_in_tree
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
-Encoded = Mapping[SideName, list[tuple[Ids, Ids]]]
+
+class _Encoded(NamedTuple):
+    """Pairs as tokens.
+
+    Attributes:
+        sides: for each side, the tokens of its sentences and the number of each token's word.
+        places: where the tokens of each source stand in its tree, if there are trees.
+    """
+
+    sides: Mapping[SideName, list[tuple[Ids, Ids]]]
+    places: list[Places] | None = None
 
 
 def write_splits(
@@ -50,11 +62,14 @@ def write_splits(
         InputError: a tokenizer has no token for a character, or the corpus changed since it was surveyed.
     """
     tables = {side: WordTable() for side in SIDES}
+    reader = TreeReader(tokenizers["source"]) if corpus.has_heads else None
     with contextlib.ExitStack() as opened:
         texts = opened.enter_context((folder / TEXTS).open("w", encoding="utf-8", newline="\n"))
-        writers = {split: _SplitWriter(folder, split, tables, texts, opened) for split in SPLITS}
+        writers = {
+            split: _SplitWriter(folder, split, tables, texts, opened, trees=corpus.has_heads) for split in SPLITS
+        }
         items = corpus.split_pairs()
-        for group, tokens in encoded(corpus, items, partial(_encode, tokenizers), progress=progress):
+        for group, tokens in encoded(corpus, items, partial(_encode, tokenizers, reader), progress=progress):
             for split, writer in writers.items():
                 writer.append(group, tokens, config, has_files=split == "validation" and not corpus.fraction)
         records: dict[str, PairSplit] = {split: writer.close() for split, writer in writers.items()}
@@ -63,9 +78,25 @@ def write_splits(
     return records
 
 
-def _encode(tokenizers: Mapping[SideName, Tokenizer], group: Sequence[SplitPair]) -> Encoded:
-    """For each side, the tokens of its sentences and the number of each token's word."""
-    return {side: tokenizers[side].encode_words([getattr(item.pair, side) for item in group]) for side in SIDES}
+def _encode(
+    tokenizers: Mapping[SideName, Tokenizer], reader: TreeReader | None, group: Sequence[SplitPair]
+) -> _Encoded:
+    sides = {side: tokenizers[side].encode_words([getattr(item.pair, side) for item in group]) for side in SIDES}
+    if reader is None:
+        return _Encoded(sides)
+    sources = [_in_tree(reader, item.pair, *tokens) for item, tokens in zip(group, sides["source"], strict=True)]
+    return _Encoded({**sides, "source": [words for words, _ in sources]}, [places for _, places in sources])
+
+
+def _in_tree(reader: TreeReader, pair: Pair, ids: Ids, numbers: Ids) -> tuple[tuple[Ids, Ids], Places]:
+    """The tokens of a source with the numbers of their words, and where these stand in its tree.
+
+    A word ends where white space does, also for a tokenizer that knows no words or others, so that each has one place.
+    """
+    assert pair.heads is not None
+    words = reader.words(pair.source, ids)
+    starts = (np.diff(words, prepend=0) != 0) | (np.diff(numbers.astype(np.int64), prepend=0) != 0)
+    return (ids, np.cumsum(starts).astype(np.uint32)), places_in_tree(pair.heads)[words]
 
 
 class _SplitWriter:
@@ -78,33 +109,48 @@ class _SplitWriter:
         tables: Mapping[SideName, WordTable],
         texts: TextIO,
         opened: contextlib.ExitStack,
+        *,
+        trees: bool,
     ) -> None:
         self._split, self._texts = split, texts
         self._sides = {side: SentenceWriter(folder, split, side, tables[side]) for side in SIDES}
-        for writer in self._sides.values():
+        self._places = PlacesWriter(folder, split) if trees else None
+        for writer in self._writers:
             opened.callback(writer.discard)
         self._record = PairSplit()
 
-    def append(self, group: Sequence[SplitPair], tokens: Encoded, config: ParallelConfig, *, has_files: bool) -> None:
+    @property
+    def _writers(self) -> list[RowsWriter]:
+        return [*self._sides.values(), *([self._places] if self._places else [])]
+
+    def append(self, group: Sequence[SplitPair], encoded: _Encoded, config: ParallelConfig, *, has_files: bool) -> None:
         """Write the pairs of a group that belong to this split; `has_files` says whether it has files of its own."""
         rows = np.flatnonzero([item.split == self._split for item in group])
+        tokens = encoded.sides
         counts = [[len(tokens[side][row][0]) for row in rows] for side in SIDES]
         lengths = np.array(counts, dtype=np.int64)  # (sides, pairs)
         filtered = _Filtered.of(lengths, config, has_files=has_files)
         kept = rows[filtered.kept].tolist()
         pairs = [group[row].pair for row in kept]
         for side, writer in self._sides.items():
-            writer.append(*_joined([tokens[side][row] for row in kept]))
+            writer.append_tokens(*_joined([tokens[side][row] for row in kept]))
+        if self._places is not None and encoded.places is not None:
+            self._places.append(Ragged.of([encoded.places[row] for row in kept]))
         if self._split == "validation":
-            for pair in pairs:
-                self._texts.write(json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False) + "\n")
+            self._write_texts(pairs)
         self._count(filtered, lengths[:, filtered.kept], pairs)
 
     def close(self) -> PairSplit:
         """Finish the files and say what the split holds."""
-        for writer in self._sides.values():
+        for writer in self._writers:
             writer.close()
         return self._record
+
+    def _write_texts(self, pairs: Sequence[Pair]) -> None:
+        for pair in pairs:
+            heads = {} if pair.heads is None else {"heads": pair.heads}
+            text = json.dumps({"source": pair.source, "target": pair.target, **heads}, ensure_ascii=False)
+            self._texts.write(text + "\n")
 
     def _count(self, filtered: _Filtered, lengths: NDArray[np.int64], pairs: Sequence[Pair]) -> None:
         """Add pairs that were written, of which the sides have such lengths, and those that were left out."""

@@ -23,6 +23,8 @@ def test_validation_is_held_out_in_one_way(pairs, capsys):
         (["--pairs", "a", "--validation-target", "b"], "--validation-source and --validation-target go together"),
         (["text.txt", "--validation-source", "a", "--validation-target", "b"], "--validation-source is for pairs"),
         (["--resume", "run", "--preset", "tiny"], "it takes no folder, preset or tokenizer"),
+        (["text.txt", "--heads", "c"], "--heads are of the words of sources"),
+        (["--source", "a", "--target", "b", "--validation-heads", "c"], "--validation-heads goes with --heads"),
         (["text.txt", "--depth", "2", "--preset", "tiny"], "--depth 2 is the preset depth-2"),
     ],
 )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.translation.lines import read_lines, read_prefixes, watched, write
+from cli.translation.lines import read_lines, read_parsed, read_prefixes, watched, write
 from lm.decoding.translation import Translated, Translation
+from lm.errors import InputError, UsageError
 
 
 def translated(source: str, *texts: str, left_out: int = 0) -> Translated:
@@ -22,6 +23,18 @@ def test_files_and_stdin_follow_one_another(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("one\ntwo")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("狐\n\n".encode())))
     assert list(read_lines([tmp_path / "a", Path("-")])) == ["one", "two", "狐", ""]
+
+
+def test_each_file_has_its_file_of_heads(tmp_path, monkeypatch):
+    for name, text in {"a": "one two\nsix", "heads": "2 0\n0\n", "more": "0 1\n\n"}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("狐 two\n\n".encode())))
+    lines, heads = read_parsed([tmp_path / "a", Path("-")], [tmp_path / "heads", tmp_path / "more"])
+    assert list(zip(lines, heads, strict=True)) == [("one two", (2, 0)), ("six", (0,)), ("狐 two", (0, 1)), ("", ())]
+    with pytest.raises(UsageError, match="1 files to translate and 2 of heads"):
+        read_parsed([tmp_path / "a"], [tmp_path / "heads", tmp_path / "more"])
+    with pytest.raises(InputError, match="more: line 2 has 0 heads, and its sentence 1 word$"):
+        list(read_parsed([tmp_path / "a"], [tmp_path / "more"])[0])
 
 
 def test_a_prefix_is_for_all_lines_or_for_its_own(tmp_path):

@@ -52,6 +52,17 @@ def test_within_a_smaller_vocabulary_all_else_stays():
     assert small.predicted == batch.predicted == 5
 
 
+def test_places_in_trees_stay_beside_the_ids_that_they_are_of():
+    sources = [[[15, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]], [[3, -1, -1, -1]]]
+    batch = Batch.of_pairs(Ragged.of(sources), Ragged.of([[3, 9], [9]]), start=8)
+    assert batch.source.shape == (2, 3, 4)
+    assert batch.source_lengths.tolist() == [3, 1]
+    assert batch.within(10).source[0].tolist() == [[5, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]]
+    part = batch.part(rows=1, length=2)
+    assert part.source.tolist() == [sources[0][:2]]
+    assert part.source_lengths.tolist() == [2]
+
+
 @pytest.mark.parametrize(("tokens", "rows"), [(None, 7), (64, 4), (79, 4), (80, 5), (3, 1)])
 def test_a_step_has_the_sequences_asked_for_or_as_many_as_its_tokens_fill(tokens, rows):
     training = TrainingConfig(batch_size=7, batch_tokens=tokens)

@@ -44,3 +44,14 @@ def test_lists_and_arrays_make_the_same_rows() -> None:
 
 def test_rows_of_nothing_are_padded_to_nothing() -> None:
     assert Ragged.of([[], []]).padded(0).shape == (2, 0)
+
+
+def test_a_place_may_hold_several_integers() -> None:
+    rows = [np.arange(6).reshape(3, 2), np.zeros((0, 2), dtype=np.int64), np.array([[8, 9]])]
+    ragged = Ragged.of(rows)
+    assert listed(ragged) == [row.tolist() for row in rows]
+    assert listed(Ragged.join([ragged, ragged]).take(np.array([3, 2]))) == [rows[0].tolist(), rows[2].tolist()]
+    assert listed(ragged.grouped(np.array([3]))) == [[*rows[0].tolist(), [8, 9]]]
+    assert listed(ragged.framed([[1, 1]], [[2, 2]]))[2] == [[1, 1], [8, 9], [2, 2]]
+    assert ragged.padded(-1).shape == (3, 3, 2)
+    assert ragged.padded(-1)[2].tolist() == [[8, 9], [-1, -1], [-1, -1]]

@@ -105,6 +105,18 @@ def test_flops_of_relative_positions_by_hand(kv_heads):
     assert relative - without == 6 * 3 * 2 * 256 * (5 * 4 * 17 + 7 * 3 * 33)
 
 
+@pytest.mark.parametrize("kv_heads", [8, 2])
+def test_flops_and_parameters_of_syntax_by_hand(kv_heads):
+    """Of a source of 7: 33 distances for each head in each of 3 layers, and a layer from order and depth to d_model."""
+    fields = {"n_encoder_layers": 3, "n_heads": 8, "n_kv_heads": kv_heads, "positions": "sinusoidal"}
+    without, distance, depth = (ModelConfig(syntax=name, **fields) for name in ("none", "distance", "depth"))
+    assert parameters_by_part(distance)["positions"] == 3 * kv_heads * 33 * 32 * 2
+    assert parameters_by_part(depth)["positions"] == 512 * 256 + 256
+    plain, far, deep = (training_flops(each, rows=3, length=5, source_length=7) for each in (without, distance, depth))
+    assert far - plain == 6 * 3 * 2 * 256 * 7 * 3 * 33
+    assert deep - plain == 6 * 3 * 7 * 512 * 256
+
+
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_a_cache_takes_as_many_bytes_as_its_tensors(kv_heads):
     config = ModelConfig(vocab_size=9, d_model=16, n_layers=3, n_heads=4, n_kv_heads=kv_heads)

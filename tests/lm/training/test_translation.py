@@ -190,7 +190,7 @@ def test_references_are_translated_to_their_languages_and_prompts_to_the_first(m
     run, asked = make_run(list, steps=1, bleu_sentences=4, sample=["ba du"], pairs=pairs), []
     monkeypatch.setattr(evaluation, "_translate", lambda run, given: asked.append(given) or ["" for _ in given])
     list(train(run))
-    (references, prompts) = ([tag and tag.language for _, tag in given] for given in asked)
+    (references, prompts) = ([each.tag and each.tag.language for each in given] for given in asked)
     assert references == (tagged * 4)[:4]
     assert prompts == tagged[:1]
 

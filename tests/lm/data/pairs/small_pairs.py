@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 from lm.config.data import DataConfig, ParallelConfig
@@ -12,8 +13,9 @@ from lm.data.pairs.manifest import PairManifest
 from lm.data.pairs.store import SIDES, open_pairs
 from lm.data.prepare import Prepared
 from lm.text.parallel import parallel_texts
-from tests.lm.data.pairs.parallel_text import write
+from tests.lm.data.pairs.parallel_text import lines, write
 from tests.lm.data.preparing import byte_tokenizer
+from tests.lm.text.random_trees import random_heads
 
 PLAIN = ParallelConfig()
 BYTES = byte_tokenizer()
@@ -25,6 +27,19 @@ def corpus(
     source, target = write(folder, sources, targets)
     files = parallel_texts(config, source=[source], target=[target])
     return parallel.survey(files, DataConfig(validation=validation), config)
+
+
+def parsed_corpus(folder: Path, count: int, *, validation: str = "0.2", seed: int = 0) -> ParallelCorpus:
+    """Sentences with dependency trees, and their translations; some words are apart by two spaces."""
+    sources, targets = lines(count, seed=seed)
+    sources = [source.replace(" ", "  ", 1) for source in sources]
+    source, target = write(folder, sources, targets)
+    chance = random.Random(seed)
+    heads = folder / "train.heads"
+    trees = [random_heads(len(sentence.split()), chance) for sentence in sources]
+    heads.write_text("".join(" ".join(map(str, tree)) + "\n" for tree in trees))
+    files = parallel_texts(PLAIN, source=[source], target=[target], heads=[str(heads)])
+    return parallel.survey(files, DataConfig(validation=validation), PLAIN)
 
 
 def ids(prepared: Prepared[PairManifest], split: SplitName = "train") -> list[list[list[int]]]:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from lm.config.model import ModelConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.data.batch import Batch
 from lm.data.pairs.batches import PairData
 from lm.data.pairs.framed import Direction, FramedPairs, directions
 from lm.data.pairs.layout import TwoSides
-from lm.data.pairs.store import StoredPairs
+from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.data.pairs.store import StoredPairs, open_pairs
+from lm.data.permutation import mix
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import Line, TranslationModel
 from lm.evaluation.forced import PairEncoder, TokenPairs
 from lm.model.transformer import build_model
 from lm.text.parallel import Pair
+from lm.text.trees import places_in_tree
 from tests.lm.data.conftest import BOTH
 from tests.lm.data.pairs.parallel_text import lines
+from tests.lm.data.pairs.small_pairs import PLAIN, parsed_corpus
 
 HELD = 60
 
@@ -81,7 +88,7 @@ def test_a_translator_reads_the_sources_that_training_does(
     )
     model = TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)
     read: list[Line] = Translator([model], to=direction.tag.language)._read(
-        [(number, pair.source, "") for number, pair in enumerate(texts(direction))]
+        [(number, pair.source, "", None) for number, pair in enumerate(texts(direction))]
     )
     sources, _ = FramedPairs(stored).rows("validation", direction, np.arange(HELD))
     for number, line in enumerate(read):
@@ -106,3 +113,71 @@ def test_a_single_direction_has_no_tag(stored: StoredPairs) -> None:
     forth, back = directions(stored, bidirectional=True)
     assert (forth.source, forth.target, back.source, back.target) == ("source", "target", "target", "source")
     assert [each.tag.language for each in (forth, back) if each.tag] == ["de", "en"]
+
+
+@pytest.fixture(params=["bpe", "byte"])
+def parsed(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Pair], StoredPairs]:
+    """The validation split of sentences with trees, and the folder that they were prepared into."""
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    corpus = parsed_corpus(tmp_path, 300)
+    tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(kind=request.param, vocab_size=400), PLAIN)
+    stored = open_pairs(prepare_pairs(corpus, tokenizer, PLAIN).folder)
+    return [item.pair for item in corpus.split_pairs() if item.split == "validation"], stored
+
+
+FORTH = Direction("source", "target")
+
+
+def test_trees_are_the_same_for_training_scoring_and_translation(parsed: tuple[list[Pair], StoredPairs]) -> None:
+    pairs, stored = parsed
+    sources, targets = FramedPairs(stored).rows("validation", FORTH, np.arange(len(pairs)))
+    scored = PairEncoder(stored.tokenizer).encode(pairs)
+    assert sources.values.tolist() == scored.sources.values.tolist()
+    assert targets.values.tolist() == scored.targets.values.tolist()
+    config = ModelConfig(
+        vocab_size=stored.tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, syntax="both"
+    )
+    translator = Translator([TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)])
+    read = translator._read([(number, pair.source, "", pair.heads) for number, pair in enumerate(pairs)])
+    assert [line.sources[0] for line in read] == [sources.row(number).tolist() for number in range(len(pairs))]
+    assert [heads for *_, heads in stored.validation_texts()] == [pair.heads for pair in pairs]
+    batches = PairData(stored, PLAIN, rows=4, seed=0).validation()
+    assert all(batch.source is not None and batch.source.shape[2] == 4 for batch in batches)
+
+
+def test_words_keep_their_places_however_they_are_segmented(parsed: tuple[list[Pair], StoredPairs]) -> None:
+    """With BPE dropout too: the tokens of a place spell its word, in the order of the sentence."""
+    pairs, stored = parsed
+    if stored.tokenizer.kind != "bpe":
+        pytest.skip("it has no merges to leave out")
+    numbers = np.arange(len(pairs))
+    plain, _ = FramedPairs(stored).rows("validation", FORTH, numbers)
+    dropped, _ = FramedPairs(stored, dropout=0.5).rows("validation", FORTH, numbers, mix(numbers.astype(np.uint64)))
+    assert len(dropped.values) > len(plain.values)
+    for number, pair in enumerate(pairs):
+        assert pair.heads is not None
+        for sources in (plain, dropped):
+            row = sources.row(number)
+            for word, place in zip(pair.source.split(), places_in_tree(pair.heads), strict=True):
+                spelled = row[(row[:, 1:] == place).all(axis=1), 0]
+                assert stored.tokenizer.decode(spelled).strip() == word
+            assert row[-1].tolist() == [stored.tokenizer.end_of_text, -1, -1, -1]
+
+
+def test_a_sentence_that_no_longer_fits_is_left_as_it_is_with_its_places(
+    parsed: tuple[list[Pair], StoredPairs],
+) -> None:
+    pairs, stored = parsed
+    if stored.tokenizer.kind != "bpe":
+        pytest.skip("it has no merges to leave out")
+    numbers = np.arange(len(pairs))
+    keys, context = mix(numbers.astype(np.uint64)), 40
+    plain, _ = FramedPairs(stored).rows("validation", FORTH, numbers)
+    free, _ = FramedPairs(stored, dropout=0.5).rows("validation", FORTH, numbers, keys)
+    held, _ = FramedPairs(stored, dropout=0.5, context=context).rows("validation", FORTH, numbers, keys)
+    fits = free.lengths() <= context
+    assert 0 < fits.sum() < len(pairs)
+    for number in numbers:
+        assert held.row(number).tolist() == (free if fits[number] else plain).row(number).tolist()

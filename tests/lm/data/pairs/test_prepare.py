@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 
-from lm.config.data import ParallelConfig
+from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data import tokenizing
+from lm.data.pairs import corpus as parallel
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
 from lm.data.pairs.store import is_pairs, open_pairs
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.data.pairs.parallel_text import lines
-from tests.lm.data.pairs.small_pairs import BYTES, PLAIN, corpus, ids
+from tests.lm.data.pairs.small_pairs import BYTES, PLAIN, corpus, ids, parsed_corpus
 from tests.lm.tokenizers_elsewhere import TEXT
 
 
@@ -105,3 +107,29 @@ def test_what_a_killed_process_began_in_the_cache_is_removed(tmp_path: Path, cac
     prepared = prepare_pairs(corpus(tmp_path, *lines(30)), BYTES, PLAIN)
     assert prepared.folder.parent == abandoned.parent
     assert not abandoned.exists()
+
+
+def test_heads_make_other_pairs_and_leave_those_without_as_they_were(tmp_path: Path) -> None:
+    """A folder without heads says nothing of trees; its key and its files are those of the same text."""
+    with_trees = parsed_corpus(tmp_path, 200)
+    plain = parallel.survey(
+        [dataclasses.replace(with_trees.texts[0].text, heads=None)], DataConfig(validation="0.2"), PLAIN
+    )
+    folders = [prepare_pairs(each, BYTES, PLAIN, root=tmp_path / "cache").folder for each in (plain, with_trees)]
+    assert folders[0] != folders[1]
+    names = [{path.name for path in folder.iterdir()} for folder in folders]
+    assert names[1] - names[0] == {
+        f"{split}-places{ends}.npy" for split in ("train", "validation") for ends in ("", "-ends")
+    }
+    for name in ("pairs.json", "validation.jsonl"):
+        assert ['"heads":' in (folder / name).read_text() for folder in folders] == [False, True]
+    assert [open_pairs(folder).manifest.heads for folder in folders] == [False, True]
+    (folders[1] / "train-places.npy").unlink()
+    with pytest.raises(InputError, match=r"train-places.npy: missing or damaged"):
+        open_pairs(folders[1])
+
+
+def test_heads_of_one_split_alone_are_refused(tmp_path: Path) -> None:
+    text = parsed_corpus(tmp_path, 20).texts[0].text
+    with pytest.raises(UsageError, match="give heads of both splits"):
+        parallel.survey([text], DataConfig(), PLAIN, validation=[dataclasses.replace(text, heads=None)])

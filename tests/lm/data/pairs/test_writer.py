@@ -40,7 +40,7 @@ def test_validation_keeps_its_text(tmp_path: Path) -> None:
     made = corpus(tmp_path, sources, targets, validation="0.2")
     prepared = prepare_pairs(made, BYTES, PLAIN)
     held = [item.texts for item in made.split_pairs() if item.split == "validation"]
-    assert list(open_pairs(prepared.folder).validation_texts()) == held
+    assert list(open_pairs(prepared.folder).validation_texts()) == [(*texts, None) for texts in held]
     assert ids(prepared, "validation") == [[list(text.encode()) for text in side] for side in zip(*held, strict=True)]
     assert prepared.manifest.splits["validation"].target_bytes == sum(len(target.encode()) for _, target in held)
 

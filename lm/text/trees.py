@@ -1,0 +1,134 @@
+"""Dependency trees beside sentences: a line of heads for each sentence, as somebody's parser made them.
+
+A line has a number for each word, words being what stands between white space: that of the word it depends on, from 1,
+or 0 for the root. Trees are read, never made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.errors import InputError
+
+T = TypeVar("T")
+
+Heads = tuple[int, ...]
+"""The head of each word of a sentence, from 1; 0 for the root."""
+
+Places = NDArray[np.int64]
+"""(words, 3) where each word stands in a tree: see `places_in_tree`."""
+
+
+def read_heads(line: str, sentence: str, *, where: str) -> Heads:
+    """The heads of the words of a sentence, which are those of one tree.
+
+    Args:
+        line: the heads, apart from each other by white space.
+        sentence: whose words they are for.
+        where: the file and the line, for messages.
+
+    Raises:
+        InputError: they are no numbers, or not as many as the words, or no tree.
+    """
+    try:
+        heads = tuple(int(number) for number in line.split())
+    except ValueError:
+        wrong = next((part for part in line.split() if not part.removeprefix("-").isdecimal()), line.strip())
+        raise InputError(
+            f"{where}: {wrong[:40]!r} is no head: heads are numbers of words from 1, or 0 for the root (--heads)"
+        ) from None
+    check_heads(heads, sentence, where=where)
+    return heads
+
+
+def with_heads(
+    sentences: Iterable[T], lines: Iterable[str], *, sentence: Callable[[T], str], names: tuple[str, str]
+) -> Iterator[tuple[T, Heads]]:
+    """Sentences with their heads, line by line.
+
+    Args:
+        sentences: what has a sentence each.
+        lines: the heads of each.
+        sentence: the sentence of one of them.
+        names: of the file of sentences and of that of heads, for messages.
+
+    Raises:
+        InputError: a line is no tree of its sentence, or there are more or fewer lines than sentences.
+    """
+    source, name = names
+    for number, (one, line) in enumerate(itertools.zip_longest(sentences, lines), 1):
+        if line is None:
+            raise InputError(f"{name}: ends before line {number:,} of {source}: give heads for each sentence (--heads)")
+        if one is None:
+            raise InputError(f"{name}: line {number:,} has no sentence, for {source} ends before it (--heads)")
+        yield one, read_heads(line, sentence(one), where=f"{name}: line {number}")
+
+
+def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
+    """InputError unless heads are those of one tree of the words of a sentence; `where` names it in the message."""
+    words = len(sentence.split())
+    if len(heads) != words:
+        raise InputError(f"{where} has {_counted(len(heads), 'head')}, and its sentence {_counted(words, 'word')}")
+    for word, head in enumerate(heads, 1):
+        if not 0 <= head <= words:
+            raise InputError(f"{where}: word {word} has the head {head}, and the words go from 1 to {words}")
+    if heads and heads.count(0) != 1:
+        raise InputError(f"{where} has {_counted(heads.count(0), 'root')} (words with the head 0), and a tree has one")
+    if unreached := set(range(1, words + 1)) - set(_downwards(heads)):
+        circle = _circle(heads, min(unreached))
+        words_of_it = ", ".join(map(str, circle))
+        raise InputError(f"{where}: the heads of words {words_of_it} form a circle, and a tree has none")
+
+
+def places_in_tree(heads: Sequence[int]) -> Places:
+    """Where each word stands in its tree.
+
+    Words are numbered from 0 so that each comes right before those below it. One word is another, or above it, if the
+    number of the other is among its own and those of all that is below it.
+
+    Args:
+        heads: of a tree, as `check_heads` has found it to be.
+
+    Returns:
+        (words, 3): the depth, which is the distance from the root; the number; and the one after the last below.
+    """
+    order = _downwards(heads)
+    found = np.zeros((len(heads) + 1, 3), dtype=np.int64)
+    found[0, 0] = -1
+    for number, word in enumerate(order):
+        found[word] = found[heads[word - 1], 0] + 1, number, number + 1
+    for word in reversed(order):
+        above = heads[word - 1]
+        found[above, 2] = max(found[above, 2], found[word, 2])
+    return found[1:]
+
+
+def _downwards(heads: Sequence[int]) -> list[int]:
+    """The words that can be reached from the root, each right before those below it."""
+    below: list[list[int]] = [[] for _ in range(len(heads) + 1)]
+    for word, head in enumerate(heads, 1):
+        below[head].append(word)
+    found, waiting = [], below[0]
+    while waiting:
+        word = waiting.pop()
+        found.append(word)
+        waiting += reversed(below[word])
+    return found
+
+
+def _circle(heads: Sequence[int], word: int) -> list[int]:
+    """The words of the circle that the heads of a word lead into, in order."""
+    seen: list[int] = []
+    while word not in seen:
+        seen.append(word)
+        word = heads[word - 1]
+    return sorted(seen[seen.index(word) :])
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,232 @@
+"""Positions by syntax from the command line: learned from, resumed, and asked for wherever a source is read."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lm
+from cli.main import run
+from lm.errors import InputError, UsageError
+from tests.lm.text.random_trees import random_heads
+from tests.system.test_positions import succeed, weights
+
+WORDS = ["one", "two", "three", "four", "five", "six"]
+SHAPE = ["--preset", "translation-tiny", "--d-model", "32", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads",
+         "2", "--vocab-size", "300", "--batch-tokens", "300", "--threads", "1", "--device", "cpu", "--dtype",
+         "float32"]  # fmt: skip
+LEARNING = ["--dropout", "0", "--learning-rate", "0.01", "--warmup-steps", "10", "--steps", "100", "--evaluate-every",
+            "50", "--best-by", "loss", "--bleu-sentences", "5"]  # fmt: skip
+
+
+def write(folder: Path, name: str, count: int, *, seed: int) -> None:
+    """Four words in any order, a tree of them, and for a translation the word at its root."""
+    chance = random.Random(seed)
+    rows = [(chance.sample(WORDS, 4), random_heads(4, chance)) for _ in range(count)]
+    lines = {
+        "en": [" ".join(words) for words, _ in rows],
+        "de": [words[heads.index(0)].upper() for words, heads in rows],
+        "heads": [" ".join(map(str, heads)) for _, heads in rows],
+    }
+    for suffix, text in lines.items():
+        (folder / f"{name}.{suffix}").write_text("\n".join(text) + "\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Pairs that can be translated only by their trees."""
+    folder = tmp_path_factory.mktemp("syntax")
+    write(folder, "train", 500, seed=0)
+    write(folder, "test", 40, seed=1)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(folder, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(folder / "cache"))
+
+
+@pytest.fixture(scope="module")
+def parsed(folder) -> Path:
+    """A run that has learned from trees to translate."""
+    return train(folder, "both")
+
+
+@pytest.fixture(scope="module")
+def plain(folder) -> Path:
+    """A run that has seen the same pairs without their trees."""
+    return train(folder, "none")
+
+
+def train(folder: Path, syntax: str) -> Path:
+    trees = ["--heads", str(folder / "train.heads")] if syntax != "none" else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        command = ["train", *files(folder, "train"), *trees, "--syntax", syntax, "-o", str(folder / syntax)]
+        assert run([*command, *SHAPE, *LEARNING]) == 0
+    return folder / syntax
+
+
+def files(folder: Path, name: str) -> list[str]:
+    return ["--source", str(folder / f"{name}.en"), "--target", str(folder / f"{name}.de")]
+
+
+def right(folder: Path, translations: str) -> int:
+    """How many translations of the test file are what they should be."""
+    expected = (folder / "test.de").read_text().splitlines()
+    return sum(one == other for one, other in zip(translations.splitlines(), expected, strict=True))
+
+
+@pytest.mark.parametrize("syntax", ["depth", "distance", "both"])
+def test_what_only_a_tree_tells_is_learned_from_it(folder, syntax, parsed, capsys):
+    learned = parsed if syntax == "both" else train(folder, syntax)
+    for beam in (1, 4):
+        translated = succeed(capsys, "translate", learned, folder / "test.en", "--heads", folder / "test.heads",
+                             "--beam", beam)  # fmt: skip
+        assert right(folder, translated) >= 38
+    chains = folder / "chains.heads"
+    chains.write_text("0 1 2 3\n" * 40)  # the first word is the root of each
+    translated = succeed(capsys, "translate", learned, folder / "test.en", "--heads", chains)
+    firsts = [line.split()[0].upper() for line in (folder / "test.en").read_text().splitlines()]
+    assert sum(one == other for one, other in zip(translated.splitlines(), firsts, strict=True)) >= 30
+
+
+def test_without_a_tree_it_is_not_learned(folder, plain, capsys):
+    translated = succeed(capsys, "translate", plain, folder / "test.en")
+    assert right(folder, translated) <= 24
+
+
+def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain, capsys):
+    pairs, trees = files(folder, "test"), ["--heads", folder / "test.heads"]
+    scores = json.loads(succeed(capsys, "evaluate", parsed, *pairs, *trees, "--json"))
+    assert scores["exact"] >= 38
+    compared = succeed(capsys, "evaluate", parsed, *pairs, *trees, "--versus", folder / "test.de", "--json")
+    assert json.loads(compared)["lines"] == 40
+    ahead = succeed(capsys, "evaluate", plain, *pairs, *trees, "--versus", parsed, "--json")  # one of them reads trees
+    assert json.loads(ahead)["difference"]["chrF2"] < 0
+    figures = json.loads(succeed(capsys, "perplexity", parsed, *pairs, *trees, "--json"))
+    assert figures["total"]["nats_per_token"] < 0.1
+    aligned = folder / "test.pharaoh"
+    succeed(capsys, "translate", parsed, folder / "test.en", *trees, "--attention", aligned)
+    assert len(aligned.read_text().splitlines()) == 40
+    for target in ([], ["--target", "TWO"]):
+        assert succeed(capsys, "attention", parsed, "one two six", "--heads", "2 0 2", *target)
+    assert "rotary, depths and distances in trees" in succeed(capsys, "info", parsed)
+
+
+def test_python_reads_trees_as_the_commands_do(folder, parsed, capsys):
+    model = lm.load(parsed)
+    lines = (folder / "test.en").read_text().splitlines()
+    heads = [[*map(int, line.split())] for line in (folder / "test.heads").read_text().splitlines()]
+    translated = [one.translations[0].text for one in model.translations(lines, heads=heads)]
+    written = succeed(capsys, "translate", parsed, folder / "test.en", "--heads", folder / "test.heads")
+    assert translated == written.splitlines()
+    assert model.translate(lines[0], heads=heads[0]) == translated[0]
+    assert model.attention(lines[0], translated[0], heads=heads[0]).kind == "cross"
+    with pytest.raises(InputError, match="line 1 has 3 heads, and its sentence 4 words"):
+        model.translate(lines[0], heads=heads[0][:3])
+    with pytest.raises(InputError, match="heads for fewer lines"):
+        list(model.translations(lines, heads=heads[:-1]))
+
+
+def test_resuming_equals_never_having_stopped(folder, tmp_path, capsys):
+    flags = [*SHAPE, "--dropout", "0.2", "--bpe-dropout", "0.3", "--schedule", "constant", "--checkpoint-every", "3",
+             "--evaluate-every", "3", "--bleu-sentences", "3", "--max-distance", "2"]  # fmt: skip
+    held_out = ["--validation-source", folder / "test.en", "--validation-target", folder / "test.de",
+                "--validation-heads", folder / "test.heads"]  # fmt: skip
+    trees = ["--heads", folder / "train.heads", "--syntax", "both"]
+    for name, steps in (("whole", 6), ("resumed", 3)):
+        succeed(capsys, "train", *files(folder, "train"), *trees, *held_out, "-o", tmp_path / name, "--steps", steps,
+                *flags)  # fmt: skip
+    succeed(capsys, "train", "--resume", tmp_path / "resumed", "--steps", 6)
+    assert weights(tmp_path / "resumed") == weights(tmp_path / "whole")
+    shutil.rmtree(folder / "cache" / "pairs")
+    shutil.rmtree(tmp_path / "resumed")
+    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
+    again = ["train", *files(folder, "train"), *trees[:2], *held_out]
+    succeed(capsys, *again, "--resume", tmp_path / "resumed" / "checkpoints" / "step-3", "--steps", 6)
+    assert weights(tmp_path / "resumed") == weights(tmp_path / "whole")
+
+
+def test_events_in_python_are_those_of_trees(folder, tmp_path):
+    names = [[str(folder / f"train.{suffix}")] for suffix in ("en", "de", "heads")]
+    shape = {"d_model": 32, "n_layers": 1, "n_encoder_layers": 1, "n_heads": 2, "syntax": "distance"}
+    settings = {"source": names[0], "target": names[1], "preset": "translation-tiny", "model": shape,
+                "training": {"steps": 2}}  # fmt: skip
+    events = lm.train(**settings, heads=names[2], out=tmp_path / "run", hardware={"device": "cpu", "threads": 1})
+    assert len([event for event in events if isinstance(event, lm.Step)]) == 2
+    with pytest.raises(UsageError, match="give files of heads"):
+        lm.train(**settings, out=tmp_path / "other")
+
+
+REFUSED = {
+    "a tree too few": (["--heads", "{0}/train.heads"], 2, "heads are for a model with --syntax"),
+    "no tree": (["--syntax", "both"], 2, "this model reads a dependency tree with each source"),
+    "two directions": (["--heads", "{0}/train.heads", "--syntax", "depth", "--bidirectional"], 2, "--bidirectional"),
+    "a sample": (["--heads", "{0}/train.heads", "--syntax", "depth", "--sample", "one"], 2, "--sample"),
+    "another text's": (["--heads", "{0}/test.heads", "--syntax", "depth"], 1, "test.heads: ends before line 41 of"),
+    "two files of heads": (
+        ["--heads", "{0}/train.heads", "--heads", "{0}/test.heads", "--syntax", "depth"], 2,
+        "1 files of sources and 2 of heads",
+    ),
+    "recurrent layers": (
+        ["--heads", "{0}/train.heads", "--syntax", "depth", "--architecture", "lstm"], 2, "is for transformer blocks"
+    ),
+    "held out with no trees": (
+        ["--heads", "{0}/train.heads", "--syntax", "depth", "--validation-source", "{0}/test.en",
+         "--validation-target", "{0}/test.de"], 2, "give the heads of --validation-source too",
+    ),
+    "only what is held out": (["--validation-heads", "{0}/test.heads"], 2, "--validation-heads goes with --heads"),
+    "a circle": (["--heads", "{0}/circle.heads", "--syntax", "depth"], 1, "circle.heads: line 3: the heads"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_training_refuses_in_a_line(folder, tmp_path, case, capsys):
+    lines = (folder / "train.heads").read_text().splitlines()
+    (folder / "circle.heads").write_text("\n".join([*lines[:2], "2 1 0 3", *lines[3:]]) + "\n")
+    flags, code, message = REFUSED[case]
+    command = ["train", *files(folder, "train"), "-o", str(tmp_path / "run"), *SHAPE]
+    assert run([*command, *(flag.format(folder) for flag in flags)]) == code
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_text_has_no_trees(folder, tmp_path, capsys):
+    for flags, message in ((["--heads", str(folder / "train.heads")], "--heads are of the words of sources"),
+                           (["--syntax", "depth"], "for the encoder of a translation model")):  # fmt: skip
+        assert run(["train", str(folder / "train.en"), "-o", str(tmp_path / "run"), *flags]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["translate", "{0}/test.en"], ["evaluate"], ["perplexity"]])
+def test_heads_go_with_a_run_that_reads_them_and_with_no_other(folder, parsed, plain, command, capsys):
+    name, *rest = [part.format(folder) for part in command]
+    pairs = [] if rest else files(folder, "test")
+    for target, flags, message in (
+        (parsed, [], "give files of heads (--heads)"),
+        (plain, ["--heads", str(folder / "test.heads")], "leave out --heads"),
+    ):
+        assert run([name, str(target), *rest, *pairs, *flags]) == 2
+        output = capsys.readouterr()
+        assert message in output.err.strip().splitlines()[-1]
+        assert not output.out
+
+
+def test_heads_without_what_they_belong_to_are_refused(folder, parsed, capsys):
+    heads, text = str(folder / "test.heads"), str(folder / "test.en")
+    for command, message in (
+        (["translate", str(parsed), text, "--heads", heads, "--heads", heads], "1 files to translate and 2 of heads"),
+        (["translate", str(parsed), text, "--heads", str(folder / "none.heads")], "none.heads: no such file"),
+        (["evaluate", "--hypotheses", text, "--target", text, "--heads", heads], "give that too"),
+        (["perplexity", str(parsed), "--heads", heads], "give that too"),
+        (["attention", str(parsed), "one two", "--heads", "2 1"], "--heads has 0 roots"),
+        (["attention", str(parsed), "one two"], "give files of heads"),
+    ):
+        assert run(command) != 0
+        assert message in capsys.readouterr().err.strip().splitlines()[-1]
