@@ -34,6 +34,7 @@ from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
 from lm.hardware import inference_hardware
+from lm.interop.hugging_face import exporting, importing
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import refuse_existing
 from lm.text.files import text_files
@@ -256,6 +257,31 @@ def train(
     check_heads_given(config.model, are_given=bool(heads))
     prepared = _prepared_pairs(config, source, target, heads) if source else _prepared_text(config, corpus)
     return events(start(Path(out), config, prepared))
+
+
+def export(run: Place, folder: Place) -> None:
+    """Write a run as a folder that Hugging Face's transformers loads without code of ours; docs/interchange.md.
+
+    Raises:
+        InputError: the run is damaged, or the folder holds something.
+        UsageError: no model of transformers has the same blocks; the message names the fields that decide.
+    """
+    exporting.export(Path(run), Path(folder))
+
+
+def import_model(folder: Place, out: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
+    """Make a run of a model that was trained elsewhere, and load it; docs/interchange.md.
+
+    Args:
+        folder: in the layout of Hugging Face's transformers, with weights in .safetensors.
+        out: folder of the run, to be made.
+        hardware: as for `load`.
+
+    Raises:
+        InputError: the folder is damaged, or its model is one that ours cannot be.
+    """
+    importing.import_model(Path(folder), Path(out))
+    return load(out, hardware)
 
 
 def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> TrainingCorpus:
