@@ -12,6 +12,7 @@ from cli.console.escapes import json_line, label
 from cli.console.numbers import count, duration, perplexity, quantity, size
 from cli.console.tables import table
 from cli.flags import completion
+from lm.config.model import ModelConfig
 from lm.config.options import suggestion
 from lm.config.presets import PRESETS, is_preset, resolve
 from lm.config.run import RunConfig
@@ -101,6 +102,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}{heads}"),
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
         *(_of_recurrent_layers(model) if is_recurrent else _of_blocks(model)),
+        *_masked(described),
         *_experts(described),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
         ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
@@ -115,6 +117,7 @@ def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
         *sides,
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
+        *_attention(model),
         ("positions", model["positions"] + _rotation(model) + _IN_TREES[model["syntax"]]),
     ]
 
@@ -131,6 +134,14 @@ def _rotation(model: dict[str, Any]) -> str:
     share = f", {model['rotary_share']:.0%} of each head" if model["rotary_share"] < 1 else ""
     scaling = f", slowed down as {model['rope_scaling']}" if model["rope_scaling"] != "none" else ""
     return share + scaling
+
+
+def _attention(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """What self-attention sees, where it is not all."""
+    if model["attention"] == "full":
+        return []
+    settings = ModelConfig(**model).attention_settings.items()
+    return [("attention", ", ".join([model["attention"], *(f"{name.replace('_', ' ')} {n}" for name, n in settings)]))]
 
 
 def _of_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -152,8 +163,20 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
     named = {
         "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
         "softcap": f"soft cap {model['softcap']:g}", "parallel_residual": "parallel residual",
+        "embedding_norm": "embedding norm", "output_transform": "output transform",
     }  # fmt: skip
     return [name for field, name in named.items() if model[field]]
+
+
+def _masked(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a model that sees both sides has learned, or what a classifier chooses from."""
+    model, training = described["config"]["model"], described["config"]["training"]
+    if model["objective"] != "masked":
+        return []
+    if model["labels"]:
+        return [("labels", f"{len(model['labels'])}: {', '.join(model['labels'])}")]
+    unit = "of whole words" if training["whole_words"] else "of the tokens"
+    return [("objective", f"masked: {training['masked_share']:.0%} {unit}, from both sides; lm fill")]
 
 
 def _experts(described: dict[str, Any]) -> list[tuple[str, str]]:

@@ -15,10 +15,12 @@ RecurrentScores = Literal["none", "dot", "general", "additive"]
 RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
 AttentionBias = Literal["none", "inputs", "all"]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
+AttentionKind = Literal["full", "window", "bigbird", "linformer", "compressed"]
 Syntax = Literal["none", "depth", "distance", "both"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+Objective = Literal["causal", "masked"]
 
 DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
@@ -46,16 +48,31 @@ _OF_SCALING: Mapping[RotaryScaling, tuple[str, ...]] = {
 _OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")
 """Settings that only a model with experts has."""
 
+_OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
+    "full": {},
+    "window": {"attention_window": 128},
+    "bigbird": {"attention_block": 32, "global_blocks": 2, "random_blocks": 3},
+    "linformer": {"attention_rank": 128},
+    "compressed": {"attention_block": 256, "attention_stride": 3},
+}
+"""The settings that each kind of attention has, with what they are unless set: for blocks and strides as published."""
+
 
 @dataclass(frozen=True)
 class ModelConfig(Checked):
-    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model.
+    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only or a masked model.
 
     A decoder-only model continues texts, or with `decoder_only` it translates (Transformer-D, Liu et al. 2018).
+
+    Attributes:
+        vocab_size: tokens that the model knows, and predicts.
+        source_vocab_size: of an encoder-decoder whose source has a vocabulary of its own.
+        labels: of a masked model that was made a classifier, what it chooses from; its output layer has one row each.
     """
 
     vocab_size: int = 256
     source_vocab_size: int | None = None
+    labels: tuple[str, ...] = ()
     context_length: int = option(
         256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
     )
@@ -80,6 +97,32 @@ class ModelConfig(Checked):
     )
     d_ff: int | None = option(
         None, "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].", minimum=1
+    )
+    attention: AttentionKind = option(
+        "full",
+        "What self-attention sees: all; a window; window, global and random blocks (bigbird); the length projected to "
+        "a low rank (linformer, in encoders and masked models); keys and values by strided convolution and local "
+        "blocks in turns (compressed).",
+    )
+    attention_window: int | None = option(
+        None, "Positions that a query sees up to its own; on either side where both are seen [default: 128].", minimum=1
+    )
+    attention_block: int | None = option(
+        None,
+        "Positions of a block, of bigbird or in compressed attention's local layers [default: 32; 256].",
+        minimum=1,
+    )
+    global_blocks: int | None = option(
+        None, "First blocks, of bigbird, that all see; where both sides are seen they see all [default: 2].", minimum=0
+    )
+    random_blocks: int | None = option(
+        None, "Blocks drawn at random, of bigbird, that each block sees [default: 3].", minimum=0
+    )
+    attention_rank: int | None = option(
+        None, "Keys and values that linformer projects the length to [default: 128].", minimum=1
+    )
+    attention_stride: int | None = option(
+        None, "Positions that each key and value of compressed attention covers [default: 3].", minimum=2
     )
     positions: Positions = option(
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
@@ -162,9 +205,21 @@ class ModelConfig(Checked):
         "Scale of a learned noise, in training, on the scores that choose experts; 1 in Shazeer et al. 2017.",
         minimum=0,
     )
+    objective: Objective = option(
+        "causal",
+        "What is learned of a text: each token from those before it, or masked ones from both sides (BERT), which "
+        "makes a model that fills blanks and, with --supervised, one that classifies.",
+    )
+    embedding_norm: bool = option(False, "Normalise embeddings before the first block, as BERT does.")
+    output_transform: bool = option(
+        False,
+        "As BERT does, send final states through one more linear layer, activation and normalisation before the output "
+        "layer, and give that a bias.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "labels", tuple(self.labels))
         if self.vocab_size < 1:
             raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
         if self.decoder_only and self.is_encoder_decoder:
@@ -177,10 +232,20 @@ class ModelConfig(Checked):
             raise UsageError(
                 "only a recurrent encoder-decoder has --recurrent-attention (--architecture lstm or gru, with a source)"
             )
+        self._check_objective()
         if self.is_recurrent:
             self._check_recurrent()
         else:
             self._check_blocks()
+
+    def _check_objective(self) -> None:
+        if self.is_masked and self.translates:
+            flag = "--decoder-only" if self.decoder_only else "--n-encoder-layers"
+            raise UsageError(f"a masked model is one stack that does not translate: leave out {flag} or --objective")
+        if self.labels and not self.is_masked:
+            raise UsageError("labels are for a classifier, which is a masked model (--objective masked)")
+        if len(set(self.labels)) < len(self.labels) or not all(isinstance(label, str) for label in self.labels):
+            raise UsageError("labels must be different texts")
 
     def _check_recurrent(self) -> None:
         for described in options(ModelConfig):
@@ -207,6 +272,7 @@ class ModelConfig(Checked):
             raise UsageError("parallel_residual is for decoder-only models that normalise before (--parallel-residual)")
         self._check_rotation()
         self._check_syntax()
+        self._check_attention()
         self._check_experts()
 
     def _check_rotation(self) -> None:
@@ -234,6 +300,24 @@ class ModelConfig(Checked):
         if self.has_tree_depths and self.d_model % 2:
             raise UsageError(f"depths in trees need an even d_model, not {self.d_model} (--syntax, --d-model)")
 
+    def _check_attention(self) -> None:
+        """UsageError for settings of attention that do not go together."""
+        elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
+        for described in options(ModelConfig):
+            if described.name in elsewhere and getattr(self, described.name) is not None:
+                raise UsageError(f"{self.attention} attention has no {described.name} ({described.flag}, --attention)")
+        if self.attention == "linformer" and not (self.is_encoder_decoder or self.is_masked):
+            raise UsageError(
+                "linformer attention is for encoders and masked models: it mixes what comes later into what comes "
+                "before (--attention)"
+            )
+        if self.attention != "full" and self.has_tree_distances:
+            raise UsageError(f"distances in trees need full attention, not {self.attention} (--syntax, --attention)")
+        if self.attention == "linformer" and self.positions in DISTANCES:
+            raise UsageError(
+                f"linformer attention has no distances for {self.positions} positions (--attention, --positions)"
+            )
+
     def _check_experts(self) -> None:
         """UsageError for settings of experts that do not go together."""
         if not self.experts:
@@ -258,6 +342,18 @@ class ModelConfig(Checked):
         return self.architecture != "transformer"
 
     @property
+    def is_masked(self) -> bool:
+        """Whether it reads from both sides, and learns tokens that are masked, or labels."""
+        return self.objective == "masked"
+
+    @property
+    def purpose(self) -> str:
+        """What the model does with texts, for messages."""
+        if self.is_masked:
+            return "classifies texts" if self.labels else "fills blanks"
+        return "translates" if self.translates else "continues texts"
+
+    @property
     def recurrent_scores(self) -> RecurrentScores:
         """How a recurrent decoder attends to the source: additively unless set."""
         return self.recurrent_attention or "additive"
@@ -269,17 +365,37 @@ class ModelConfig(Checked):
 
     @property
     def translates(self) -> bool:
-        """Whether the model reads a source and writes its translation; others continue texts."""
+        """Whether the model reads a source and writes its translation."""
         return self.is_encoder_decoder or self.decoder_only
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer, counted from 0 in its stack, has experts in the place of its feed-forward layer."""
         return self.experts > 0 and (layer + 1) % self.expert_every == 0
 
+    def pattern(self, name: str) -> int:
+        """A setting of the kind of attention, as given or by default."""
+        given: int | None = getattr(self, name)
+        return _OF_ATTENTION[self.attention][name] if given is None else given
+
+    @property
+    def attention_settings(self) -> Mapping[str, int]:
+        """The settings of the kind of attention, by field."""
+        return {name: self.pattern(name) for name in _OF_ATTENTION[self.attention]}
+
+    @property
+    def places_keys(self) -> bool:
+        """Whether attention has to know where the keys stand that it is given."""
+        return self.positions in DISTANCES or self.attention in {"window", "bigbird"}
+
+    def compresses(self, layer: int) -> bool:
+        """Whether a layer, counted from 0 in its stack, sees compressed keys and values: every second one."""
+        return self.attention == "compressed" and layer % 2 == 1
+
     @property
     def position_limit(self) -> int | None:
         """The longest sequence that the model has positions for; None if its positions go on without end."""
-        return self.context_length if self.positions == "learned" else None
+        ends = self.positions == "learned" or self.attention == "linformer"
+        return self.context_length if ends else None
 
     @property
     def farthest(self) -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lm.config.run import RunConfig
+from lm.data.manifest import Manifest
+from lm.errors import LMError
 from lm.interop.hugging_face.families import Family
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
 
+_NAMED = 5
+"""Files of the data that are named, at most."""
 _CARD = """\
 ---
 library_name: transformers
@@ -58,16 +64,18 @@ def model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, state: T
 
 
 def _data(config: RunConfig) -> list[str]:
-    """What kind of text it learned; where that lay is nobody else's concern."""
+    """What it learned from, as far as the prepared data are still there; files without the folders they lay in."""
     if config.plan is None:
         return []
-    kind = "examples of a prompt and its completion" if config.data.supervised else "text"
-    held_out = config.data.validation if _is_number(config.data.validation) else "another file"
-    return [f"Data: {kind}; held out: {held_out}."]
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdecimal()
+    kind = "examples of prompts and completions" if config.data.supervised else "text"
+    try:
+        manifest = Manifest.read(Path(config.plan.data))
+    except LMError:
+        return [f"Data: {kind}."]
+    train, held_out = manifest.splits["train"], manifest.splits["validation"]
+    names = [Path(source.path).name for source in manifest.sources]
+    some = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+    return [f"Data: {kind} ({some}); {train.tokens:,} tokens to train on, {held_out.tokens:,} held out."]
 
 
 def _length(config: RunConfig, state: TrainingState) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
+from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face import rotary
 from lm.interop.hugging_face.families import FAMILIES, Family, Setting
@@ -115,7 +116,8 @@ def _takes(tokenizer: Tokenizer, family: Family) -> bool:
         return True
     normalizer, words = tokenizer.description["normalizer"], tokenizer.description["pre_tokenizer"] or {}
     first: Mapping[str, Any] = next(iter(words.get("pretokenizers", [])), {})
-    return (normalizer or {}).get("type") == "NFC" and first.get("pattern") == {"Regex": family.words}
+    is_alike = (normalizer or {}).get("type") == "NFC" and first.get("pattern") == {"Regex": family.words}
+    return is_alike and END_OF_TEXT in tokenizer.special_tokens  # which is added where it is missing
 
 
 def _differing(config: ModelConfig, family: Family) -> list[str]:

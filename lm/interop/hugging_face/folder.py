@@ -28,7 +28,7 @@ INDEX = "model.safetensors.index.json"
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _LARGEST_JSON = 100_000_000
-"""Bytes; indexes of the largest models have a few million."""
+"""Bytes; the largest published tokenizers have 35 million."""
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -47,7 +47,7 @@ def tokenizer_file(folder: Path) -> Path:
         raise InputError(
             f"{folder}: has no {FILE_NAME}; make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    return folder / FILE_NAME
+    return _of_some_size(folder / FILE_NAME)
 
 
 def weights_of(folder: Path) -> dict[str, Entry]:
@@ -100,6 +100,10 @@ def _indexed(folder: Path) -> dict[str, Entry]:
 
 
 def _read_json(path: Path) -> Any:  # noqa: ANN401
+    return files.read_json(_of_some_size(path))
+
+
+def _of_some_size(path: Path) -> Path:
     if path.stat().st_size > _LARGEST_JSON:
         raise InputError(f"{path}: has {path.stat().st_size:,} bytes, which no such file needs")
-    return files.read_json(path)
+    return path

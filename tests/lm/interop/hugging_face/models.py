@@ -18,7 +18,7 @@ from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.model.hugging_face import randomise
-from tests.lm.tokenizers_elsewhere import cl100k_like
+from tests.lm.tokenizers_elsewhere import gpt2_like
 
 VOCABULARY = 520
 _SCALINGS = [
@@ -104,7 +104,7 @@ def random_run(folder: Path, config: ModelConfig, *, tokenizer: Tokenizer | None
 
 def qwen2_tokenizer() -> Tokenizer:
     """One that normalises and splits texts as Qwen2's does."""
-    made = cl100k_like()
+    made = gpt2_like()
     made.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(tokenizers.Regex(QWEN2.words), "isolated")
     made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import Plan, RunConfig
+from lm.data.corpus import survey
+from lm.data.kinds import prepare_corpus
 from lm.interop.hugging_face.card import model_card
 from lm.interop.hugging_face.families import LLAMA
 from lm.run_folder import TrainingState
-from tests.cli.small_runs import make_tokenizer
+from lm.text.files import text_files
+from tests.cli.small_runs import TEXT, make_tokenizer
 
 PLAN = Plan(device="cpu", dtype="bfloat16", threads=2, steps=100, data="/home/somebody/data", data_key="")
 
@@ -17,7 +23,7 @@ def test_data_steps_and_losses_are_told():
     config = RunConfig(model=ModelConfig(context_length=64), data=DataConfig(validation="0.2"), plan=PLAN)
     state = TrainingState(step=90, tokens=12_345, flops=1.5e9, best_loss=2.34567, best_step=80)
     card = model_card(config, LLAMA, make_tokenizer("bpe"), state)
-    for told in ("LlamaForCausalLM", "context of 64 tokens", "held out: 0.2", "Steps: 90, 12,345 tokens",
+    for told in ("LlamaForCausalLM", "context of 64 tokens", "Steps: 90, 12,345 tokens",
                  "Validation loss: 2.3457 nats a token, at step 80", "AutoModelForCausalLM.from_pretrained",
                  "began with `<|endoftext|>`"):  # fmt: skip
         assert told in card
@@ -30,6 +36,16 @@ def test_of_a_run_that_was_never_trained_nothing_is_told():
     assert "no special tokens" in card
 
 
-def test_files_that_are_held_out_are_not_named():
-    config = RunConfig(data=DataConfig(validation="/home/somebody/held-out.txt"), plan=PLAN)
-    assert "somebody" not in model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())
+def test_files_are_named_without_their_places(tmp_path):
+    """As long as the tokens are there; afterwards only the kind of data is known."""
+    shards = tmp_path / "tokens"
+    for name in "abcdefg":
+        (tmp_path / f"{name}.txt").write_text(TEXT)
+    surveyed = survey(text_files([str(tmp_path)]), DataConfig())
+    prepare_corpus(surveyed, make_tokenizer("bpe"), folder=shards)
+    config = RunConfig(plan=dataclasses.replace(PLAN, data=str(shards)))
+    card = model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())
+    assert "Data: text (a.txt, b.txt, c.txt, d.txt, e.txt and 2 more); " in card
+    assert str(tmp_path) not in card
+    shutil.rmtree(shards)
+    assert "- Data: text.\n" in model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())

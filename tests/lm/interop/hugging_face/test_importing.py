@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -188,6 +189,8 @@ FOLDERS = {
         "does not say which tensors",
     ),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json; make one"),
+    "a config without end": (lambda folder: os.truncate(folder / "config.json", 10**10), "has 10,000,000,000 bytes"),
+    "a tokenizer without end": (lambda folder: os.truncate(folder / "tokenizer.json", 10**10), "10,000,000,000 bytes"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     "a config that is no object": (lambda folder: (folder / "config.json").write_text("[]"), "names with values"),
     "a config that is no JSON": (lambda folder: (folder / "config.json").write_text("{"), "not JSON"),
