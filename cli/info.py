@@ -12,6 +12,7 @@ from cli.console.escapes import json_line, label
 from cli.console.numbers import count, duration, perplexity, quantity, size
 from cli.console.tables import table
 from cli.flags import completion
+from lm.config.model import ModelConfig
 from lm.config.options import suggestion
 from lm.config.presets import PRESETS, is_preset, resolve
 from lm.config.run import RunConfig
@@ -115,6 +116,7 @@ def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
         *sides,
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
         *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
+        *_attention(model),
         ("positions", model["positions"] + _rotation(model) + _IN_TREES[model["syntax"]]),
     ]
 
@@ -131,6 +133,14 @@ def _rotation(model: dict[str, Any]) -> str:
     share = f", {model['rotary_share']:.0%} of each head" if model["rotary_share"] < 1 else ""
     scaling = f", slowed down as {model['rope_scaling']}" if model["rope_scaling"] != "none" else ""
     return share + scaling
+
+
+def _attention(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """What self-attention sees, where it is not all."""
+    if model["attention"] == "full":
+        return []
+    settings = ModelConfig(**model).attention_settings.items()
+    return [("attention", ", ".join([model["attention"], *(f"{name.replace('_', ' ')} {n}" for name, n in settings)]))]
 
 
 def _of_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:

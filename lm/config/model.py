@@ -15,6 +15,7 @@ RecurrentScores = Literal["none", "dot", "general", "additive"]
 RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
 AttentionBias = Literal["none", "inputs", "all"]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
+AttentionKind = Literal["full", "window", "bigbird", "linformer", "compressed"]
 Syntax = Literal["none", "depth", "distance", "both"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
@@ -45,6 +46,15 @@ _OF_SCALING: Mapping[RotaryScaling, tuple[str, ...]] = {
 
 _OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")
 """Settings that only a model with experts has."""
+
+_OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
+    "full": {},
+    "window": {"attention_window": 128},
+    "bigbird": {"attention_block": 32, "global_blocks": 2, "random_blocks": 3},
+    "linformer": {"attention_rank": 128},
+    "compressed": {"attention_block": 256, "attention_stride": 3},
+}
+"""The settings that each kind of attention has, with what they are unless set: for blocks and strides as published."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,32 @@ class ModelConfig(Checked):
     )
     d_ff: int | None = option(
         None, "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].", minimum=1
+    )
+    attention: AttentionKind = option(
+        "full",
+        "What self-attention sees: all; a window; window, global and random blocks (bigbird); the length projected to "
+        "a low rank (linformer, in encoders); keys and values by strided convolution and local blocks in turns "
+        "(compressed).",
+    )
+    attention_window: int | None = option(
+        None, "Positions that a query sees up to its own; in an encoder on either side [default: 128].", minimum=1
+    )
+    attention_block: int | None = option(
+        None,
+        "Positions of a block, of bigbird or in compressed attention's local layers [default: 32; 256].",
+        minimum=1,
+    )
+    global_blocks: int | None = option(
+        None, "First blocks, of bigbird, that all see, and that see all in an encoder [default: 2].", minimum=0
+    )
+    random_blocks: int | None = option(
+        None, "Blocks drawn at random, of bigbird, that each block sees [default: 3].", minimum=0
+    )
+    attention_rank: int | None = option(
+        None, "Keys and values that linformer projects the length to [default: 128].", minimum=1
+    )
+    attention_stride: int | None = option(
+        None, "Positions that each key and value of compressed attention covers [default: 3].", minimum=2
     )
     positions: Positions = option(
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
@@ -207,6 +243,7 @@ class ModelConfig(Checked):
             raise UsageError("parallel_residual is for decoder-only models that normalise before (--parallel-residual)")
         self._check_rotation()
         self._check_syntax()
+        self._check_attention()
         self._check_experts()
 
     def _check_rotation(self) -> None:
@@ -233,6 +270,23 @@ class ModelConfig(Checked):
             raise UsageError("positions by syntax are for the encoder of a translation model (--syntax, --source)")
         if self.has_tree_depths and self.d_model % 2:
             raise UsageError(f"depths in trees need an even d_model, not {self.d_model} (--syntax, --d-model)")
+
+    def _check_attention(self) -> None:
+        """UsageError for settings of attention that do not go together."""
+        elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
+        for described in options(ModelConfig):
+            if described.name in elsewhere and getattr(self, described.name) is not None:
+                raise UsageError(f"{self.attention} attention has no {described.name} ({described.flag}, --attention)")
+        if self.attention == "linformer" and not self.is_encoder_decoder:
+            raise UsageError(
+                "linformer attention is for encoders: it mixes what comes later into what comes before (--attention)"
+            )
+        if self.attention != "full" and self.has_tree_distances:
+            raise UsageError(f"distances in trees need full attention, not {self.attention} (--syntax, --attention)")
+        if self.attention == "linformer" and self.positions in DISTANCES:
+            raise UsageError(
+                f"linformer attention has no distances for {self.positions} positions (--attention, --positions)"
+            )
 
     def _check_experts(self) -> None:
         """UsageError for settings of experts that do not go together."""
@@ -276,10 +330,30 @@ class ModelConfig(Checked):
         """Whether a layer, counted from 0 in its stack, has experts in the place of its feed-forward layer."""
         return self.experts > 0 and (layer + 1) % self.expert_every == 0
 
+    def pattern(self, name: str) -> int:
+        """A setting of the kind of attention, as given or by default."""
+        given: int | None = getattr(self, name)
+        return _OF_ATTENTION[self.attention][name] if given is None else given
+
+    @property
+    def attention_settings(self) -> Mapping[str, int]:
+        """The settings of the kind of attention, by field."""
+        return {name: self.pattern(name) for name in _OF_ATTENTION[self.attention]}
+
+    @property
+    def places_keys(self) -> bool:
+        """Whether attention has to know where the keys stand that it is given."""
+        return self.positions in DISTANCES or self.attention in {"window", "bigbird"}
+
+    def compresses(self, layer: int) -> bool:
+        """Whether a layer, counted from 0 in its stack, sees compressed keys and values: every second one."""
+        return self.attention == "compressed" and layer % 2 == 1
+
     @property
     def position_limit(self) -> int | None:
         """The longest sequence that the model has positions for; None if its positions go on without end."""
-        return self.context_length if self.positions == "learned" else None
+        ends = self.positions == "learned" or self.attention == "linformer"
+        return self.context_length if ends else None
 
     @property
     def farthest(self) -> int:

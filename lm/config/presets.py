@@ -225,6 +225,15 @@ PRESETS: dict[str, Preset] = {
         _transformer(1024, 4096, 16, 0.3), {"vocab_size": 37000},
         training={**_TRANSFORMER_TRAINING, "learning_rate": 5e-4, "steps": 300_000},
     ),
+    "t-dmca": Preset(
+        "the decoder of Liu et al. 2018 for long texts: local and memory-compressed attention in turns",
+        {
+            **_transformer(512, 2048, 8, 0.1), "vocab_size": 32_000, "context_length": 11_000, "n_layers": 5,
+            "n_encoder_layers": 0, "attention": "compressed",
+        },
+        {"vocab_size": 32_000},
+        training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4},
+    ),
     "switch-base": Preset(
         "Switch Transformer base of 8 experts (Fedus et al. 2021)",
         _switch(8), {"vocab_size": 32128},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lm.config.model import DISTANCES
 from lm.decoding.slots import Slots
 from lm.model.cache import DecoderCache
 from lm.model.scope import Scope
@@ -47,10 +46,9 @@ class PrefixSteps:
         rows, n = tokens.shape
         start, slots = self._slots.position, self._slots
         mask = slots.add(n)
-        knows_distances = self._model.config.positions in DISTANCES
         own = Scope(
             mask, caches=self._cache.own, start=start, branches=slots.width, query_positions=slots.query_positions(n),
-            key_positions=slots.key_positions(n) if knows_distances else None,
+            key_positions=slots.key_positions(n) if self._model.config.places_keys else None,
         )  # fmt: skip
         beside = tokens.to(self._device).reshape(slots.sentences, -1)
         hidden = self._model.decode(beside, own).view(rows, n, -1)

@@ -18,7 +18,8 @@ from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Row, generate
 from lm.decoding.prefix_steps import PrefixSteps
-from lm.decoding.recurrent_steps import RecurrentSteps
+from lm.decoding.rereading_steps import RereadingSteps
+from lm.decoding.row_steps import RowSteps
 from lm.decoding.sampling import Sampler, nothing_left
 from lm.decoding.steps import Steps
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
@@ -33,7 +34,7 @@ _READ_AHEAD = 4096
 
 _GREEDY = Sampler(greedy=True)
 
-SourceSteps = EncoderDecoderSteps | RecurrentSteps | PrefixSteps
+SourceSteps = EncoderDecoderSteps | RowSteps | PrefixSteps | RereadingSteps
 """The steps of one model that reads a source."""
 
 
@@ -234,7 +235,9 @@ class Translator:
         weight = self.config.coverage_penalty
         if not weight:
             return None
-        covering = [member for member in members if not isinstance(member, PrefixSteps)]  # all: the others are refused
+        covering = [
+            member for member in members if isinstance(member, (EncoderDecoderSteps, RowSteps))
+        ]  # all: the others are refused
         return lambda: weight * torch.stack([member.coverage() for member in covering]).mean(0)
 
     def _drawn(self, steps: Steps, prompts: Tensor, batch: Sequence[Line]) -> list[list[Hypothesis]]:
@@ -265,10 +268,11 @@ class Translator:
 
 
 def _steps(member: TranslationModel, source: Tensor, lengths: Tensor, *, coverage: bool) -> SourceSteps:
-    """Steps of a model: with an encoder, of blocks or of recurrent layers, or without one."""
+    """Steps of a model, with an encoder or without one, in which hypotheses share their past where the model can."""
+    is_compressed = member.model.config.attention == "compressed"
     if isinstance(member.model, DecoderOnly):
-        return PrefixSteps(member.model, source, lengths)
-    kind = RecurrentSteps if member.model.config.is_recurrent else EncoderDecoderSteps
+        return (RereadingSteps if is_compressed else PrefixSteps)(member.model, source, lengths)
+    kind = RowSteps if is_compressed or member.model.config.is_recurrent else EncoderDecoderSteps
     return kind(member.model, source, lengths, coverage=coverage)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lm.config.model import DISTANCES
 from lm.decoding.coverage import Coverage
 from lm.decoding.slots import Slots, padding
 from lm.model.cache import DecoderCache
@@ -58,10 +57,9 @@ class EncoderDecoderSteps:
         rows, n = tokens.shape
         start, slots = self.length, self._slots
         mask = slots.add(n)
-        knows_distances = self._model.config.positions in DISTANCES
         own = Scope(
             mask, caches=self._cache.own, start=start, branches=slots.width,
-            key_positions=slots.key_positions(n) if knows_distances else None,
+            key_positions=slots.key_positions(n) if self._model.config.places_keys else None,
         )  # fmt: skip
         source = Scope(mask=Mask(bias=self._padding), memory=self._memory, caches=self._cache.memory)
         beside = tokens.to(self._device).reshape(len(self._memory), -1)

@@ -72,6 +72,7 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Refuse what CTranslate2 cannot run."""
     refused = {
         "architecture": config.is_recurrent,
+        "attention": config.attention != "full",
         "positions": config.positions not in _POSITIONS,
         "syntax": config.syntax != "none",
         "activation": config.activation not in _ACTIVATIONS,

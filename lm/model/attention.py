@@ -187,10 +187,26 @@ class MultiHeadAttention(nn.Module):
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """
-        query, key, value = self.project(x, scope)
-        relative, dropout = scope.tables(self.layer), self.dropout if self.training else 0.0
-        attended = attend(query, key, value, mask=self.mask(query, scope), dropout=dropout, relative=relative)
+        attended = self.attended(*self.project(x, scope), scope)
         return self.output(attended.transpose(1, 2).flatten(2))
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
+        """What (batch, heads, length, head) queries find in the values: as many."""
+        relative = scope.tables(self.layer)
+        return attend(query, key, value, mask=self.mask(query, scope), dropout=self.dropped, relative=relative)
+
+    @property
+    def dropped(self) -> float:
+        """The share of attention weights that is dropped now."""
+        return self.dropout if self.training else 0.0
+
+    def new_cache(self) -> KeyValueCache:
+        """What this layer remembers of earlier positions: nothing yet."""
+        return KeyValueCache()
+
+    def over_positions(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002 (it matters where keys are fewer)
+        """Weights of keys, (batch, heads, queries, keys), as those of the `length` positions that they come from."""
+        return weights
 
     def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`, and all the keys and values that they may meet."""

@@ -15,6 +15,7 @@ from lm.model.experts import Experts
 from lm.model.feed_forward import FeedForward
 from lm.model.positions import relative_positions
 from lm.model.scope import FirstValues, Scope
+from lm.model.self_attention import self_attention
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
@@ -32,13 +33,15 @@ class Block(nn.Module):
     Source: Vaswani et al. 2017, section 3.1 (normalised after); Radford et al. 2019 (normalised before).
     """
 
-    def __init__(self, config: ModelConfig, *, layer: int = 0, cross_attention: bool = False) -> None:
-        """The block of a layer, counted from 0 in its stack."""
+    def __init__(
+        self, config: ModelConfig, *, layer: int = 0, cross_attention: bool = False, is_causal: bool = True
+    ) -> None:
+        """The block of a layer, counted from 0 in its stack, which is causal but in an encoder."""
         super().__init__()
         self.norm_first = config.norm_position == "pre"
         self.is_parallel = config.parallel_residual
         self.attention_norm = make_norm(config)
-        self.attention = MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)
+        self.attention = self_attention(config, layer=layer, is_causal=is_causal)
         self.cross_attention_norm = make_norm(config) if cross_attention else None
         self.cross_attention = MultiHeadAttention(config, layer=layer) if cross_attention else None
         self.feed_forward_norm = make_norm(config)
@@ -94,7 +97,8 @@ class Stack(nn.Module):
         super().__init__()
         self.positions = relative_positions(config, n_layers, is_causal=is_causal)
         self.blocks = nn.ModuleList(
-            Block(config, layer=layer, cross_attention=cross_attention) for layer in range(n_layers)
+            Block(config, layer=layer, cross_attention=cross_attention, is_causal=is_causal)
+            for layer in range(n_layers)
         )
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.stream_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
@@ -119,7 +123,7 @@ class Stack(nn.Module):
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for decoding step by step."""
-        return DecoderCache(len(self.blocks))
+        return DecoderCache([attention.new_cache() for attention in self.attentions()])
 
 
 _VECTORS = {"value_shares": 0.5, "embedding_shares": 0.0}
@@ -163,6 +167,8 @@ def _standard_deviation(name: str, config: ModelConfig) -> float:
     if is_output:
         layers = max(config.n_layers, config.n_encoder_layers)
         return config.initial_std / (2 * layers) ** 0.5
+    if name.endswith("_lengthwise"):
+        return config.context_length**-0.5
     if name.endswith("tokens.weight") and config.scale_embeddings:
         return config.d_model**-0.5
     return config.initial_std

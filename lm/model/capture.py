@@ -60,7 +60,8 @@ def captured(attentions: Iterable[MultiHeadAttention | RecurrentAttention]) -> I
                 weights.append(attention.weights(x, scope))
                 return
             query, key, _ = attention.project(x, replace(scope, first_values=None))
-            weights.append(attention_weights(query, key, mask=attention.mask(query, scope)))
+            found = attention_weights(query, key, mask=attention.mask(query, scope))
+            weights.append(found if scope.memory is not None else attention.over_positions(found, x.shape[1]))
 
     hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
     try:

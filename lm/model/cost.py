@@ -10,6 +10,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.block import count_parameters
+from lm.model.patterns import pattern_of, pattern_pairs
 from lm.model.transformer import build_model
 
 _PARTS = {
@@ -57,8 +58,9 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
     whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
     through. Each pair of positions that see each other takes 2 · the width of all heads, which is d_model unless
-    `d_head` says otherwise; causal attention sees half of the pairs. Vectors of relative positions, in trees too, count
-    like matrices; biases take none. Recurrent layers see no pairs, and their decoder attends once.
+    `d_head` says otherwise; causal attention sees half of the pairs, and that within a pattern those of whole blocks.
+    Vectors of relative positions, in trees too, count like matrices; biases take none. Recurrent layers see no pairs,
+    and their decoder attends once.
 
     Args:
         config: of the model.
@@ -70,11 +72,13 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     Source: Kaplan et al. 2020, section 2.1.
     """
     encoder, decoder, memory = _matrices(config)
-    width, blocks, encoder_blocks, across = _width(config), config.n_layers, config.n_encoder_layers, config.n_layers
+    width, across = _width(config), config.n_layers
     if config.is_recurrent:
-        blocks, encoder_blocks, across = 0, 0, int(config.recurrent_scores != "none")
-    of_target = length * decoder + width * length * (blocks * length + across * 2 * source_length)
-    of_source = source_length * (encoder + memory) + 2 * encoder_blocks * width * source_length**2
+        across = int(config.recurrent_scores != "none")
+    pairs = _pairs(config, config.n_layers, length, is_causal=True) + across * length * source_length
+    of_target = length * decoder + 2 * width * pairs
+    source_pairs = _pairs(config, config.n_encoder_layers, source_length, is_causal=False)
+    of_source = source_length * (encoder + memory) + 2 * width * source_pairs
     return 6.0 * passes * rows * (of_target + of_source)
 
 
@@ -83,6 +87,26 @@ def training_flops_per_token(config: ModelConfig, *, passes: int = 1) -> float:
     length = config.context_length
     source_length = length if config.is_encoder_decoder else 0
     return training_flops(config, rows=1, length=length, source_length=source_length, passes=passes) / length
+
+
+def _pairs(config: ModelConfig, n_layers: int, length: int, *, is_causal: bool) -> float:
+    """Pairs of a query and a key that see each other in the self-attention of a stack."""
+    if config.is_recurrent or not length:
+        return 0.0
+    return sum(_pairs_of_layer(config, layer, length, is_causal=is_causal) for layer in range(n_layers))
+
+
+@cache
+def _pairs_of_layer(config: ModelConfig, layer: int, length: int, *, is_causal: bool) -> float:
+    pattern = pattern_of(config, layer, is_causal=is_causal)
+    if pattern is not None:
+        return pattern_pairs(pattern, length, is_causal=is_causal)
+    keys = float(length)
+    if config.compresses(layer):
+        keys = length / config.pattern("attention_stride")
+    elif config.attention == "linformer" and not is_causal:
+        return length * float(config.pattern("attention_rank"))
+    return length * keys / 2 if is_causal else length * keys
 
 
 @cache
@@ -94,6 +118,10 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
     for name, parameter in model.named_parameters():
         if name.endswith((".keys", ".values")):  # tables of distances: by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
+        elif name.endswith("_lengthwise"):  # each row of it by all keys or values
+            number = parameter.shape[0] * config.kv_heads * config.head_size
+        elif name.endswith("_convolution.weight"):  # once in a stride
+            number = parameter.numel() // config.pattern("attention_stride")
         elif parameter.ndim >= 2 and name.startswith(_EACH_POSITION):
             number = parameter.numel()
         else:
@@ -119,7 +147,13 @@ def _width(config: ModelConfig) -> int:
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
-    """Bytes of the key/value cache for one token of one sequence; recurrent states don't grow with it."""
+    """Bytes of the key/value cache for one token of one sequence; recurrent states don't grow with it.
+
+    Compressed keys and values are there besides those that they come from.
+    """
     if config.is_recurrent:
         return 0
-    return 2 * config.n_layers * config.kv_heads * config.head_size * bytes_per_value
+    of_layer = 2 * config.kv_heads * config.head_size * bytes_per_value
+    compressed = sum(config.compresses(layer) for layer in range(config.n_layers))
+    of_compressed = of_layer * compressed // config.pattern("attention_stride") if compressed else 0
+    return of_layer * config.n_layers + of_compressed

@@ -28,13 +28,21 @@ class LinearBiases(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.slopes = slopes(config.n_heads)
+        self.slopes, self.is_asked = slopes(config.n_heads), config.attention != "full"
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with a bias in its mask."""
-        rates = torch.tensor(self.slopes, device=device)
-        distances = scope.distances(length, device)[:, None]
-        return replace(scope, mask=scope.mask.with_bias(-(rates[:, None, None] * distances.abs())))
+        if self.is_asked:
+            return replace(scope, by_distance=self)
+        return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
+
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+        """What some distances add to the scores; see `ByDistance`."""
+        return self._biases(distances), None
+
+    def _biases(self, distances: Tensor) -> Tensor:
+        rates = torch.tensor(self.slopes, device=distances.device)
+        return -(rates[:, None, None] * distances[:, None].abs())
 
 
 def slopes(heads: int) -> list[float]:
@@ -55,13 +63,22 @@ class BucketedBiases(nn.Module):
 
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
         super().__init__()
-        self.is_causal, self.farthest = is_causal, config.farthest
+        self.is_causal, self.farthest, self.is_asked = is_causal, config.farthest, config.attention != "full"
         self.biases = nn.Parameter(torch.empty(BUCKETS, config.n_heads))
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with a bias in its mask."""
-        found = buckets(scope.distances(length, device), is_causal=self.is_causal, farthest=self.farthest)
-        return replace(scope, mask=scope.mask.with_bias(F.embedding(found, self.biases).movedim(-1, 1).contiguous()))
+        if self.is_asked:
+            return replace(scope, by_distance=self)
+        return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
+
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+        """What some distances add to the scores; see `ByDistance`."""
+        return self._biases(distances), None
+
+    def _biases(self, distances: Tensor) -> Tensor:
+        found = buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+        return F.embedding(found, self.biases).movedim(-1, 1).contiguous()
 
 
 def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
@@ -90,15 +107,18 @@ class DistanceTables(nn.Module):
     def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
         """Tables for so many layers, and for distances from -before to after."""
         super().__init__()
-        self.before, self.after = before, after
+        self.before, self.after, self.is_asked = before, after, config.attention != "full"
         shape = (n_layers, config.kv_heads, before + 1 + after, config.head_size)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
     def added(self, scope: Scope, distances: Tensor) -> Scope:
         """The scope with the tables of each layer, given (batch or 1, queries, keys) distances."""
-        rows = distances[:, None].clamp(-self.before, self.after) + self.before
+        rows = self._rows(distances)
         layers = zip(self.keys, self.values, strict=True)
         return scope.with_tables([RelativeTables(rows, keys, values) for keys, values in layers])
+
+    def _rows(self, distances: Tensor) -> Tensor:
+        return distances[:, None].clamp(-self.before, self.after) + self.before
 
 
 class RelativePositions(DistanceTables):
@@ -112,4 +132,11 @@ class RelativePositions(DistanceTables):
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with the tables of each layer."""
+        if self.is_asked:
+            return replace(scope, by_distance=self)
         return self.added(scope, scope.distances(length, device))
+
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables]:
+        """What some distances add to the scores of queries, and to the values; see `ByDistance`."""
+        tables = RelativeTables(self._rows(distances), self.keys[layer], self.values[layer])
+        return tables.scores(query), tables

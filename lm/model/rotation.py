@@ -39,6 +39,10 @@ class Rotation:
         """The rotation of as many sequences of the same positions, one after the other."""
         return self if times == 1 else Rotation(self.cos.repeat(times, 1), self.sin.repeat(times, 1))
 
+    def every(self, step: int, *, first: int) -> Rotation:
+        """The rotation of every `step`-th position, from `first` on."""
+        return Rotation(self.cos[first::step], self.sin[first::step])
+
 
 class _Rotated(torch.autograd.Function):
     """The gradient of a rotation is turned back: three passes, where torch on its own takes seven."""

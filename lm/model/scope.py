@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,6 +43,23 @@ class FirstValues:
         return of_first * self._values + of_own * value
 
 
+class ByDistance(Protocol):
+    """Positions that attention asks for what the distances of some pairs add, where it never looks at all pairs."""
+
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables | None]:
+        """What distances add in a layer, counted from 0.
+
+        Args:
+            query: (rows, heads, queries, head).
+            distances: (rows or 1, queries, keys) how far each key stands after each query.
+            layer: the layer.
+
+        Returns:
+            What is added to the scores, broadcastable to (rows, heads, queries, keys), and what to the values, if
+            anything.
+        """
+
+
 @dataclass(frozen=True)
 class Scope:
     """What the positions of a batch attend to in each layer of a stack, and where they stand.
@@ -63,6 +81,7 @@ class Scope:
             that know distances; what a query does not see may have any.
         rotation: turns queries and keys by their positions (rotary embeddings).
         relative: for each layer, what is added to keys and values by their distance.
+        by_distance: what knows what distances add, for layers that ask themselves.
         first_values: the values of the first layer, for layers that mix them with their own.
         lengths: (batch,) how many positions of each row are real; what comes after them is padding, which no expert
             takes. None if all are.
@@ -78,6 +97,7 @@ class Scope:
     key_positions: Tensor | None = None
     rotation: Rotation | None = None
     relative: Sequence[RelativeTables] | None = None
+    by_distance: ByDistance | None = None
     first_values: FirstValues | None = None
     lengths: Tensor | None = None
     recurrent: RecurrentCache | None = None
@@ -89,6 +109,13 @@ class Scope:
     def tables(self, layer: int) -> RelativeTables | None:
         """What a layer, counted from 0, adds to keys and values by their distance, if anything."""
         return None if self.relative is None else self.relative[layer]
+
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        """(batch or 1, length) where each of so many queries stands, branches included."""
+        if self.query_positions is not None:
+            return self.query_positions
+        end = self.start + length // self.branches
+        return torch.arange(self.start, end, device=device).repeat(self.branches)[None]
 
     def with_tables(self, tables: Sequence[RelativeTables]) -> Scope:
         """This scope, with what a kind of distance adds to the keys and values of each layer, besides others."""
@@ -102,10 +129,7 @@ class Scope:
         Returns:
             (batch or 1, queries, keys).
         """
-        end = self.start + length // self.branches
-        queries = self.query_positions
-        if queries is None:
-            queries = torch.arange(self.start, end, device=device).repeat(self.branches)[None]
+        end, queries = self.start + length // self.branches, self.positions(length, device)
         assert self.branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
         keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
         return keys[:, None, :] - queries[:, :, None]

@@ -101,6 +101,7 @@ class Family:
 
 _NOWHERE: Mapping[str, tuple[Any, ...]] = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
+    "attention": ("full",),
     "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
     "norm_position": ("pre",),
 }  # fmt: skip

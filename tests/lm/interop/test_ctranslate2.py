@@ -108,6 +108,7 @@ def test_both_translate_alike_with_random_weights(beam, positions, tmp_path):
      ({"activation": "relu2"}, "activation 'relu2'"),
      ({"qk_norm": True}, "qk_norm True"), ({"n_kv_heads": 2}, "n_kv_heads 2"), ({"softcap": 30.0}, "softcap 30.0"),
      ({"value_residual": True}, "value_residual True"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
+     ({"attention": "window"}, "attention 'window'"),
      ({"experts": 2}, "experts 2"), ({"syntax": "depth"}, "syntax 'depth'"), ({"d_head": 4}, "d_head 4"),
      ({"attention_bias": "inputs"}, "attention_bias"),
      ({"positions": "rotary", "rotary_share": 0.5}, "rotary_share 0.5"),

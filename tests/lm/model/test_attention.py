@@ -14,6 +14,7 @@ from lm.model import attention
 from lm.model.attention import MultiHeadAttention, attend
 from lm.model.cache import KeyValueCache
 from lm.model.masks import Mask
+from lm.model.patterns import Window
 from lm.model.scope import Scope
 
 BATCH, HEADS, HEAD = 3, 4, 8
@@ -31,7 +32,7 @@ def naive(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         for j in range(n_keys):
             if mask.is_causal and j > position:
                 continue
-            if mask.is_causal and mask.window is not None and position - j >= mask.window:
+            if mask.pattern is not None and position - j > mask.pattern.farthest:
                 continue
             if mask.key_lengths is not None and j >= mask.key_lengths[row]:
                 continue
@@ -49,12 +50,12 @@ def masks(n_queries: int, n_keys: int) -> dict[str, Mask]:
     return {
         "everything": Mask(),
         "causal": Mask.causal(),
-        "window": Mask.causal(window=3),
+        "window": Mask.causal(pattern=Window(2)),
         "keys": Mask.keys(lengths),
         "causal keys": Mask(is_causal=True, key_lengths=lengths),
         "bias": Mask(bias=bias),
         "causal bias": Mask.causal(bias=bias),
-        "all": Mask(is_causal=True, key_lengths=lengths, window=4, bias=bias),
+        "all": Mask(is_causal=True, key_lengths=lengths, pattern=Window(3), bias=bias),
     }
 
 
@@ -127,7 +128,7 @@ def test_causal_attention_makes_no_mask(monkeypatch):
     query, key, value = (tensor.detach() for tensor in tensors(9, 9))
     attend(query, key, value, mask=Mask.causal())
     attend(query[:, :, -1:], key, value, mask=Mask.causal())
-    attend(query, key, value, mask=Mask.causal(window=9))
+    attend(query, key, value, mask=Mask.causal(pattern=Window(8)))
 
 
 def test_dropout_keeps_the_expectation_and_depends_on_the_seed():

@@ -32,7 +32,7 @@ def test_positions_are_selected_row_by_row():
 
 
 def test_a_decoder_keeps_its_memory_when_it_forgets_its_own_positions():
-    cache, states = DecoderCache(2), torch.randn(2, 1, 6, 4)
+    cache, states = DecoderCache([KeyValueCache(), KeyValueCache()]), torch.randn(2, 1, 6, 4)
     for layer in (*cache.own, *cache.memory):
         layer.extend(states, states)
     cache.truncate(4)

@@ -6,6 +6,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.model.capture import attention_weights, captured
 from lm.model.masks import Mask
+from lm.model.patterns import Window
 from lm.model.scope import Scope
 from lm.model.transformer import build_model
 
@@ -136,7 +137,7 @@ def test_windows_and_biases_count():
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 2, 6, 4, generator=generator)
     bias = torch.randn(1, 2, 6, 6, generator=generator)
-    weights = attention_weights(query, key, mask=Mask.causal(window=2, bias=bias))
+    weights = attention_weights(query, key, mask=Mask.causal(pattern=Window(1), bias=bias))
     for i in range(6):
         allowed = slice(max(0, i - 1), i + 1)
         scores = (query[:, :, i : i + 1] @ key[:, :, allowed].transpose(-1, -2)).squeeze(2) / 2 + bias[:, :, i, allowed]

@@ -23,6 +23,8 @@ from lm.model.transformer import build_model
 PUBLISHED = {
     "gpt1": 116_534_784, "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080,
     "gpt2-xl": 1_557_611_200, "llama-15m": 15_191_712, "smollm-135m": 134_515_008,
+    # 5 post-norm layers of 512 with biases; of two the keys and the values go through convolutions of width 3
+    "t-dmca": 512 * 32_000 + 5 * (4 * 512 * 513 + 2 * 512 * 2048 + 2560 + 4 * 512) + 2 * 2 * (3 * 512 * 512 + 512),
     "transformer-base": 44_138_496 + 512 * 37_000,
     # of 6 layers and 8 heads of 64: for keys and values, 33 distances in the encoder, 17 in the decoder
     "transformer-relative": 44_138_496 + 512 * 37_000 + 6 * 8 * 64 * 2 * (33 + 17),
@@ -103,6 +105,43 @@ def test_flops_of_relative_positions_by_hand(kv_heads):
     )
     assert without == biased
     assert relative - without == 6 * 3 * 2 * 256 * (5 * 4 * 17 + 7 * 3 * 33)
+
+
+@pytest.mark.parametrize(
+    ("fields", "pairs"),
+    [
+        ({}, [32, 32]),
+        ({"attention": "window", "attention_window": 16}, [32, 32]),
+        ({"attention": "bigbird", "attention_block": 2, "global_blocks": 0, "random_blocks": 0}, [20, 20]),
+        ({"attention": "compressed", "attention_block": 2, "attention_stride": 4}, [8, 8]),
+    ],
+)
+def test_pairs_within_a_pattern_by_hand(fields, pairs):
+    """Of 8 positions: half of 64; of 4 blocks each with itself by half and 3 neighbours; half of what 2 keys give."""
+    config, full = ModelConfig(n_layers=2, **fields), ModelConfig(n_layers=2)
+    convolutions = 2 * 8 * 256**2 * (fields.get("attention") == "compressed")
+    counted = training_flops(config, rows=1, length=8) - training_flops(full, rows=1, length=8)
+    assert counted == 6 * (2 * 256 * (sum(pairs) - 64) + convolutions)
+
+
+def test_flops_of_linformer_by_hand():
+    """5 keys and values for each of 7 queries, and each position in the 5 sums of both; decoders see all."""
+    fields = {"n_encoder_layers": 3, "n_heads": 8, "n_kv_heads": 2, "context_length": 64}
+    config = ModelConfig(attention="linformer", attention_rank=5, **fields)
+    counted, full = (
+        training_flops(each, rows=3, length=4, source_length=7) for each in (config, ModelConfig(**fields))
+    )
+    assert counted - full == 6 * 3 * 3 * (2 * 256 * (7 * 5 - 7 * 7) + 2 * 7 * 5 * 64)
+
+
+@pytest.mark.parametrize("length", [6, 12])
+def test_a_compressed_cache_takes_as_many_bytes_as_its_tensors(length):
+    config = ModelConfig(vocab_size=9, d_model=16, n_layers=2, attention="compressed")
+    model = build_model(config).eval()
+    held = model.new_cache()
+    model.hidden(torch.zeros(2, length, dtype=torch.long), cache=held)
+    tensors = [*held.own[0].contents(), *held.own[1].contents(), *held.own[1].compressed.contents()]
+    assert sum(tensor.nbytes for tensor in tensors) == 2 * length * (cache_bytes_per_token(config) + 2 / 3)
 
 
 @pytest.mark.parametrize("kv_heads", [8, 2])

@@ -77,6 +77,7 @@ REFUSED = [
      "value_residual True and qk_norm True"),
     ({"positions": "none"}, "positions none"), ({"decoder_only": True}, "decoder_only True"),
     ({"softcap": 30.0}, "softcap 30.0"), ({"experts": 2}, "experts 2"),
+    ({"attention": "window"}, "attention 'window'"),
     ({"rotary_share": 0.5}, "rotary_share 0.5"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
     ({"scale_embeddings": True}, "scale_embeddings True"), ({"norm_position": "post"}, "norm_position post"),
     ({"activation": "gelu", "n_kv_heads": 1}, "activation gelu"), ({"n_encoder_layers": 1}, "n_encoder_layers 1"),

@@ -1,4 +1,4 @@
-"""Steps of a recurrent encoder-decoder: a row of states for each hypothesis."""
+"""Steps of an encoder-decoder whose hypotheses each have a row and a cache of their own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import torch
 from torch import Tensor
 
 from lm.decoding.coverage import Coverage
-from lm.model.cache import RecurrentCache
 from lm.model.capture import captured
 from lm.model.transformer import EncoderDecoder
 
 
-class RecurrentSteps:
-    """Steps of a recurrent encoder-decoder; each source is encoded once, and its states copied only to other rows.
+class RowSteps:
+    """Steps of an encoder-decoder; each source is encoded once, and its states copied only to other rows.
 
-    What was taken back is read again with what comes next, for earlier states are not kept.
+    It serves what cannot share the past of hypotheses: recurrent states, and keys that cover several positions. What
+    was taken back and is no longer in the cache, as earlier recurrent states are not, is read again with what comes
+    next.
     """
 
     def __init__(
@@ -23,7 +24,7 @@ class RecurrentSteps:
         """Encode the sources.
 
         Args:
-            model: of recurrent layers, in eval mode.
+            model: in eval mode.
             source: (sources, length) ids, on any device; the first rows to be fed are as many.
             lengths: (sources,) how many ids of each are real.
             coverage: add up the attention to the source, for `coverage`.
@@ -35,9 +36,7 @@ class RecurrentSteps:
             self._memory = model.encode(source, lengths=self._lengths)  # (rows, source length, d_model)
         self._source_of = torch.arange(len(source), device=self._device)  # (rows,)
         self._tokens = torch.empty(len(source), 0, dtype=torch.long, device=self._device)  # (rows, length)
-        cache = model.new_cache()
-        assert isinstance(cache, RecurrentCache)
-        self._cache = cache
+        self._cache = model.new_cache()
         self._coverage = Coverage(model, source, self._lengths) if coverage else None
 
     @property
@@ -53,7 +52,7 @@ class RecurrentSteps:
         with captured(() if self._coverage is None else self._coverage.attentions) as weights:
             hidden = self._model.hidden(unread, memory=self._memory, lengths=self._lengths, cache=self._cache)
         if self._coverage is not None:
-            self._coverage.add(weights[0][:, 0].sum(1))
+            self._coverage.add(weights[0].mean(1).sum(1))
         return self._model.logits(hidden[:, -1:] if last_only else hidden[:, -tokens.shape[1] :]).float()
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Steps of recurrent models equal reading each row alone and at once."""
+"""Steps of models that need a row for each hypothesis equal reading each row alone and at once."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import pytest
 import torch
 
 from lm.config.decoding import TranslationConfig
-from lm.decoding.recurrent_steps import RecurrentSteps
+from lm.decoding.row_steps import RowSteps
 from lm.decoding.steps import DecoderSteps
 from lm.errors import UsageError
 from lm.model.capture import captured
 from lm.tokenizer.framing import pair_frames
-from tests.lm.decoding.encoder_decoders import random_ids
+from tests.lm.decoding.encoder_decoders import make_model, random_ids
 from tests.lm.decoding.test_translation import Translator, texts, untrained
 from tests.lm.decoding.test_translation_steps import LENGTHS, uncached
 from tests.lm.model.test_recurrent import small
 
-SHAPES = [{}, {"architecture": "gru", "recurrent_attention": "dot"}, {"recurrent_attention": "none"}]
+COMPRESSED = {"attention": "compressed", "attention_block": 4, "n_kv_heads": 2, "value_residual": True}
+SHAPES = [
+    {}, {"architecture": "gru", "recurrent_attention": "dot"}, {"recurrent_attention": "none"}, COMPRESSED,
+    {**COMPRESSED, "attention_stride": 2, "positions": "relative"},
+]  # fmt: skip
 
 
 def make(fields):
+    if "attention" in fields:
+        return make_model("rotary, grouped heads", **fields)
     return small(**{"architecture": "lstm", "vocab_size": 40, **fields})
 
 
@@ -28,10 +34,10 @@ def make(fields):
 def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
     model, source, tokens = make(fields), random_ids(3, 7), random_ids(3, 8, seed=1)
     expected = uncached(model, source, LENGTHS, tokens)
-    steps = RecurrentSteps(model, source, LENGTHS)
+    steps = RowSteps(model, source, LENGTHS)
     logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
-    last = RecurrentSteps(model, source, LENGTHS).feed(tokens, last_only=True)
+    last = RowSteps(model, source, LENGTHS).feed(tokens, last_only=True)
     torch.testing.assert_close(last, expected[:, -1:], atol=1e-5, rtol=0)
 
 
@@ -39,7 +45,7 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
 def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were(fields):
     model, source, lengths = make(fields), random_ids(3, 7), LENGTHS
     chance = torch.Generator().manual_seed(0)
-    steps, tokens = RecurrentSteps(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
+    steps, tokens = RowSteps(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
     for step in range(20):
         fresh = random_ids(len(tokens), 1 + (step % 5 == 3), seed=step)
         tokens = torch.cat((tokens, fresh), dim=1)
@@ -67,16 +73,17 @@ def test_steps_without_a_source_equal_reading_all_again(context):
     torch.testing.assert_close(cached.feed(tokens[:, :2]), again.feed(tokens[:, :2]), atol=1e-5, rtol=0)
 
 
-def test_coverage_is_that_of_the_attention_weights():
-    model, source, tokens = make({}), random_ids(3, 7), random_ids(3, 6, seed=1)
-    steps = RecurrentSteps(model, source, LENGTHS, coverage=True)
+@pytest.mark.parametrize("fields", [{}, COMPRESSED])
+def test_coverage_is_that_of_the_attention_weights(fields):
+    model, source, tokens = make(fields), random_ids(3, 7), random_ids(3, 6, seed=1)
+    steps = RowSteps(model, source, LENGTHS, coverage=True)
     for part in tokens.split([1, 3, 2], dim=1):
         steps.feed(part)
     expected = []
     for one, length, row in zip(source, LENGTHS, tokens, strict=True):
         with captured(model.decoder.attentions(cross=True)) as weights:
             model(one[None, :length], row[None])
-        expected.append(float(weights[0][0, 0].double().sum(0).clamp(max=1).log().sum()))
+        expected.append(float(weights[-1][0].double().mean(0).sum(0).clamp(max=1).log().sum()))
     assert steps.coverage().tolist() == pytest.approx(expected, abs=1e-5)
     rows = torch.tensor([0, 0, 2, 2])
     steps.reorder(rows)

@@ -1,0 +1,217 @@
+"""What attention patterns cost against the length of a sequence: time and memory, forward and backward.
+
+    python -m tests.benchmarks.attention_patterns [--lengths 256 512 …] [--d-model 128] [--heads 4] [--dropout 0.0]
+        [--positions none] [--kinds full window …] [--seconds 2] [--threads 1]
+
+Five layers of self-attention with their projections, one after the other, since compressed attention alternates
+between two kinds (local, compressed, local, compressed, local); all is given for one layer. Causal but for those of an
+encoder. Kinds take turns in one process for their times; the ratio to full attention is the median of the rounds'.
+Memory is by how much the peak of a fresh process grows while it goes forward and back once, after a warm-up that is
+short.
+
+What `full` is depends on the rest: without dropout and biases by distance, torch's fused kernel, which never holds a
+score for each pair of positions; with either, the two products written out, or the fused kernel given all biases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from lm.benchmark.timing import alternate
+from lm.config.model import ModelConfig
+from lm.model.block import initialise
+from lm.model.chunks import in_chunks
+from lm.model.masks import Mask
+from lm.model.positions import relative_positions
+from lm.model.scope import Scope
+from lm.model.self_attention import self_attention
+
+KINDS = {
+    "full": {}, "window": {"attention": "window"}, "bigbird": {"attention": "bigbird"},
+    "compressed": {"attention": "compressed"}, "compressed by 12": {"attention": "compressed", "attention_stride": 12},
+    "full, encoder": {"n_encoder_layers": 5}, "linformer, encoder": {"attention": "linformer", "n_encoder_layers": 5},
+    "window, encoder": {"attention": "window", "n_encoder_layers": 5},
+    "bigbird, encoder": {"attention": "bigbird", "n_encoder_layers": 5},
+}  # fmt: skip
+"""What is compared, with what differs from the default of the configuration."""
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+_LAYERS = 5
+"""As many as compressed attention was published with, of which two are compressed and three local."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for all kinds: the shape of a layer and what is dropped, on a CPU in float32."""
+
+    d_model: int = 128
+    heads: int = 4
+    dropout: float = 0.0
+    positions: str = "none"
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one layer of a kind costs, forward and backward.
+
+    Attributes:
+        kind: of `KINDS`.
+        length: positions of the sequence.
+        seconds: the median of the rounds.
+        ratio: to full attention of the same stack, the median of the rounds' ratios.
+        bytes: by how much the peak of a fresh process grew.
+    """
+
+    kind: str
+    length: int
+    seconds: float
+    ratio: float
+    bytes: int
+
+
+def costs(length: int, kinds: Sequence[str], setting: Setting, *, seconds: float = 2.0) -> list[Cost]:
+    """What each kind costs at a length; what `full` costs is measured with them.
+
+    Args:
+        length: positions of the one sequence.
+        kinds: of `KINDS`.
+        setting: shape, dropout, positions, threads.
+        seconds: to be spent on the time of each kind, about.
+    """
+    everything = list(dict.fromkeys([*(_full(kind) for kind in kinds), *kinds]))
+    torch.set_num_threads(setting.threads)
+    rounds = alternate([_timed(pass_of(kind, length, setting)) for kind in everything], seconds=seconds)
+    columns = dict(zip(everything, zip(*rounds, strict=True), strict=True))
+    found = []
+    for kind in kinds:
+        ratios = [own / full for own, full in zip(columns[kind], columns[_full(kind)], strict=True)]
+        median = statistics.median(columns[kind]) / _LAYERS
+        found.append(Cost(kind, length, median, statistics.median(ratios), growth(kind, length, setting)))
+    return found
+
+
+def _full(kind: str) -> str:
+    return "full, encoder" if kind.endswith("encoder") else "full"
+
+
+def _timed(work: Callable[[], None]) -> Callable[[], float]:
+    def timed() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return timed
+
+
+def pass_of(kind: str, length: int, setting: Setting) -> Callable[[], None]:
+    """Goes forward and back once through the layers of a kind."""
+    is_causal = not kind.endswith("encoder")
+    config = ModelConfig(
+        context_length=length, d_model=setting.d_model, n_heads=setting.heads, n_layers=_LAYERS,
+        positions=setting.positions, dropout=setting.dropout, **KINDS[kind],
+    )  # fmt: skip
+    layers = torch.nn.ModuleList(self_attention(config, layer=layer, is_causal=is_causal) for layer in range(_LAYERS))
+    positions = relative_positions(config, _LAYERS, is_causal=is_causal)
+    initialise(layers, config)
+    if positions is not None:
+        initialise(positions, config)
+    x, gradient = (torch.randn(1, length, setting.d_model) for _ in range(2))
+
+    def forward_and_back() -> None:
+        scope, state = Scope(Mask(is_causal=is_causal)), x
+        if positions is not None:
+            scope = positions(scope, length, x.device)
+        for layer in layers:
+            state = state + layer(state, scope)
+        state.backward(gradient)
+
+    return forward_and_back
+
+
+def growth(kind: str, length: int, setting: Setting) -> int:
+    """Bytes by which the peak of a fresh process grows while it goes forward and back once."""
+    command = [sys.executable, "-m", __spec__.name if __spec__ else "tests.benchmarks.attention_patterns"]
+    asked = json.dumps({"kind": kind, "length": length, **asdict(setting)})
+    done = subprocess.run([*command, "--growth", asked], capture_output=True, text=True, check=True)
+    return int(done.stdout) // _LAYERS
+
+
+def _print_growth(asked: str) -> None:
+    """What a process that measures nothing but its own memory does."""
+    fields = json.loads(asked)
+    kind, length = fields.pop("kind"), fields.pop("length")
+    setting = Setting(**fields)
+    torch.set_num_threads(setting.threads)
+    work = pass_of(kind, length, setting)
+    _warm_up(kind, setting)
+    with suppress(OSError):  # the peak from here on; where there is no such file, the peak so far is less to go from
+        Path("/proc/self/clear_refs").write_text("5")
+    before = _peak()
+    work()
+    print(_peak() - before)
+
+
+def _warm_up(kind: str, setting: Setting) -> None:
+    """What torch loads when it first does such things stays out of the account."""
+    pass_of(kind, 600, replace(setting, d_model=8, heads=1))()
+    x = torch.zeros(1, 1, 2, 1, requires_grad=True)
+    in_chunks(lambda first, end: 2 * x[:, :, first:end], [(0, 1), (1, 2)], draws=True).sum().backward()
+
+
+def _peak() -> int:
+    """Bytes of memory that this process had at most."""
+    with suppress(OSError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def report(found: Sequence[Cost]) -> None:
+    """A table: a row for each kind and length."""
+    full = {cost.length: cost for cost in found if cost.kind == "full"}
+    encoders = {cost.length: cost for cost in found if cost.kind == "full, encoder"}
+    print("| kind | length | ms | to full | MB | to full |\n|-|-|-|-|-|-|")
+    for cost in found:
+        base = (encoders if cost.kind.endswith("encoder") else full).get(cost.length)
+        share = "" if base is None else f"{cost.bytes / base.bytes:.2f}"
+        print(f"| {cost.kind} | {cost.length:,} | {1000 * cost.seconds:.1f} | {cost.ratio:.2f} |", end=" ")
+        print(f"{cost.bytes / 1e6:.0f} | {share} |", flush=True)
+
+
+def main() -> None:
+    """Measure each kind at each length."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--d-model", type=int, default=Setting.d_model)
+    parser.add_argument("--heads", type=int, default=Setting.heads)
+    parser.add_argument("--dropout", type=float, default=Setting.dropout)
+    parser.add_argument("--positions", default=Setting.positions)
+    parser.add_argument("--threads", type=int, default=Setting.threads)
+    parser.add_argument("--seconds", type=float, default=2.0, help="for the time of each kind at each length, about")
+    parser.add_argument("--growth", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.growth:
+        _print_growth(given.growth)
+        return
+    setting = Setting(given.d_model, given.heads, given.dropout, given.positions, given.threads)
+    print(f"float32 on cpu, {setting.threads} threads, one sequence, d_model {setting.d_model}, {setting.heads} heads,")
+    print(f"dropout {setting.dropout}, positions {setting.positions}, torch {torch.__version__}\n")
+    rows = [costs(length, given.kinds, setting, seconds=given.seconds) for length in given.lengths]
+    report([cost for row in rows for cost in row])
+
+
+if __name__ == "__main__":
+    main()
