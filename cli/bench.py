@@ -112,8 +112,9 @@ def _config(name: str, given: Given) -> RunConfig:
     if not is_preset(name):
         raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; `lm info` lists presets")
     config = resolve(name, given)
-    if config.model.translates:
+    if config.model.purpose != "continues texts":
         raise UsageError(
-            f"{name} is a model that translates; lm bench measures models that continue texts, such as small"
+            f"{name} is a model that {config.model.purpose}; lm bench measures models that continue texts, such as "
+            "small"
         )
     return config

@@ -16,13 +16,14 @@ def count_parameters(config: RunConfig) -> int:
 
 def costs(config: RunConfig) -> dict[str, Any]:
     """What the model of a run costs, by the names that `lm info --json` has for it; parts without any are left out."""
-    model, total = config.model, count_parameters(config)
+    model, training, total = config.model, config.training, count_parameters(config)
+    predicted = training.masked_share if model.is_masked else 1.0
     parts = {part: number for part, number in parameters_by_part(model).items() if number}
     return {
         "parameters": {**parts, "total": total},
         "active_parameters": active_parameters(model),
         "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
-        "training_bytes": training_bytes(model, config.training),
+        "training_bytes": training_bytes(model, training),
         "cache_bytes_per_token": cache_bytes_per_token(model),
-        "training_flops_per_token": training_flops_per_token(model, passes=config.training.passes),
+        "training_flops_per_token": training_flops_per_token(model, predicted=predicted, passes=training.passes),
     }

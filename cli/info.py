@@ -102,6 +102,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}{heads}"),
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
         *(_of_recurrent_layers(model) if is_recurrent else _of_blocks(model)),
+        *_masked(described),
         *_experts(described),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
         ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
@@ -162,8 +163,20 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
     named = {
         "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
         "softcap": f"soft cap {model['softcap']:g}", "parallel_residual": "parallel residual",
+        "embedding_norm": "embedding norm", "output_transform": "output transform",
     }  # fmt: skip
     return [name for field, name in named.items() if model[field]]
+
+
+def _masked(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a model that sees both sides has learned, or what a classifier chooses from."""
+    model, training = described["config"]["model"], described["config"]["training"]
+    if model["objective"] != "masked":
+        return []
+    if model["labels"]:
+        return [("labels", f"{len(model['labels'])}: {', '.join(model['labels'])}")]
+    unit = "of whole words" if training["whole_words"] else "of the tokens"
+    return [("objective", f"masked: {training['masked_share']:.0%} {unit}, from both sides; lm fill")]
 
 
 def _experts(described: dict[str, Any]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import average, bench, corpus, demo, export, import_, info, prepare, runs, tokenizer
+from cli import average, bench, classify, corpus, demo, export, fill, import_, info, prepare, runs, tokenizer
 from cli.attention import attention
 from cli.console.escapes import label
 from cli.flags.environment import PREFIX, misspelled
@@ -39,6 +39,8 @@ app.command()(demo.demo)
 app.command()(train.train)
 app.command()(generate.generate)
 app.command()(translate.translate)
+app.command()(fill.fill)
+app.command()(classify.classify)
 app.command()(perplexity.perplexity)
 app.command()(evaluate.evaluate)
 app.command()(attention.attention)

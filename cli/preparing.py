@@ -21,12 +21,17 @@ _MUCH_REPEATED = 0.05  # as a share of the held-out text; even stories made from
 
 
 def trained_tokenizer(
-    corpus: Corpus, config: TokenizerConfig, *, special: Sequence[str] | None = None, unknown: str | None = None
+    corpus: Corpus,
+    config: TokenizerConfig,
+    *,
+    special: Sequence[str] | None = None,
+    unknown: str | None = None,
+    has_mask: bool = False,
 ) -> Tokenizer:
     """A tokenizer trained on a corpus, or found in the cache if one has been trained on the same before."""
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
         note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
-    return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown)
+    return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
 
 
 def report(prepared: Prepared[Manifest]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from lm.data.corpus import survey, train_tokenizer
 from lm.data.kinds import check_model, prepare_corpus
 from lm.data.pairs.corpus import survey as survey_pairs
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.decoding.classifying import Classified, Classifier
+from lm.decoding.filling import Filled, Filler
 from lm.decoding.generate import Finish, Token
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translated, Translator
@@ -33,7 +35,7 @@ from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
 from lm.hardware import inference_hardware
 from lm.interop.hugging_face import exporting, importing
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import refuse_existing
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts
@@ -67,7 +69,7 @@ def load(run: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
 
 
 class Model:
-    """A trained model with its tokenizers: it continues texts, or if it learned from pairs, it translates.
+    """A trained model with its tokenizers: it continues texts, translates, fills blanks or classifies.
 
     What it does is set by the configurations whose fields are the flags of the commands, with the same defaults. What
     a model of its kind cannot do raises UsageError.
@@ -88,7 +90,7 @@ class Model:
         return self.loaded.tokenizer
 
     @property
-    def module(self) -> DecoderOnly | EncoderDecoder:
+    def module(self) -> DecoderOnly | EncoderOnly | EncoderDecoder:
         """The model itself, a `torch.nn.Module` in eval mode."""
         return self.loaded.model
 
@@ -140,8 +142,24 @@ class Model:
         """
         return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines, heads=heads)
 
+    def fill(self, text: str, *, k: int = 5) -> Filled:
+        """The `k` likeliest tokens for each blank of a text (`[MASK]`), by a masked model.
+
+        Raises:
+            InputError: the tokenizer has no token for a character.
+            UsageError: the text is longer than the context.
+        """
+        (filled,) = Filler(self._masked(has_labels=False), self.tokenizer).fill([text], k=k)
+        return filled
+
+    def classify(self, texts: Iterable[str]) -> Iterator[Classified]:
+        """The label of each text, and the probabilities of all labels, by a classifier."""
+        return Classifier(self._masked(has_labels=True), self.tokenizer).classify(texts)
+
     def perplexity(self, *files: Place, windows: PerplexityConfig = _WINDOWS) -> Tally:
         """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
+
+        Of a masked model it is the pseudo-perplexity: each token is masked in turn.
 
         Args:
             files: of text, folders or globs; documents are separated as for training.
@@ -151,7 +169,8 @@ class Model:
             InputError: a file is missing or no text.
         """
         data = self.loaded.config.data
-        scorer = Scorer.of(self._decoder, self.tokenizer, windows, separator=data.separator)
+        model = self._masked(has_labels=False) if self.config.is_masked else self._decoder
+        scorer = Scorer.of(model, self.tokenizer, windows, separator=data.separator)
         texts = text_files([os.fspath(file) for file in files], field=data.field)
         return Tally.total(event.tally for event in scorer.measure(texts) if isinstance(event, FileScore))
 
@@ -170,8 +189,16 @@ class Model:
     @property
     def _decoder(self) -> DecoderOnly:
         if self.config.translates or not isinstance(self.loaded.model, DecoderOnly):
-            raise UsageError(f"{self.loaded.folder}: this run translates; it does not continue or score texts")
+            raise UsageError(
+                f"{self.loaded.folder}: this run {self.config.purpose}; it does not continue or score texts"
+            )
         return self.loaded.model
+
+    def _masked(self, *, has_labels: bool) -> EncoderOnly:
+        model, wanted = self.loaded.model, "classify texts" if has_labels else "fill blanks"
+        if not isinstance(model, EncoderOnly) or bool(model.config.labels) != has_labels:
+            raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it does not {wanted}")
+        return model
 
 
 def train(
@@ -261,7 +288,7 @@ def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> TrainingCorpus
     """Texts as tokens, made now or found in the cache."""
     files = text_files([os.fspath(file) for file in corpus], field=config.data.field, supervised=config.data.supervised)
     surveyed = survey(files, config.data)
-    tokenizer = train_tokenizer(surveyed, config.tokenizer)
+    tokenizer = train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
     return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
 
 

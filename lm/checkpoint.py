@@ -22,7 +22,7 @@ from lm import files, run_folder
 from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model
+from lm.model.transformer import Model, build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -33,7 +33,7 @@ _ASIDE = ".replaced"
 class LoadedModel:
     """A model ready to be used, and where it came from; `source_tokenizer` is None where one serves for both sides."""
 
-    model: DecoderOnly | EncoderDecoder
+    model: Model
     tokenizer: Tokenizer
     config: RunConfig
     folder: Path

@@ -71,9 +71,10 @@ def attention(
 
     A row is a word that looks, a column a word it looks at. As a column a word has the sum of its tokens' weights, as
     a row their mean, so each row sums to 100%. In a GPT a word looks at itself and what comes before, the start of the
-    text (<s>) included. Of an encoder-decoder, --target shows how a translation looks at the text: each of its words
-    while it is being predicted, down to its end (</s>); without it, how the encoder looks at the text. Of a run with
-    --decoder-only the words of a translation look at the text and at those before them, and no word at what follows.
+    text (<s>) included, in a masked model at the whole text. Of an encoder-decoder, --target shows how a translation
+    looks at the text: each of its words while it is being predicted, down to its end (</s>); without it, how the
+    encoder looks at the text. Of a run with --decoder-only the words of a translation look at the text and at those
+    before them, and no word at what follows.
 
     Attention says what information flows where, not why a model decides as it does.
 

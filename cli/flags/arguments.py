@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cli.flags import completion
 from lm.config.options import check_text
 from lm.text.encodings import decode
+from lm.text.lines import file_lines, lines
 
 Texts = Annotated[
     list[str],
@@ -49,6 +51,9 @@ Unknown = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NAME = "the text of the command line"
+_BLOCK_BYTES = 1 << 16
+STDIN = Path("-")
+"""The name of a pipe where files are named."""
 
 
 def text_argument(argument: str | None) -> str | None:
@@ -67,3 +72,13 @@ def text_argument(argument: str | None) -> str | None:
     if argument is None and sys.stdin.isatty():
         return None
     return decode(sys.stdin.buffer.read(), name="stdin").removesuffix("\n").removesuffix("\r")
+
+
+def read_lines(files: Sequence[Path]) -> Iterator[str]:
+    """The lines of some files one after another, or of stdin, each as soon as it is there."""
+    stdin: Any = sys.stdin.buffer
+    for file in files or [STDIN]:
+        if file == STDIN:
+            yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
+        else:
+            yield from file_lines(file)

@@ -14,7 +14,7 @@ from lm.run_folder import find_tokenizer
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
-    from lm.model.transformer import DecoderOnly
+    from lm.model.transformer import DecoderOnly, EncoderOnly
     from lm.tokenizer.tokenizer import Tokenizer
 
 RunPath = Annotated[
@@ -37,18 +37,56 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
 
     Raises:
         InputError: there is no such run, or it is damaged.
-        UsageError: its model translates.
+        UsageError: its model is of another kind.
     """
-    from lm.checkpoint import load_model
-    from lm.hardware import inference_hardware
     from lm.model.transformer import DecoderOnly
 
-    loaded = load_model(run, inference_hardware(hardware))
-    if loaded.model.config.decoder_only:
-        raise UsageError(f"{run}: this run reads a source and translates it: {instead}")
-    if not isinstance(loaded.model, DecoderOnly):
-        raise UsageError(f"{run}: this run is an encoder-decoder, which translates: {instead}")
+    loaded = _load(run, hardware)
+    if loaded.model.config.translates or not isinstance(loaded.model, DecoderOnly):
+        raise _of_another_kind(run, loaded, instead=instead)
     return loaded.model, loaded
+
+
+def load_masked(run: Path, hardware: HardwareConfig, *, has_labels: bool = False) -> tuple[EncoderOnly, LoadedModel]:
+    """The masked model of a run or checkpoint, or the classifier that was made of one; errors as of `load_decoder`."""
+    from lm.model.transformer import EncoderOnly
+
+    loaded = _load(run, hardware)
+    if not isinstance(loaded.model, EncoderOnly) or bool(loaded.model.config.labels) != has_labels:
+        raise _of_another_kind(run, loaded)
+    return loaded.model, loaded
+
+
+def load_scored(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly | EncoderOnly, LoadedModel]:
+    """A model that tokens of text can be scored by, one that continues texts or fills blanks; as `load_decoder`."""
+    from lm.model.transformer import EncoderDecoder
+
+    loaded = _load(run, hardware)
+    config = loaded.model.config
+    if config.translates or config.labels or isinstance(loaded.model, EncoderDecoder):
+        raise _of_another_kind(run, loaded, instead=instead)
+    return loaded.model, loaded
+
+
+_COMMANDS = {"continues texts": "lm generate", "fills blanks": "lm fill", "classifies texts": "lm classify",
+             "translates": "lm translate"}  # fmt: skip
+
+
+def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
+    from lm.checkpoint import load_model
+    from lm.hardware import inference_hardware
+
+    return load_model(run, inference_hardware(hardware))
+
+
+def _of_another_kind(run: Path, loaded: LoadedModel, *, instead: str | None = None) -> UsageError:
+    """The error for a run whose model is not of the kind that a command is for, with what it is for."""
+    config = loaded.model.config
+    if config.translates and instead is not None:
+        is_two = config.is_encoder_decoder
+        does = "is an encoder-decoder, which translates" if is_two else "reads a source and translates it"
+        return UsageError(f"{run}: this run {does}: {instead}")
+    return UsageError(f"{run}: this run {config.purpose}: use {_COMMANDS[config.purpose]}")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -11,6 +11,7 @@ from cli.perplexity.scorer import LoadedScorer
 from lm.errors import UsageError
 from lm.evaluation.completions import CompletionsScored, measure_completions
 from lm.evaluation.perplexity import FileScore
+from lm.model.transformer import DecoderOnly
 from lm.text.files import TextFile
 
 
@@ -48,6 +49,7 @@ def measure(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> 
 
 def _score(scorer: LoadedScorer, file: TextFile, watch: Callable[[int], None]) -> CompletionsScored:
     """Score the examples of one file; `watch` gets their number as it grows."""
+    assert isinstance(scorer.text.model, DecoderOnly), "a masked run that is supervised classifies"
     events = measure_completions(
         scorer.text.model, scorer.loaded.tokenizer, file.examples(), context=scorer.text.context,
         batch_size=scorer.text.batch_size, name=file.name,

@@ -9,6 +9,7 @@ from cli.flags.options import Given
 from cli.perplexity import examples, text
 from cli.perplexity.request import Output
 from cli.perplexity.scorer import LoadedScorer
+from lm.errors import UsageError
 from lm.text.files import STDIN, text_files
 
 
@@ -16,7 +17,7 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
     """Score files by a run, and print or write what was asked for.
 
     Args:
-        run: a run with a decoder-only model, or one of its checkpoints.
+        run: a run with a decoder-only or a masked model, or one of its checkpoints.
         files: names, globs, folders; without any, stdin.
         output: the form of the report.
         given: the settings.
@@ -27,6 +28,16 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
         examples.measure(scorer, texts, output)
     elif output.versus is not None:
         other = LoadedScorer.load(output.versus, given, data=scorer.data)
+        _refuse_other_objective(scorer, other)
         text.compare(scorer, other, texts, as_json=output.as_json)
     else:
         text.measure(scorer, texts, output)
+
+
+def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
+    """Raise UsageError where one model sees both sides of a token and the other what comes before it."""
+    if scorer.text.model.config.is_masked != other.text.model.config.is_masked:
+        raise UsageError(
+            f"{scorer.run} and {other.run}: one is a masked model, whose pseudo-perplexity compares with no other "
+            "(--versus)"
+        )

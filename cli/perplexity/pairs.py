@@ -23,6 +23,7 @@ from lm.evaluation.forced import PairsScored
 from lm.evaluation.perplexity import Tally
 from lm.hardware import inference_hardware
 from lm.model.block import count_parameters
+from lm.model.transformer import EncoderOnly
 from lm.text.parallel import ParallelText, parallel_texts
 from lm.tokenizer.languages import tag_to
 
@@ -75,8 +76,9 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
 
 def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
     """Score the pairs of one file, with their number on stderr as it grows."""
-    if not loaded.model.config.translates:
-        raise UsageError(f"{run}: this run continues texts; name files of text instead of --source and --target")
+    if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
+        purpose = loaded.model.config.purpose
+        raise UsageError(f"{run}: this run {purpose}; name files of text instead of --source and --target")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
     encoder = _encoder(loaded, file, language)
     with counter("scoring", "pairs") as watch:

@@ -150,6 +150,11 @@ def perplexity(
     {text, label}, JSON Lines): how well it predicts each completion and its end, given the prompt. With --field such
     files are read as text all the same.
 
+    Of a masked model (lm train --objective masked) it is the pseudo-perplexity: each token is masked in turn and
+    guessed from both sides. What two windows share is scored where more is seen, half in each. That reads a window for
+    each token, and so takes about as many times as long as a window has tokens; less where only every Nth token is
+    scored (--every).
+
     With --source and --target a translation model is measured: how well it predicts each token of a given target and
     its end, given the source and the tokens before. Pairs with a blank side are left out.
 

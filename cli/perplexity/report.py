@@ -28,11 +28,17 @@ COMPLETION_TOKEN = "completion token"
 """The unit where completions of examples are scored; where text is scored, it is a token."""
 
 
-def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int) -> dict[str, Any]:
+MASKED_TOKEN = "masked token"
+"""The unit where each token is masked in turn: what is measured then is a pseudo-perplexity."""
+
+
+def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int, every: int = 1) -> dict[str, Any]:
     """How text was scored, and by which model."""
+    sizes = {"context": context, "stride": stride}
+    if loaded.model.config.is_masked:
+        return {"unit": MASKED_TOKEN, **sizes, "every": every, **_of_run(run, loaded)}
     start = loaded.tokenizer.start_of_text is not None
-    how = {"unit": "token", "context": context, "stride": stride, "first_token_scored": start}
-    return {**how, **_of_run(run, loaded)}
+    return {"unit": "token", **sizes, "first_token_scored": start, **_of_run(run, loaded)}
 
 
 def conditions_of_examples(run: Path, loaded: LoadedModel, *, context: int, shortened: int) -> dict[str, Any]:
@@ -57,6 +63,8 @@ def described(how: dict[str, Any], total: Tally) -> str:
     """The conditions and how much was scored, as a sentence."""
     if how["unit"] == COMPLETION_TOKEN:
         return _described_examples(how, total)
+    if how["unit"] == MASKED_TOKEN:
+        return _described_masks(how, total)
     start = "the document-start token is given" if how["first_token_scored"] else "the first is not scored"
     return (
         f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
@@ -73,6 +81,16 @@ def _described_examples(how: dict[str, Any], total: Tally) -> str:
         f"each included, after its prompt, as the run is supervised; context {how['context']}; "
         f"{total.documents:,} example{'' if total.documents == 1 else 's'}"
         + (f", of which {shortened:,} lost the beginning of the prompt" if shortened else "")
+    )
+
+
+def _described_masks(how: dict[str, Any], total: Tally) -> str:
+    left_out = f"only every {how['every']}th is scored ({total.unscored:,} are not); " if how["every"] > 1 else ""
+    return (
+        f"pseudo-perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in turn "
+        f"and guessed from both sides, which no perplexity from one side compares with; {left_out}"
+        f"context {how['context']}, stride {how['stride']}; "
+        f"{total.documents:,} document{'' if total.documents == 1 else 's'}"
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from cli.flags.loading import load_decoder
+from cli.flags.loading import load_scored
 from cli.flags.options import Given
 from cli.perplexity.report import conditions
 from lm.checkpoint import LoadedModel
@@ -40,11 +40,12 @@ class LoadedScorer:
     def load(cls, run: Path, given: Given, *, data: DataConfig | None = None) -> LoadedScorer:
         """Load a run; files are split into documents as `data` says, or else as they were for training it."""
         config = PerplexityConfig(**given["perplexity"])
-        model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
+        model, loaded = load_scored(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
         data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
         return cls(run, given, loaded, data, Scorer.of(model, loaded.tokenizer, config, separator=data.separator))
 
     @property
     def conditions(self) -> dict[str, Any]:
         """How text is scored, and by which model, for reports."""
-        return conditions(self.run, self.loaded, context=self.text.context, stride=self.text.stride)
+        text = self.text
+        return conditions(self.run, self.loaded, context=text.context, stride=text.stride, every=text.every)

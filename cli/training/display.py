@@ -74,11 +74,10 @@ class TrainingDisplay:
         elif isinstance(event, Stopped) and event.patience_ran_out:
             self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):
-            other = f"{event.bits_per_byte:.3f} bits/byte" if event.bleu is None else f"BLEU {event.bleu:.2f}"
             best = "  best" if event.is_best else ""
             self._line(
                 f"step {event.step:>6,}  validation loss {event.loss:.4f}  perplexity {perplexity(event.loss)}  "
-                f"{other}{_expert_use(event)}{best}"
+                f"{_further_score(event)}{_expert_use(event)}{best}"
             )
 
     def _expect(self, steps: int) -> None:
@@ -121,6 +120,13 @@ class TrainingDisplay:
             console = self.progress.console
             shown = hanging(text, width=console.width, indent=_STEP_HEADING)
             console.print(Text(shown), soft_wrap=True)
+
+
+def _further_score(event: Evaluation) -> str:
+    """BLEU, accuracy or bits per byte, of which an evaluation has the one that tells most."""
+    if event.bleu is not None:
+        return f"BLEU {event.bleu:.2f}"
+    return f"accuracy {event.accuracy:.1%}" if event.accuracy is not None else f"{event.bits_per_byte:.3f} bits/byte"
 
 
 def _expert_use(event: Evaluation) -> str:

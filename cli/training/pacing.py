@@ -27,6 +27,7 @@ from lm.model.cost import parameters_by_part
 from lm.optimization.optimizers import training_bytes
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.corpus import TrainingCorpus
+from lm.training.starting import fitted
 
 _MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 10, 4
 _FEWEST_SENTENCES = 100
@@ -61,8 +62,8 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus) -> Pace
         UsageError: there is no time left.
     """
     data, tokenizer = corpus.folder, corpus.tokenizer
+    config = fitted(config, corpus)
     opened = open_data(data, config)  # refuses a text that is too short before a step is timed
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.vocab_size))
     budget = str(config.training.budget)
     found = pace(config, corpus, opened, seconds=seconds_to_measure(budget))
     steps = max(1.0, seconds_left(budget) / found.step)
@@ -72,7 +73,7 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus) -> Pace
             config = _regularised_for_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)
             opened = open_data(data, config)  # anew, since BPE dropout makes other batches
         _warn_of_few_targets(epochs * opened.tokens, seconds=steps * found.step)
-    elif settings.is_sized and not config.data.supervised:
+    elif settings.is_sized and not config.data.supervised and not config.model.is_masked:
         config, passes = _regularised_for_text(config, settings, tokenizer, data, steps=steps)
         steps, found = steps / passes, dataclasses.replace(found, step=found.step * passes)
     if settings.is_sized and steps < 10 * config.training.warmup_steps:

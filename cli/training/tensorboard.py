@@ -63,8 +63,11 @@ def _curves(event: Event) -> dict[str, float]:
             "tokens_per_second": event.tokens / event.seconds,
         }
     if isinstance(event, Evaluation):
-        bleu = {} if event.bleu is None else {"validation_bleu": event.bleu}
-        return {"validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte, **bleu}
+        figures = {
+            "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
+            "validation_bleu": event.bleu, "validation_accuracy": event.accuracy,
+        }  # fmt: skip
+        return {name: value for name, value in figures.items() if value is not None}
     return {}
 
 

@@ -114,7 +114,7 @@ def _made_now(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> 
     """Tokens in the cache, made of the files by a tokenizer that the user names, or by one trained on them."""
     given = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = corpus.survey(config.data)
-    made = given or trained_tokenizer(surveyed, config.tokenizer)
+    made = given or trained_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
     with encode_progress() as progress:
         prepared = prepare_corpus(surveyed, made, progress=progress)
     note(f"tokens  {prepared.folder}{' (made before)' if prepared.reused else ''}")

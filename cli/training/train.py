@@ -61,6 +61,7 @@ def train(
       lm train texts/ --preset small --epochs 3 -o runs/novel
       lm train letters.txt --from runs/novel --steps 200 --learning-rate 3e-4 -o runs/letters
       lm train questions.jsonl --supervised --from runs/novel --epochs 3 -o runs/answers
+      lm train book.txt --objective masked -o runs/masked
       lm train --source train.en --target train.de --budget 10m -o runs/german
       lm train --resume runs/novel
     """

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rich.progress import SpinnerColumn, TextColumn
 
@@ -16,24 +16,13 @@ from cli.console.escapes import for_stream, json_line
 from cli.console.messages import note
 from cli.console.numbers import duration
 from cli.console.progress import progress
+from cli.flags.arguments import STDIN, read_lines
 from lm.decoding.translation import Translated
 from lm.errors import UsageError
-from lm.text.lines import file_lines, lines
+from lm.text.lines import file_lines
 from lm.text.trees import Heads, with_heads
 
 _SECONDS_BETWEEN_NOTES = 10
-_BLOCK_BYTES = 1 << 16
-_STDIN = Path("-")
-
-
-def read_lines(files: Sequence[Path]) -> Iterator[str]:
-    """The lines of some files one after another, or of stdin, each as soon as it is there."""
-    stdin: Any = sys.stdin.buffer
-    for file in files or [_STDIN]:
-        if file == _STDIN:
-            yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
-        else:
-            yield from file_lines(file)
 
 
 def read_parsed(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[str], Iterator[Heads]]:
@@ -43,7 +32,7 @@ def read_parsed(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[
         InputError: a file is missing, or a line of heads is no tree of its sentence.
         UsageError: there are more files of heads than of sentences, or fewer.
     """
-    files = files or [_STDIN]
+    files = files or [STDIN]
     if len(files) != len(heads):
         raise UsageError(f"{len(files)} files to translate and {len(heads)} of heads: give one for each (--heads)")
     parsed = (

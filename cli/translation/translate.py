@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
+from cli.flags.arguments import read_lines
 from cli.flags.loading import RunPath
 from cli.flags.options import Given, takes
 from lm.config.decoding import SamplingConfig, TranslationConfig
@@ -129,7 +130,7 @@ def translate(
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     from cli.attention.files import Maps
     from cli.console.messages import note
-    from cli.translation.lines import read_lines, read_parsed, read_prefixes, watched, write
+    from cli.translation.lines import read_parsed, read_prefixes, watched, write
     from cli.translation.translator import load_translator
 
     maps = None if attention is None else Maps(attention, AttentionConfig(**given["attention"]), prefix or "")

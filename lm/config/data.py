@@ -32,7 +32,8 @@ class DataConfig(Checked):
     supervised: bool = option(
         False,
         "Each line of the JSON Lines is an example, {prompt, completion} or {text, label}; only the completion is "
-        "learned, or the label, which follows the text on a line of its own.",
+        "learned, or the label, which follows the text on a line of its own. From a masked model a classifier is made, "
+        "which chooses among the labels.",
     )
 
     def __post_init__(self) -> None:

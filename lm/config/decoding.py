@@ -127,3 +127,18 @@ class TranslationConfig(Checked):
         super().__post_init__()
         if self.max_length_ratio + self.max_length_extra < 1:
             raise UsageError("this leaves no room for a translation (--max-length-ratio, --max-length-extra)")
+
+
+@dataclass(frozen=True)
+class FillConfig(Checked):
+    """How blanks are filled."""
+
+    top_k: int = option(5, "Show the N likeliest tokens for each blank.", minimum=1)
+    batch_size: int = option(16, "Texts read side by side; changes the speed, not the result.", minimum=1)
+
+
+@dataclass(frozen=True)
+class ClassificationConfig(Checked):
+    """How texts are classified."""
+
+    batch_size: int = option(16, "Texts read side by side; changes the speed, not the result.", minimum=1)

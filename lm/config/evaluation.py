@@ -24,6 +24,12 @@ class PerplexityConfig(Checked):
         minimum=1,
     )
     batch_size: int = option(16, "Windows scored together; changes the speed, not the result.", minimum=1)
+    every: int = option(
+        1,
+        "Of a masked model, which reads a window for each token that it scores, score only every Nth token of a "
+        "document: an estimate in an Nth of the time.",
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True)

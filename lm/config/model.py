@@ -20,6 +20,7 @@ Syntax = Literal["none", "depth", "distance", "both"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+Objective = Literal["causal", "masked"]
 
 DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
@@ -59,13 +60,19 @@ _OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
 
 @dataclass(frozen=True)
 class ModelConfig(Checked):
-    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only model.
+    """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only or a masked model.
 
     A decoder-only model continues texts, or with `decoder_only` it translates (Transformer-D, Liu et al. 2018).
+
+    Attributes:
+        vocab_size: tokens that the model knows, and predicts.
+        source_vocab_size: of an encoder-decoder whose source has a vocabulary of its own.
+        labels: of a masked model that was made a classifier, what it chooses from; its output layer has one row each.
     """
 
     vocab_size: int = 256
     source_vocab_size: int | None = None
+    labels: tuple[str, ...] = ()
     context_length: int = option(
         256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
     )
@@ -94,11 +101,11 @@ class ModelConfig(Checked):
     attention: AttentionKind = option(
         "full",
         "What self-attention sees: all; a window; window, global and random blocks (bigbird); the length projected to "
-        "a low rank (linformer, in encoders); keys and values by strided convolution and local blocks in turns "
-        "(compressed).",
+        "a low rank (linformer, in encoders and masked models); keys and values by strided convolution and local "
+        "blocks in turns (compressed).",
     )
     attention_window: int | None = option(
-        None, "Positions that a query sees up to its own; in an encoder on either side [default: 128].", minimum=1
+        None, "Positions that a query sees up to its own; on either side where both are seen [default: 128].", minimum=1
     )
     attention_block: int | None = option(
         None,
@@ -106,7 +113,7 @@ class ModelConfig(Checked):
         minimum=1,
     )
     global_blocks: int | None = option(
-        None, "First blocks, of bigbird, that all see, and that see all in an encoder [default: 2].", minimum=0
+        None, "First blocks, of bigbird, that all see; where both sides are seen they see all [default: 2].", minimum=0
     )
     random_blocks: int | None = option(
         None, "Blocks drawn at random, of bigbird, that each block sees [default: 3].", minimum=0
@@ -198,9 +205,21 @@ class ModelConfig(Checked):
         "Scale of a learned noise, in training, on the scores that choose experts; 1 in Shazeer et al. 2017.",
         minimum=0,
     )
+    objective: Objective = option(
+        "causal",
+        "What is learned of a text: each token from those before it, or masked ones from both sides (BERT), which "
+        "makes a model that fills blanks and, with --supervised, one that classifies.",
+    )
+    embedding_norm: bool = option(False, "Normalise embeddings before the first block, as BERT does.")
+    output_transform: bool = option(
+        False,
+        "As BERT does, send final states through one more linear layer, activation and normalisation before the output "
+        "layer, and give that a bias.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "labels", tuple(self.labels))
         if self.vocab_size < 1:
             raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
         if self.decoder_only and self.is_encoder_decoder:
@@ -213,10 +232,20 @@ class ModelConfig(Checked):
             raise UsageError(
                 "only a recurrent encoder-decoder has --recurrent-attention (--architecture lstm or gru, with a source)"
             )
+        self._check_objective()
         if self.is_recurrent:
             self._check_recurrent()
         else:
             self._check_blocks()
+
+    def _check_objective(self) -> None:
+        if self.is_masked and self.translates:
+            flag = "--decoder-only" if self.decoder_only else "--n-encoder-layers"
+            raise UsageError(f"a masked model is one stack that does not translate: leave out {flag} or --objective")
+        if self.labels and not self.is_masked:
+            raise UsageError("labels are for a classifier, which is a masked model (--objective masked)")
+        if len(set(self.labels)) < len(self.labels) or not all(isinstance(label, str) for label in self.labels):
+            raise UsageError("labels must be different texts")
 
     def _check_recurrent(self) -> None:
         for described in options(ModelConfig):
@@ -277,9 +306,10 @@ class ModelConfig(Checked):
         for described in options(ModelConfig):
             if described.name in elsewhere and getattr(self, described.name) is not None:
                 raise UsageError(f"{self.attention} attention has no {described.name} ({described.flag}, --attention)")
-        if self.attention == "linformer" and not self.is_encoder_decoder:
+        if self.attention == "linformer" and not (self.is_encoder_decoder or self.is_masked):
             raise UsageError(
-                "linformer attention is for encoders: it mixes what comes later into what comes before (--attention)"
+                "linformer attention is for encoders and masked models: it mixes what comes later into what comes "
+                "before (--attention)"
             )
         if self.attention != "full" and self.has_tree_distances:
             raise UsageError(f"distances in trees need full attention, not {self.attention} (--syntax, --attention)")
@@ -312,6 +342,18 @@ class ModelConfig(Checked):
         return self.architecture != "transformer"
 
     @property
+    def is_masked(self) -> bool:
+        """Whether it reads from both sides, and learns tokens that are masked, or labels."""
+        return self.objective == "masked"
+
+    @property
+    def purpose(self) -> str:
+        """What the model does with texts, for messages."""
+        if self.is_masked:
+            return "classifies texts" if self.labels else "fills blanks"
+        return "translates" if self.translates else "continues texts"
+
+    @property
     def recurrent_scores(self) -> RecurrentScores:
         """How a recurrent decoder attends to the source: additively unless set."""
         return self.recurrent_attention or "additive"
@@ -323,7 +365,7 @@ class ModelConfig(Checked):
 
     @property
     def translates(self) -> bool:
-        """Whether the model reads a source and writes its translation; others continue texts."""
+        """Whether the model reads a source and writes its translation."""
         return self.is_encoder_decoder or self.decoder_only
 
     def has_experts(self, layer: int) -> bool:

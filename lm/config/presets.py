@@ -79,6 +79,14 @@ def _small_translator(n_layers: int, d_model: int, dropout: float) -> dict[str, 
     }  # fmt: skip
 
 
+_BERT = {
+    "vocab_size": 30522, "context_length": 512, "d_model": 768, "n_layers": 12, "n_heads": 12, "objective": "masked",
+    "positions": "learned", "norm": "layernorm", "norm_position": "post", "norm_eps": 1e-12, "activation": "gelu",
+    "bias": True, "dropout": 0.1, "init_std": 0.02, "embedding_norm": True, "output_transform": True,
+}  # fmt: skip
+"""Without types of tokens, which tell apart pairs of sentences: there are none, as the next sentence is not guessed."""
+
+
 def _recipe_training(d_model: int) -> dict[str, Any]:
     """How the recipe is trained (docs/recipe.md); the learning rate falls with the square root of the width.
 
@@ -238,6 +246,15 @@ PRESETS: dict[str, Preset] = {
         "Switch Transformer base of 8 experts (Fedus et al. 2021)",
         _switch(8), {"vocab_size": 32128},
         training={**_TRANSFORMER_TRAINING, "learning_rate": 7e-4, "clip": 1.0, "label_smoothing": 0.0},
+    ),
+    "bert-base": Preset(
+        "BERT base (Devlin et al. 2019), a masked model",
+        _BERT, {"vocab_size": 30522},
+        training={
+            "batch_size": 256, "steps": 1_000_000, "learning_rate": 1e-4, "schedule": "linear",
+            "warmup_steps": 10_000, "final_learning_rate": 0.0, "beta2": 0.999,
+            "epsilon": 1e-6, "weight_decay": 0.01,
+        },
     ),
 }  # fmt: skip
 

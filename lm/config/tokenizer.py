@@ -8,6 +8,7 @@ from typing import Literal
 from lm.config.options import Checked, option
 
 END_OF_TEXT = "<|endoftext|>"
+MASK = "[MASK]"  # stands where a token is to be guessed
 MOST_TOKENS = 1 << 20  # in a vocabulary that is trained here: four times the largest in common use
 
 TokenizerKind = Literal["bpe", "char", "byte"]

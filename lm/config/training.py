@@ -93,6 +93,14 @@ class TrainingConfig(Checked):
     sample: tuple[str, ...] = option(
         (), "Continue (or translate) this after each evaluation, to see the model learn. Can be repeated."
     )
+    masked_share: float = option(
+        0.15,
+        "With --objective masked: share of the tokens that are to be predicted; of these, 80% are masked, 10% replaced "
+        "by any other, and 10% left as they are.",
+        minimum=0.001,
+        maximum=0.999,
+    )
+    whole_words: bool = option(False, "With --objective masked: mask all tokens of a word or none.")
     compile: bool = option(
         False, "Compile the model with torch.compile, which pays off in long runs; a resumed run may change it."
     )

@@ -31,6 +31,8 @@ class Batch:
             see `lm.data.trees`.
         source_lengths: (rows,) how many of them are real.
         source_targets: (rows, length) like `targets`, of the source within a row, where it is predicted too.
+        input_lengths: (rows,) how many inputs are real, where targets do not tell: of masked tokens, and of texts with
+            labels, whose targets are (rows, 1).
     """
 
     inputs: Ids
@@ -38,6 +40,7 @@ class Batch:
     source: Ids | None = None
     source_lengths: Ids | None = None
     source_targets: Ids | None = None
+    input_lengths: Ids | None = None
 
     @classmethod
     def of_rows(cls, rows: Sequence[NDArray[Any]], predicted: Sequence[int]) -> Batch:
@@ -71,6 +74,13 @@ class Batch:
         )
 
     @classmethod
+    def of_texts(cls, texts: Sequence[NDArray[Any]], labels: Sequence[int]) -> Batch:
+        """Texts that are read whole, and the number of the label of each."""
+        inputs = Ragged.of(texts)
+        targets = np.array(labels, dtype=np.int64)[:, None]
+        return cls(inputs.padded(_PADDING), targets, input_lengths=inputs.lengths())
+
+    @classmethod
     def of_sequences(cls, sources: Ragged, targets: Ragged, *, start: int, learns_source: bool = False) -> Batch:
         """Sources with their targets behind them, each pair a row, of which every token of the target is predicted.
 
@@ -102,10 +112,16 @@ class Batch:
         return int((self.targets != IGNORED).sum())
 
     @property
+    def tokens(self) -> int:
+        """How many tokens are learned from: the targets, but where they are few of what is read, all that is read."""
+        return self.predicted if self.input_lengths is None else int(self.input_lengths.sum())
+
+    @property
     def lengths(self) -> Ids | None:
         """(rows,) how many inputs of each row come before its padding, which has no targets; None if all do."""
-        length = self.targets.shape[1]
-        lengths = ((self.targets != IGNORED) * np.arange(1, length + 1)).max(axis=1, initial=0)
+        length, lengths = self.inputs.shape[1], self.input_lengths
+        if lengths is None:
+            lengths = ((self.targets != IGNORED) * np.arange(1, length + 1)).max(axis=1, initial=0)
         return None if (lengths == length).all() else lengths
 
     def part(self, *, rows: int, length: int) -> Batch:

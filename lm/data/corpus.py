@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lm.config.data import DataConfig
-from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.data.held_out import FEWEST_DOCUMENTS, held_out_fraction
 from lm.errors import InputError
 from lm.text import documents
@@ -90,22 +90,28 @@ def training_texts(corpus: Corpus) -> Iterator[str]:
 
 
 def train_tokenizer(
-    corpus: Corpus, config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None
+    corpus: Corpus,
+    config: TokenizerConfig,
+    *,
+    special_tokens: Sequence[str] = (),
+    unknown: str | None = None,
+    has_mask: bool = False,
 ) -> Tokenizer:
     """Train a tokenizer on `corpus.files`, or find the one that was trained on the same text before.
 
-    One for examples has a token that ends a text in any case, for that is what ends a completion.
+    One for examples has a token that ends a text in any case, for that is what ends a completion; one for a masked
+    model has that too, which it reads labels from, and a mask.
 
     Raises:
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
-    ends = (END_OF_TEXT,) if corpus.config.supervised else ()
+    needed = (END_OF_TEXT, MASK) if has_mask else (END_OF_TEXT,) if corpus.config.supervised else ()
     return tokenizer_of(
         lambda: training_texts(corpus),
         config,
         identity=[corpus.config.separator, *(found.identity for found in corpus.files)],
         corpus_bytes=corpus.files_bytes,
-        special_tokens=special_tokens or ends,
+        special_tokens=special_tokens or needed,
         unknown=unknown,
     )

@@ -9,12 +9,14 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.corpus import Corpus
 from lm.data.examples.batches import ExampleData
+from lm.data.examples.labelled import LabelledData
 from lm.data.examples.prepare import write_examples
 from lm.data.manifest import Manifest
 from lm.data.pairs.batches import PairData
 from lm.data.prepare import Prepared, prepare_tokens
 from lm.data.training_data import TrainingData
 from lm.data.windows.batches import WindowData
+from lm.data.windows.masked import MaskedWindowData
 from lm.data.windows.prepare import write_text
 from lm.errors import UsageError
 from lm.text.files import Progress
@@ -22,6 +24,12 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 KINDS: tuple[type[TrainingData], ...] = (PairData, ExampleData, WindowData)
 """Asked in this order whether a folder is theirs."""
+
+_OF_MASKED_MODELS: dict[type[TrainingData], type[TrainingData]] = {
+    ExampleData: LabelledData,
+    WindowData: MaskedWindowData,
+}
+"""What a masked model makes of data of a kind."""
 
 
 def open_data(folder: Path, config: RunConfig) -> TrainingData:
@@ -37,7 +45,7 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
     """
     kind = _kind(folder)
     check_model(config.model, pairs=kind.holds_pairs)
-    return kind.open(folder, config)
+    return (_OF_MASKED_MODELS[kind] if config.model.is_masked else kind).open(folder, config)
 
 
 def prepare_corpus(

@@ -19,6 +19,12 @@ def mix(x: Indices) -> Indices:
     return x ^ (x >> np.uint64(31))
 
 
+def uniforms(keys: Indices, count: int) -> NDArray[np.float64]:
+    """(keys, count) numbers from [0, 1) that look random, and follow from the key of their row and their column."""
+    drawn = mix(mix(keys)[:, None] ^ np.arange(count, dtype=np.uint64))
+    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def permute(indices: Indices, size: int, keys: Indices) -> Indices:
     """Where each index lands in a pseudo-random permutation of 0 … size - 1; no list is shuffled or kept.
 

@@ -14,7 +14,7 @@ from lm.checkpoint import LoadedModel
 from lm.data.ragged import Ragged
 from lm.data.trees import TreeReader, framed
 from lm.errors import UsageError
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.trees import Heads
 from lm.tokenizer.framing import Frame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -35,8 +35,9 @@ class TranslationModel:
         Raises:
             UsageError: it was not trained on pairs.
         """
-        if not loaded.model.config.translates:
-            raise UsageError(f"{loaded.folder}: this run continues texts; only one that learned from pairs translates")
+        if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
+            purpose = loaded.model.config.purpose
+            raise UsageError(f"{loaded.folder}: this run {purpose}; only one that learned from pairs translates")
         return cls(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
 
     def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:

@@ -12,7 +12,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Special
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.trees import check_heads
 from lm.tokenizer.framing import text_frame
 from lm.tokenizer.languages import tag_to
@@ -63,12 +63,13 @@ def of_model(
     if target is not None:
         model = TranslationModel.of(loaded)
         return of_translation(model, text, model.tokenizer.encode(target), unit=unit, to=to, heads=heads)
-    if isinstance(loaded.model, EncoderDecoder) or loaded.model.config.translates:
+    if not isinstance(loaded.model, EncoderOnly) and loaded.model.config.translates:
         tokenizer = loaded.source_tokenizer or loaded.tokenizer
         return _of_source(loaded.model, tokenizer, text, unit=unit, to=to, heads=heads)
     if to is not None:
-        raise UsageError(f"{loaded.folder}: this run continues texts; there is no --to {to}")
-    return _of_gpt(loaded.model, loaded.tokenizer, text, unit=unit)
+        raise UsageError(f"{loaded.folder}: this run {loaded.model.config.purpose}; there is no --to {to}")
+    assert not isinstance(loaded.model, EncoderDecoder), "that translates"
+    return _of_text(loaded.model, loaded.tokenizer, text, unit=unit)
 
 
 def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
@@ -81,10 +82,11 @@ def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
     raise UsageError(f"{loaded.folder}: this run's model has recurrent layers and no attention")
 
 
-def _of_gpt(model: DecoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit) -> TextMap:
-    """How a decoder-only model looks at a text: each word at itself and at what comes before."""
-    before = Special.before(text_frame(tokenizer))
-    axis = attention_maps.axis_of_text(tokenizer, text, before=before, unit=unit)
+def _of_text(model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit) -> TextMap:
+    """How a model looks at a text: a GPT's words at themselves and at what comes before, a masked one's at all."""
+    frame = text_frame(tokenizer)
+    after = Special.after(frame) if isinstance(model, EncoderOnly) else ()
+    axis = attention_maps.axis_of_text(tokenizer, text, before=Special.before(frame), after=after, unit=unit)
     return TextMap(attention_maps.self_attention(model, axis), (text,))
 
 

@@ -19,7 +19,7 @@ from lm.config.evaluation import AttentionUnit
 from lm.data.trees import OUTSIDE
 from lm.errors import UsageError
 from lm.model.capture import captured
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.trees import places_in_tree
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.offsets import TokenOffsets, words_of
@@ -188,8 +188,8 @@ def _axis(
 
 
 @torch.inference_mode()
-def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
-    """Where each unit of a text looks in it, itself and what comes before.
+def self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> AttentionMap:
+    """Where each unit of a text looks in it: itself and what comes before, or in a masked model all of it.
 
     Raises:
         UsageError: the text has more tokens than the model's context, or none.
@@ -197,7 +197,7 @@ def self_attention(model: DecoderOnly, text: Axis) -> AttentionMap:
     _check_length(text, model.config.context_length)
     with captured(model.decoder.attentions()) as layers:
         model.hidden(_row(text.tokens, model))
-    return AttentionMap("self", text, text, _merged(layers, text, text), is_causal=True)
+    return AttentionMap("self", text, text, _merged(layers, text, text), is_causal=isinstance(model, DecoderOnly))
 
 
 @torch.inference_mode()
@@ -319,7 +319,7 @@ def _check_length(axis: Axis, context_length: int) -> None:
         )
 
 
-def _row(tokens: Sequence[int], model: DecoderOnly | EncoderDecoder) -> Tensor:
+def _row(tokens: Sequence[int], model: Model) -> Tensor:
     return torch.tensor([tokens], dtype=torch.int64, device=next(model.parameters()).device)
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lm.evaluation.scoring import Nats, Stretch, stretches
+from lm.evaluation.scoring import Nats, Reading, Stretch, W, stretches
 from lm.evaluation.sums import Sums
-from lm.model.transformer import DecoderOnly
 from lm.text.files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -23,7 +22,8 @@ class Tally(Sums):
 
     Attributes:
         tokens: scored ones.
-        unscored: first tokens of documents, where there is no start token to predict them from.
+        unscored: first tokens of documents, where there is no start token to predict them from; and the tokens that
+            were left out, where only each Nth is scored.
         documents: documents read.
         words: whitespace-separated words of their text.
         bytes: UTF-8 bytes of the text of the scored tokens.
@@ -53,9 +53,9 @@ class Tally(Sums):
             self.documents += passage.piece.starts_document
             self.words += passage.words
             self.bytes += len(passage.data)
-        if not scored.all():  # a document's first token
-            self.unscored += 1
-            self.bytes -= int(stretch.ends[0])
+        if not scored.all():
+            self.unscored += int((~scored).sum())
+            self.bytes -= int(np.diff(stretch.ends, prepend=stretch.start)[~scored].sum())
 
     @property
     def perplexity(self) -> float | None:
@@ -64,8 +64,11 @@ class Tally(Sums):
 
     @property
     def word_perplexity(self) -> float | None:
-        """exp(nats / words): comparable across tokenizers; None without words or beyond the greatest float."""
-        return _exp_ratio(self.nats, self.words) if self.tokens else None
+        """exp(nats / words): comparable across tokenizers; None without words or beyond the greatest float.
+
+        None too where not only first tokens are unscored, since words are not counted in parts.
+        """
+        return _exp_ratio(self.nats, self.words) if self.tokens and self.unscored <= self.documents else None
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -154,14 +157,7 @@ class FileScore:
 
 
 def measure(
-    model: DecoderOnly,
-    tokenizer: Tokenizer,
-    files: Sequence[TextFile],
-    *,
-    separator: str,
-    context: int,
-    stride: int,
-    batch_size: int,
+    reading: Reading[W], tokenizer: Tokenizer, files: Sequence[TextFile], *, separator: str, batch_size: int
 ) -> Iterator[Scored | FileScore]:
     """Measure files of any size in bounded memory; the arguments and errors are those of `stretches`.
 
@@ -169,11 +165,8 @@ def measure(
         Scored after each batch; at the end one FileScore a file.
     """
     tallies = [Tally() for _ in files]
-    batches = stretches(
-        model, tokenizer, files, separator=separator, context=context, stride=stride, batch_size=batch_size
-    )
     tokens, text = 0, 0.0
-    for batch in batches:
+    for batch in stretches(reading, tokenizer, files, separator=separator, batch_size=batch_size):
         for stretch in batch:
             tallies[stretch.passage.file].add_stretch(stretch)
             tokens += len(stretch.nats)

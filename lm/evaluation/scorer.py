@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import Self
 
 from lm.config.evaluation import PerplexityConfig
+from lm.errors import UsageError
 from lm.evaluation.perplexity import FileScore, Scored, measure
+from lm.evaluation.reading import reading_of
 from lm.evaluation.scoring import Stretch
 from lm.evaluation.windows import window_sizes
-from lm.model.transformer import DecoderOnly
+from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.text.files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores files of text by a decoder-only model.
+    """Scores files of text by a model that continues texts, or by a masked one.
 
     Attributes:
         model: in eval mode.
@@ -26,36 +28,43 @@ class Scorer:
         context: tokens in a window.
         stride: tokens from one window to the next.
         batch_size: windows scored together; changes the speed, not the result.
+        every: of a masked model, 1 to score all tokens, N to score each Nth of a document.
     """
 
-    model: DecoderOnly
+    model: DecoderOnly | EncoderOnly
     tokenizer: Tokenizer
     separator: str
     context: int
     stride: int
     batch_size: int
+    every: int = 1
 
     @classmethod
-    def of(cls, model: DecoderOnly, tokenizer: Tokenizer, config: PerplexityConfig, *, separator: str) -> Self:
+    def of(
+        cls, model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, config: PerplexityConfig, *, separator: str
+    ) -> Self:
         """A scorer with the windows that a config means for a model.
 
         Raises:
-            UsageError: the windows would leave tokens out, or reach beyond the positions that the model has.
+            UsageError: the windows would leave tokens out, or reach beyond the positions that the model has; or a
+                sample of the tokens is asked of a model that reads all of them at once.
         """
+        if config.every > 1 and not model.config.is_masked:
+            raise UsageError("a model that continues texts scores all tokens at once: leave out --every")
         context, stride = window_sizes(model.config, config)
-        return cls(model, tokenizer, separator, context, stride, config.batch_size)
+        return cls(model, tokenizer, separator, context, stride, config.batch_size, config.every)
 
     def measure(self, files: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
         """Score files; see `lm.evaluation.perplexity.measure`."""
-        return measure(
+        reading = reading_of(
             self.model,
             self.tokenizer,
-            files,
-            separator=self.separator,
             context=self.context,
             stride=self.stride,
+            every=self.every,
             batch_size=self.batch_size,
         )
+        return measure(reading, self.tokenizer, files, separator=self.separator, batch_size=self.batch_size)
 
     def stretches(
         self, files: Sequence[TextFile], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None

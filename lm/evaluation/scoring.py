@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,8 @@ from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
 Nats = npt.NDArray[np.float64]
+W = TypeVar("W")
+W_co = TypeVar("W_co", covariant=True)
 
 _LOGITS_AT_ONCE = 1 << 24  # 64 MB of float32, whatever the vocabulary and the batch
 
@@ -121,25 +124,44 @@ def score(
     return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
 
 
+class Reading(Protocol[W]):
+    """How a model reads documents to score their tokens: in which windows, and what it makes of those."""
+
+    def cutter(self) -> WindowCutter[W]:
+        """What cuts the next document."""
+        ...
+
+    def score(self, windows: Sequence[W]) -> list[Nats]:
+        """For each window the surprisals of the tokens that it accounts for; NaN for those that are not scored."""
+        ...
+
+    def unscored(self, stretch: Stretch) -> int:
+        """How many tokens of a stretch are not to be scored."""
+        ...
+
+
+class WindowCutter(Protocol[W_co]):
+    """Cuts one document, which comes in parts, into windows."""
+
+    def push(self, tokens: Ids) -> Iterator[W_co]:
+        """The windows that are complete now that these tokens are known."""
+        ...
+
+    def finish(self) -> Iterator[W_co]:
+        """The last window, if anything is left to account for."""
+        ...
+
+
 def stretches(
-    model: DecoderOnly,
-    tokenizer: Tokenizer,
-    files: Sequence[TextFile],
-    *,
-    separator: str,
-    context: int,
-    stride: int,
-    batch_size: int,
+    reading: Reading[W], tokenizer: Tokenizer, files: Sequence[TextFile], *, separator: str, batch_size: int
 ) -> Iterator[list[Stretch]]:
     """Score files of any size in bounded memory, each document apart.
 
     Args:
-        model: in eval mode.
+        reading: of a model.
         tokenizer: the model's.
         files: of text.
         separator: the line that ends a document within a file.
-        context: tokens the model reads at once.
-        stride: from one window to the next, at most `context`.
         batch_size: windows scored together, of whatever files.
 
     Yields:
@@ -148,13 +170,13 @@ def stretches(
     Raises:
         InputError: a file is not text that the tokenizer can encode, or the model's output is not a number.
     """
-    reader = _Reader(tokenizer, separator, context, stride)
+    reader = _Reader(tokenizer, separator, reading.cutter)
     windows = (window for number, file in enumerate(files) for window in reader.read(number, file))
     for batch in _batches(windows, batch_size):
-        scored = np.concatenate(score_windows(model, batch))
+        scored = np.concatenate(reading.score(batch))
         taken = list(reader.take(scored))
         for stretch in taken:
-            if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > _unscored(stretch, tokenizer):
+            if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > reading.unscored(stretch):
                 name = files[stretch.passage.file].name
                 raise InputError(f"{name}: the model's output on this file is not a number; the model is damaged")
         yield taken
@@ -162,22 +184,16 @@ def stretches(
         yield rest
 
 
-def _unscored(stretch: Stretch, tokenizer: Tokenizer) -> int:
-    """How many tokens of a stretch nothing predicts."""
-    begins = stretch.first == stretch.passage.first == 0 and len(stretch.nats) > 0
-    return int(begins and tokenizer.start_of_text is None)
-
-
-class _Reader:
+class _Reader(Generic[W]):
     """Turns files into windows, and gives what is scored back as stretches of the text that was read."""
 
-    def __init__(self, tokenizer: Tokenizer, separator: str, context: int, stride: int) -> None:
-        self._tokenizer, self._separator, self._context, self._stride = tokenizer, separator, context, stride
+    def __init__(self, tokenizer: Tokenizer, separator: str, cutter: Callable[[], WindowCutter[W]]) -> None:
+        self._tokenizer, self._separator, self._cutter = tokenizer, separator, cutter
         self._offsets = TokenOffsets(tokenizer)
         self._waiting: deque[Passage] = deque()  # read, and not scored to the end
         self._taken = 0  # tokens of the first of them that are
 
-    def read(self, number: int, file: TextFile) -> Iterator[Window]:
+    def read(self, number: int, file: TextFile) -> Iterator[W]:
         """The windows of a file; its passages wait until all of their tokens are scored.
 
         Args:
@@ -209,9 +225,6 @@ class _Reader:
                 self._waiting.popleft()
                 self._taken = 0
 
-    def _cutter(self) -> Cutter:
-        return Cutter(context=self._context, stride=self._stride, start_token=self._tokenizer.start_of_text)
-
     def _encode(self, piece: Piece, file: TextFile) -> Ids:
         try:
             return self._tokenizer.encode_batch([piece.context + piece.text])[0][piece.context_tokens :]
@@ -219,7 +232,7 @@ class _Reader:
             raise InputError(f"{file.name}: {error}") from None
 
 
-def _batches(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
+def _batches(windows: Iterable[W], size: int) -> Iterator[list[W]]:
     iterator = iter(windows)
     while batch := list(islice(iterator, size)):
         yield batch

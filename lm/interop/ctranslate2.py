@@ -53,7 +53,7 @@ def export(
     _set_stack(spec.decoder, model.decoder)
     _set_embedding(spec.encoder, spec.encoder.embeddings[0], model.source_embedding or model.embedding, model.config)
     _set_embedding(spec.decoder, spec.decoder.embeddings, model.embedding, model.config)
-    spec.decoder.projection.weight = _array(model.output_weight)
+    spec.decoder.projection.weight = _array(model.output_layer[0])
     source_size = model.config.source_vocab_size or model.config.vocab_size
     spec.register_source_vocabulary(_names(source_tokenizer or tokenizer, source_size))
     spec.register_target_vocabulary(_names(tokenizer, model.config.vocab_size))
@@ -82,6 +82,8 @@ def _check(config: ModelConfig, tokenizer: Tokenizer) -> None:
         "value_residual": config.value_residual,
         "embedding_shortcut": config.embedding_shortcut,
         "experts": config.experts > 0,
+        "embedding_norm": config.embedding_norm,
+        "output_transform": config.output_transform,
         "d_head": config.head_size * config.n_heads != config.d_model,
         "rotary_share": config.rotary_share != 1,
         "rope_scaling": config.rope_scaling != "none",

@@ -13,16 +13,10 @@ from lm.model.cache import DecoderCache
 from lm.model.dropout import Dropout
 from lm.model.experts import Experts
 from lm.model.feed_forward import FeedForward
+from lm.model.norms import make_norm
 from lm.model.positions import relative_positions
 from lm.model.scope import FirstValues, Scope
 from lm.model.self_attention import self_attention
-
-
-def make_norm(config: ModelConfig) -> nn.Module:
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over d_model."""
-    if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.d_model, config.norm_eps)
-    return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
 
 
 class Block(nn.Module):
@@ -126,7 +120,7 @@ class Stack(nn.Module):
         return DecoderCache([attention.new_cache() for attention in self.attentions()])
 
 
-_VECTORS = {"value_shares": 0.5, "embedding_shares": 0.0}
+_VECTORS = {"value_shares": 0.5, "embedding_shares": 0.0, "output_bias": 0.0}
 """What vectors start at, by name; biases start at zero, and all others at one."""
 
 

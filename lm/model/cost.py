@@ -16,13 +16,14 @@ from lm.model.transformer import build_model
 _PARTS = {
     "token embeddings": "", "positions": "positions", "attention": "attention", "cross-attention": "cross_attention",
     "feed-forward": "feed_forward", "gates": ".gate.", "experts": ".experts.", "recurrent layers": "recurrent",
-    "norms": "norm", "learned shares": "shares", "output layer": "head.",
+    "norms": "norm", "learned shares": "shares", "output layer": "head.", "output bias": "output_bias",
+    "output transform": "transform.", "label head": "classifier.",
 }  # fmt: skip
 """What the names of each part's parameters contain; a name that fits several parts belongs to the last of them."""
 
 _EACH_POSITION = (
     "encoder.blocks.", "decoder.blocks.", "encoder.recurrent.", "decoder.recurrent.", "decoder.cross_attention.",
-    "syntax_positions.depths.",
+    "syntax_positions.depths.", "transform.",
 )  # fmt: skip
 """How the names of the parameters begin that positions go through."""
 
@@ -52,7 +53,15 @@ def active_parameters(config: ModelConfig) -> int:
     return sum(parts.values()) - (parts["experts"] * idle // config.experts if config.experts else 0)
 
 
-def training_flops(config: ModelConfig, *, rows: int, length: int, source_length: int = 0, passes: int = 1) -> float:
+def training_flops(
+    config: ModelConfig,
+    *,
+    rows: int,
+    length: int,
+    source_length: int = 0,
+    predicted: float | None = None,
+    passes: int = 1,
+) -> float:
     """Arithmetic of training on a batch, padding included: three times the forward pass's.
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
@@ -60,13 +69,14 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     through. Each pair of positions that see each other takes 2 · the width of all heads, which is d_model unless
     `d_head` says otherwise; causal attention sees half of the pairs, and that within a pattern those of whole blocks.
     Vectors of relative positions, in trees too, count like matrices; biases take none. Recurrent layers see no pairs,
-    and their decoder attends once.
+    and their decoder attends once. The output layer of a masked model is for what is predicted alone.
 
     Args:
         config: of the model.
         rows: sequences.
         length: positions of each, in an encoder-decoder those of the target.
         source_length: positions that an encoder reads.
+        predicted: positions of each sequence, on average, that the output layer is for [default: all].
         passes: how often the batch goes through the model; R-Drop takes two.
 
     Source: Kaplan et al. 2020, section 2.1.
@@ -75,18 +85,32 @@ def training_flops(config: ModelConfig, *, rows: int, length: int, source_length
     width, across = _width(config), config.n_layers
     if config.is_recurrent:
         across = int(config.recurrent_scores != "none")
-    pairs = _pairs(config, config.n_layers, length, is_causal=True) + across * length * source_length
-    of_target = length * decoder + 2 * width * pairs
+    of_output = (length if predicted is None else predicted) * _output(config)
+    pairs = _pairs(config, config.n_layers, length, is_causal=not config.is_masked) + across * length * source_length
+    of_target = length * decoder + 2 * width * pairs + of_output
     source_pairs = _pairs(config, config.n_encoder_layers, source_length, is_causal=False)
     of_source = source_length * (encoder + memory) + 2 * width * source_pairs
     return 6.0 * passes * rows * (of_target + of_source)
 
 
-def training_flops_per_token(config: ModelConfig, *, passes: int = 1) -> float:
-    """Arithmetic of training on one target token, in sequences (and sources) as long as the context."""
+def training_flops_per_token(config: ModelConfig, *, predicted: float = 1.0, passes: int = 1) -> float:
+    """Arithmetic of training on one target token, in sequences (and sources) as long as the context.
+
+    Of a masked model it is that of one token that is read, of which a share is `predicted`; of a classifier, one of
+    each sequence is.
+    """
     length = config.context_length
     source_length = length if config.is_encoder_decoder else 0
-    return training_flops(config, rows=1, length=length, source_length=source_length, passes=passes) / length
+    outputs = 1.0 if config.labels else predicted * length
+    flops = training_flops(config, rows=1, length=length, source_length=source_length, predicted=outputs, passes=passes)
+    return flops / length
+
+
+def _output(config: ModelConfig) -> int:
+    """Parameters that a position that is predicted is multiplied by."""
+    if config.labels:
+        return config.d_model * (config.d_model + len(config.labels))
+    return config.vocab_size * config.d_model
 
 
 def _pairs(config: ModelConfig, n_layers: int, length: int, *, is_causal: bool) -> float:
@@ -111,10 +135,10 @@ def _pairs_of_layer(config: ModelConfig, layer: int, length: int, *, is_causal: 
 
 @cache
 def _matrices(config: ModelConfig) -> tuple[int, int, int]:
-    """Parameters that a source position, a target position and a memory position is multiplied by."""
+    """Parameters that a source position, a target position and a memory position is multiplied by, less the output."""
     with torch.device("meta"):
         model = build_model(config)
-    encoder, decoder, memory = 0, config.vocab_size * config.d_model, 0
+    encoder = decoder = memory = 0
     for name, parameter in model.named_parameters():
         if name.endswith((".keys", ".values")):  # tables of distances: by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
@@ -149,9 +173,10 @@ def _width(config: ModelConfig) -> int:
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
     """Bytes of the key/value cache for one token of one sequence; recurrent states don't grow with it.
 
-    Compressed keys and values are there besides those that they come from.
+    Compressed keys and values are there besides those that they come from. A masked model, which reads a text at once,
+    has none.
     """
-    if config.is_recurrent:
+    if config.is_recurrent or config.is_masked:
         return 0
     of_layer = 2 * config.kv_heads * config.head_size * bytes_per_value
     compressed = sum(config.compresses(layer) for layer in range(config.n_layers))

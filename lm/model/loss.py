@@ -20,8 +20,11 @@ _PROBABILITIES_ON_CPU = 1 << 20
 _LOGITS_IN_PARTS = 1 << 22
 """Logits of each pass that are held at a time where a loss is differentiated by autograd."""
 
-PartLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(passes, some, d_model) final states, a (vocabulary, d_model) output layer, (some,) ids -> a sum over positions."""
+OutputLayer = tuple[Tensor, Tensor | None]
+"""(vocabulary, d_model) weights, and a (vocabulary,) bias if there is one."""
+
+PartLoss = Callable[[Tensor, OutputLayer, Tensor], Tensor]
+"""(passes, some, d_model) final states, an output layer, (some,) ids -> a sum over positions."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -46,11 +49,12 @@ def linear_cross_entropy(
     weight: Tensor,
     targets: Tensor,
     *,
+    bias: Tensor | None = None,
     places: Tensor | None = None,
     label_smoothing: float = 0.0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """The same as `cross_entropy(hidden @ weightᵀ, targets)`, but a few rows at a time, together with its gradient.
+    """The same as `cross_entropy(hidden @ weightᵀ + bias, targets)`, a few rows at a time, together with its gradient.
 
     Each part's logits are gone before the next one's are made, so memory does not grow with positions × vocabulary,
     and rows without a target are left out. Under autocast the products are of its type, as `F.linear`'s would be.
@@ -59,6 +63,7 @@ def linear_cross_entropy(
         hidden: (…, d_model).
         weight: (vocabulary, d_model).
         targets: (…) ids, IGNORED where none.
+        bias: (vocabulary,), if the logits have one.
         places: (some,) positions that have a target, in the order of `targets.flatten()`; to find them on a GPU would
             be to wait for it.
         label_smoothing: see `cross_entropy`.
@@ -71,7 +76,7 @@ def linear_cross_entropy(
     targets = targets.flatten()
     places = _places(targets) if places is None else places
     return _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, targets, places, label_smoothing, softcap, dtype
+        hidden.flatten(0, -2), weight, bias, targets, places, label_smoothing, softcap, dtype
     )
 
 
@@ -80,7 +85,7 @@ def _places(targets: Tensor) -> Tensor:
 
 
 def in_parts(
-    loss: PartLoss, hidden: Tensor, weight: Tensor, targets: Tensor, *, places: Tensor | None = None
+    loss: PartLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, places: Tensor | None = None
 ) -> Tensor:
     """The sum of a loss over all positions that have a target, some positions at a time, together with its gradient.
 
@@ -89,12 +94,12 @@ def in_parts(
     Args:
         loss: what makes logits of final states and the output layer, and sums over the positions.
         hidden: (passes, positions, d_model).
-        weight: (vocabulary, d_model).
+        output: the output layer.
         targets: (positions,) ids, IGNORED where none.
         places: see `linear_cross_entropy`.
     """
     places = _places(targets) if places is None else places
-    total: Tensor = _InParts.apply(loss, hidden, weight, targets, places)  # type: ignore[no-untyped-call]
+    total: Tensor = _InParts.apply(loss, hidden, *output, targets, places)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -107,25 +112,31 @@ class _InParts(torch.autograd.Function):
         loss: PartLoss,
         hidden: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         targets: Tensor,
         places: Tensor,
     ) -> Tensor:
         of_hidden, of_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
+        of_bias = None if bias is None else torch.zeros_like(bias)
         total = torch.zeros((), device=hidden.device)
         with torch.enable_grad():
             for some in places.split(max(_FEWEST_ROWS, _LOGITS_IN_PARTS // len(weight))):
-                inputs = hidden[:, some].detach().requires_grad_(), weight.detach().requires_grad_()
-                nats = loss(*inputs, targets[some])
-                of_hidden[:, some], of_part = torch.autograd.grad(nats, inputs)
+                states, weights = hidden[:, some].detach().requires_grad_(), weight.detach().requires_grad_()
+                biases = None if bias is None else bias.detach().requires_grad_()
+                nats = loss(states, (weights, biases), targets[some])
+                inputs = (states, weights) if biases is None else (states, weights, biases)
+                of_hidden[:, some], of_part, *of_biases = torch.autograd.grad(nats, inputs)
                 of_weight += of_part
+                if of_bias is not None:
+                    of_bias += of_biases[0]
                 total += nats.detach()
-        ctx.gradients = of_hidden, of_weight
+        ctx.gradients = of_hidden, of_weight, of_bias
         return total
 
     @staticmethod
     def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        (of_hidden, of_weight), ctx.gradients = ctx.gradients, None
-        return None, of_hidden.mul_(of_total), of_weight.mul_(of_total), None, None
+        gradients, ctx.gradients = ctx.gradients, None
+        return None, *(None if of is None else of.mul_(of_total) for of in gradients), None, None
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -136,6 +147,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx: Any,  # noqa: ANN401 (torch's own)
         hidden: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         targets: Tensor,
         places: Tensor,
         smoothing: float,
@@ -148,29 +160,35 @@ class _LinearCrossEntropy(torch.autograd.Function):
         products = matrix.new_empty(rows, len(weight))  # fresh memory for each part would cost more than arithmetic
         probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
         of_inputs, of_weight = torch.empty_like(inputs), None
+        of_bias = None if bias is None else torch.zeros_like(bias)
         total = torch.zeros((), device=hidden.device)
         for start in range(0, len(places), max(1, rows)):
             part = slice(start, start + rows)
             logits = torch.mm(inputs[part], matrix.T, out=products[: len(places) - start])
+            if bias is not None:
+                logits += bias
             for some, their_targets in zip(*(of.split(rows_of_softmax) for of in (logits, wanted[part])), strict=True):
                 gradient = probabilities[: len(some)]
                 total += _surprisal_and_gradient(some, their_targets, smoothing, softcap, gradient)
                 if wants_gradient:
                     some.copy_(gradient)
             if wants_gradient:
+                if of_bias is not None:
+                    of_bias += logits.sum(0, dtype=of_bias.dtype)
                 torch.mm(logits, matrix, out=of_inputs[part])
                 of_part = logits.T @ inputs[part]
                 of_weight = of_part if of_weight is None else of_weight.to(weight.dtype).add_(of_part)
         of_hidden = torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype))
         ctx.dtype = weight.dtype
-        ctx.gradients = of_hidden, torch.zeros_like(weight) if of_weight is None else of_weight
+        ctx.gradients = of_hidden, torch.zeros_like(weight) if of_weight is None else of_weight, of_bias
         return total
 
     @staticmethod
     def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
-        (of_hidden, of_weight), ctx.gradients = ctx.gradients, None
-        return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), None, None, None, None, None
+        (of_hidden, of_weight, of_bias), ctx.gradients = ctx.gradients, None
+        of_bias = None if of_bias is None else of_bias.mul_(of_total)
+        return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), of_bias, *[None] * 5
 
 
 def _rows_at_a_time(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from lm.errors import UsageError
 from lm.model.distances import BucketedBiases, LinearBiases, RelativePositions
 from lm.model.dropout import Dropout
 from lm.model.frequencies import Scaling, frequencies
+from lm.model.norms import make_norm
 from lm.model.rotation import Rotation, rotations
 from lm.model.scope import Scope
 
@@ -165,7 +166,9 @@ def relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -
 class Embedding(nn.Module):
     """Tokens to vectors: the token's own, scaled if asked, plus its position's in an absolute scheme, with dropout.
 
-    Source: Vaswani et al. 2017, sections 3.4 and 3.5.
+    If asked, their sum is normalised.
+
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5; normalised: Devlin et al. 2019 (in their code).
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
@@ -173,6 +176,7 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.positions = absolute_positions(config)
+        self.norm = make_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
 
     def forward(
@@ -206,4 +210,4 @@ class Embedding(nn.Module):
             vectors = combine(vectors)
         if vectors is not None:
             x = x + vectors.to(x.dtype)
-        return self.dropout(x)
+        return self.dropout(x if self.norm is None else self.norm(x))

@@ -1,4 +1,4 @@
-"""The two models, of stacks of blocks or of recurrent layers: a decoder-only language model and an encoder-decoder."""
+"""The models, of stacks of blocks or of recurrent layers: decoder-only, encoder-only and encoder-decoder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.model.block import Stack, initialise
 from lm.model.cache import DecoderCache, RecurrentCache
+from lm.model.heads import LabelHead, OutputTransform
 from lm.model.linear import linear
 from lm.model.masks import Mask
 from lm.model.positions import Embedding
@@ -15,9 +16,15 @@ from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.model.scope import Scope
 from lm.model.syntax import SyntaxPositions, without_padding
 
+HEADS = ("head.", "transform.", "output_bias", "classifier.")
+"""How the names of what stands behind a model's layers begin."""
+
 
 class Transformer(nn.Module):
-    """What both models share: a target embedding, the layers of a decoder, and an output layer."""
+    """What all models share: an embedding of what is predicted, the layers that read it, and an output layer.
+
+    The layers are called the decoder, also where they see both sides and predict nothing but masked tokens.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -26,16 +33,26 @@ class Transformer(nn.Module):
         self.decoder = (
             RecurrentDecoder(config)
             if config.is_recurrent
-            else Stack(config, config.n_layers, cross_attention=config.is_encoder_decoder)
+            else Stack(
+                config,
+                config.n_layers,
+                cross_attention=config.is_encoder_decoder,
+                is_causal=not config.is_masked,
+            )
         )
-        self.head = None if config.tie_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        predicts_tokens = not config.labels
+        has_head = predicts_tokens and not config.tie_embeddings
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_head else None
+        transforms = predicts_tokens and config.output_transform
+        self.transform = OutputTransform(config) if transforms else None
+        self.output_bias = nn.Parameter(torch.empty(config.vocab_size)) if transforms else None
 
     def new_cache(self) -> DecoderCache | RecurrentCache:
         """An empty cache for decoding step by step."""
         return self.decoder.new_cache()
 
     def decode(self, tokens: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
-        """Final states of target tokens, of which each sees what it is given to see.
+        """Final states of target tokens, of which each sees what it is given to see, as the output layer reads them.
 
         Args:
             tokens: (batch, length) ids, after those in the caches.
@@ -46,16 +63,20 @@ class Transformer(nn.Module):
             (batch, length, d_model).
         """
         embedded = self.embedding(tokens, start=own.start, branches=own.branches, positions=own.query_positions)
-        return self.decoder(embedded, own, memory)
+        x = self.decoder(embedded, own, memory)
+        return x if self.transform is None else self.transform(x)
 
     @property
-    def output_weight(self) -> Tensor:
-        """(vocabulary, d_model): the output layer, which may be the token embedding."""
-        return self.embedding.tokens.weight if self.head is None else self.head.weight
+    def output_layer(self) -> tuple[Tensor, Tensor | None]:
+        """(vocabulary, d_model) weights, which may be the token embedding, and the (vocabulary,) bias if there is one.
+
+        Of a classifier it has a row for each label.
+        """
+        return self.embedding.tokens.weight if self.head is None else self.head.weight, self.output_bias
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, d_model) -> (…, vocabulary), `capped` as the config says."""
-        return capped(linear(hidden, self.output_weight), self.config.softcap)
+        return capped(linear(hidden, *self.output_layer), self.config.softcap)
 
 
 def capped(logits: Tensor, cap: float) -> Tensor:
@@ -106,6 +127,38 @@ class DecoderOnly(Transformer):
     def forward(self, tokens: Tensor, *, cache: DecoderCache | RecurrentCache | None = None) -> Tensor:
         """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""
         return self.logits(self.hidden(tokens, cache=cache))
+
+
+class EncoderOnly(Transformer):
+    """A BERT: tokens in, some of them masked, and the logits of the true token at each position out.
+
+    With labels it is a classifier: a text in, and the logits of its labels out.
+
+    Source: Devlin et al. 2019.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.classifier = LabelHead(config) if config.labels else None
+
+    @property
+    def output_layer(self) -> tuple[Tensor, Tensor | None]:
+        """See `Transformer.output_layer`."""
+        if self.classifier is None:
+            return super().output_layer
+        return self.classifier.labels.weight, self.classifier.labels.bias
+
+    def hidden(self, tokens: Tensor, *, target_lengths: Tensor | None = None) -> Tensor:
+        """(batch, length) ids, the first `target_lengths` (batch,) of them real -> (batch, length, d_model) states.
+
+        Of a classifier it is one state for each text: (batch, 1, d_model).
+        """
+        x = self.decode(tokens, Scope(mask=Mask.keys(target_lengths), lengths=target_lengths))
+        return x if self.classifier is None else self.classifier(x)
+
+    def forward(self, tokens: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """(batch, length) ids -> (batch, length, vocabulary) logits, or of a classifier (batch, 1, labels)."""
+        return self.logits(self.hidden(tokens, target_lengths=lengths))
 
 
 class EncoderDecoder(Transformer):
@@ -175,10 +228,15 @@ class EncoderDecoder(Transformer):
         return self.logits(self.read(source, target, lengths=lengths))
 
 
-def build_model(config: ModelConfig, *, seed: int = 0) -> DecoderOnly | EncoderDecoder:
+Model = DecoderOnly | EncoderOnly | EncoderDecoder
+"""Any model."""
+
+
+def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
     """A model with freshly drawn weights, the same for the same seed; torch's own generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = EncoderDecoder(config) if config.is_encoder_decoder else DecoderOnly(config)
+        kind = EncoderDecoder if config.is_encoder_decoder else EncoderOnly if config.is_masked else DecoderOnly
+        model: Model = kind(config)
         initialise(model, config)
     return model

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import tokenizers
 
 from lm import files
+from lm.config.tokenizer import MASK
 from lm.errors import InputError
 from lm.tokenizer.character_table import CharacterTable
 from lm.tokenizer.spelling import is_byte_level, spelled_byte, spelled_bytes
@@ -47,6 +48,7 @@ _STARTS = (
     "[BOS]",
     "[CLS]",
 )
+_MASKS = (MASK, "<mask>", "<|mask|>")
 
 
 class MergeRules(NamedTuple):
@@ -142,6 +144,11 @@ class Tokenizer:
     def start_of_text(self) -> int | None:
         """The token that starts a document; without one, that which ends the one before (as in GPT-2); else None."""
         return self._first_special(_STARTS + _ENDS)
+
+    @cached_property
+    def mask(self) -> int | None:
+        """The token that stands where one is to be guessed; None without one."""
+        return self._first_special(_MASKS)
 
     def _first_special(self, names: Sequence[str]) -> int | None:
         return next((self.special_tokens[name] for name in names if name in self.special_tokens), None)

@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lm.config.options import check_text
-from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.tokenizer.character_table import ANY_CHARACTER
 from lm.tokenizer.spelling import byte_alphabet
@@ -92,14 +92,20 @@ def _with_end(special_tokens: Sequence[str]) -> list[str]:
 
 
 def _bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE as in GPT-2: its pattern divides words, no space is put before a text, all bytes are tokens."""
+    """Byte-level BPE as in GPT-2: its pattern divides words, no space is put before a text, all bytes are tokens.
+
+    A mask takes the space before it along, as it is part of the token that it stands for (RoBERTa, Liu et al. 2019).
+    """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
-        special_tokens=_with_end(special_tokens),
+        special_tokens=[
+            tokenizers.AddedToken(token, lstrip=token == MASK, special=True, normalized=False)
+            for token in _with_end(special_tokens)
+        ],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -14,7 +14,7 @@ import torch
 
 from lm.errors import TrainingError, UsageError
 from lm.model.positions import PositionTable
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import Model
 from lm.training.objective import States, final_states
 
 COMPILATION_SECONDS = 60.0
@@ -46,7 +46,7 @@ def check_compiler(device: str, *, is_recurrent: bool = False) -> None:
         )
 
 
-def compiled(model: DecoderOnly | EncoderDecoder, device: torch.device) -> States:
+def compiled(model: Model, device: torch.device) -> States:
     """`final_states` of a model, compiled when they are first asked for.
 
     Its tables of positions are filled before that: one that came into being at the first step would make the second

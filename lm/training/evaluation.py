@@ -14,15 +14,17 @@ import torch
 from lm.budget.pace import Cost
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.data.training_data import Reference
+from lm.decoding.classifying import Classifier
+from lm.decoding.filling import Filler
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.experts import counted, shares
-from lm.model.transformer import DecoderOnly
+from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.training.events import Evaluation, Sample
-from lm.training.objective import summed_loss
+from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.run import Run, diverged
 
 _SAMPLE_TOKENS = 60
@@ -74,16 +76,17 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     """The scores on the validation split, and the translations of it that are shown."""
     began = time.perf_counter()
     with counted(run.model) as counts:
-        nats, predicted = validation_loss(run)
+        nats, predicted, correct = _validation_sums(run)
     if not math.isfinite(nats):
         raise diverged(run, f"the validation loss is {nats / predicted}")
     loss, (bleu, translated) = nats / predicted, _translations(run)
-    bits_per_byte = nats / math.log(2) / run.data.validation_bytes
+    accuracy = None if correct is None else correct / predicted
+    bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
     is_best = _note_best(run, loss, bleu)
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
     use = shares(counts)
-    return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use), shown
+    return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use, accuracy), shown
 
 
 def validation_loss(run: Run) -> tuple[float, int]:
@@ -94,6 +97,18 @@ def validation_loss(run: Run) -> tuple[float, int]:
             nats += float(summed_loss(run.model, batch, run.hardware))
             predicted += batch.predicted
     return nats, predicted
+
+
+def _validation_sums(run: Run) -> tuple[float, int, int | None]:
+    """As `validation_loss`, and of a masked model how many of the targets it guesses."""
+    if not run.config.model.is_masked:
+        return *validation_loss(run), None
+    nats, predicted, correct = 0.0, 0, 0
+    with torch.inference_mode():
+        for batch in run.data.validation():
+            of_batch, guessed = summed_loss_and_correct(run.model, batch, run.hardware)
+            nats, correct, predicted = nats + float(of_batch), correct + int(guessed), predicted + batch.predicted
+    return nats, predicted, correct
 
 
 def cost(run: Run, *, seconds: float) -> Cost:
@@ -147,6 +162,7 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
 
 def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
     """Greedy translations of sources, in order, each into the language of its tag, where there are tags."""
+    assert not isinstance(run.model, EncoderOnly)
     model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
     sources = [each._replace(target="") for each in references]
     found: dict[Reference, str] = {}
@@ -174,11 +190,23 @@ def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
 def _samples(run: Run) -> Iterator[Sample]:
     """What the model makes of the prompts that are to be watched."""
     prompts, step = run.config.training.sample, run.state.step
-    if run.config.model.translates:
+    if isinstance(run.model, EncoderOnly):
+        yield from (Sample(step, prompt, _filled(run, prompt), is_translation=True) for prompt in prompts)
+    elif run.config.model.translates:
         translated = _translate(run, [Reference(prompt, "", run.data.tag) for prompt in prompts])
         yield from (Sample(step, *pair, is_translation=True) for pair in zip(prompts, translated, strict=True))
     else:
         yield from (Sample(step, prompt, _continue(run, prompt)) for prompt in prompts)
+
+
+def _filled(run: Run, prompt: str) -> str:
+    """A prompt with its blanks filled, or its label."""
+    assert isinstance(run.model, EncoderOnly)
+    if run.config.model.labels:
+        (classified,) = Classifier(run.model, run.tokenizer).classify([prompt])
+        return classified.label
+    (filled,) = Filler(run.model, run.tokenizer).fill([prompt])
+    return filled.filled
 
 
 def _continue(run: Run, prompt: str) -> str:

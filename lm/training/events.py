@@ -16,7 +16,7 @@ class Step:
         loss: mean surprisal of the targets, in nats.
         learning_rate: the rate of this step.
         gradient_norm: norm of the gradient before clipping.
-        tokens: number of targets.
+        tokens: number of targets; where few of the tokens are targets, of those that are read.
         flops: arithmetic of the step, forward and back.
         seconds: wall-clock time of the step.
     """
@@ -53,27 +53,33 @@ class Evaluation:
     Attributes:
         step: the step after which it was evaluated.
         loss: nats per token.
-        bits_per_byte: the same for each UTF-8 byte of text.
+        bits_per_byte: the same for each UTF-8 byte of text; None where not all of it is predicted.
         tokens: number of targets.
         seconds: wall-clock time of the evaluation.
         is_best: whether no earlier evaluation was better.
         bleu: BLEU of greedy translations, of an encoder-decoder.
         expert_use: the share of the tokens that each expert took, by the name of the layer that they are in.
+        accuracy: the share of the targets that are the model's likeliest, of a masked model or a classifier.
     """
 
     step: int
     loss: float
-    bits_per_byte: float
+    bits_per_byte: float | None
     tokens: int
     seconds: float
     is_best: bool
     bleu: float | None = None
     expert_use: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model makes of a fixed prompt: a continuation, or with `is_translation` a translation."""
+    """What the model makes of a fixed prompt: a continuation, or with `is_translation` a translation.
+
+    Of a masked model it is the prompt with its blanks filled, of a classifier its label; both are drawn as
+    translations are.
+    """
 
     step: int
     prompt: str

@@ -14,16 +14,18 @@ from lm.checkpoint import load_tokenizers
 from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.errors import UsageError
-from lm.model.transformer import build_model
+from lm.model.transformer import HEADS, build_model
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.run import Run
 
 
 def check_weights(model: ModelConfig, path: Path) -> None:
-    """UsageError unless a model can start from the weights of a run or checkpoint, their vocabularies aside."""
-    theirs = load_config(find_checkpoint(path)).model
-    ours = dataclasses.replace(model, vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size)
+    """UsageError unless a model can start from the weights of a run or checkpoint, vocabularies and labels aside."""
+    theirs = dataclasses.replace(load_config(find_checkpoint(path)).model, labels=())
+    ours = dataclasses.replace(
+        model, vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size, labels=()
+    )
     if _shapes(ours) == _shapes(theirs):
         return
     differing = [
@@ -56,7 +58,13 @@ def _reshapes(model: ModelConfig, change: dict[str, Any]) -> bool:
 
 
 def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """Give a run these weights before its first step; UsageError if they don't fit its model."""
+    """Give a run these weights before its first step; UsageError if they don't fit its model.
+
+    What stands behind the layers of a masked model may have another shape, for labels instead of tokens, or for more
+    or fewer labels. Then it starts at random.
+    """
+    if run.config.model.is_masked:
+        weights = _with_own_head(run, weights)
     try:
         run.model.load_state_dict(weights)
     except RuntimeError as error:
@@ -64,3 +72,14 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
         raise UsageError(f"the weights to start from don't fit this model: {problem} (--from, --tokenizer)") from None
     if run.average is not None:
         run.average.load(weights)
+
+
+def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Weights with the run's own head in the place of one of another shape."""
+    head, theirs = (
+        {name: value for name, value in tensors.items() if name.startswith(HEADS)}
+        for tensors in (run.model.state_dict(), weights)
+    )
+    if {name: value.shape for name, value in head.items()} == {name: value.shape for name, value in theirs.items()}:
+        return weights
+    return {name: value for name, value in weights.items() if name not in theirs} | head

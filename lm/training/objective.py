@@ -13,20 +13,24 @@ from lm.config.data import IGNORED
 from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.linear import linear
-from lm.model.loss import cross_entropy, in_parts, linear_cross_entropy
-from lm.model.transformer import DecoderOnly, EncoderDecoder, capped
+from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy
+from lm.model.transformer import EncoderDecoder, Model, capped
 
 States = Callable[..., Tensor]
-"""Token ids -> final states, as `DecoderOnly.hidden` and `EncoderDecoder.read` give them."""
+"""Token ids -> final states, as `hidden` of a model and `EncoderDecoder.read` give them."""
 
 
-def final_states(model: DecoderOnly | EncoderDecoder) -> States:
+_GUESSES_AT_ONCE = 1024
+"""Positions whose logits are held at a time to see which is the largest."""
+
+
+def final_states(model: Model) -> States:
     """The function that gives what a model makes of its inputs before the output layer."""
     return model.read if isinstance(model, EncoderDecoder) else model.hidden
 
 
 def summed_loss(
-    model: DecoderOnly | EncoderDecoder,
+    model: Model,
     batch: Batch,
     hardware: Hardware,
     *,
@@ -53,8 +57,7 @@ def summed_loss(
     if r_drop:
         batch = _twice(batch)
     with hardware.autocast():
-        lengths = batch.lengths if model.config.experts else None
-        hidden = _states(states, batch, hardware, target_lengths=lengths)
+        hidden = _states(model, states, batch, hardware)
         total, *of_source = (
             _surprisal(model, hidden, ids, places, label_smoothing=label_smoothing, r_drop=r_drop)
             for ids, places in zip(targets, counted, strict=True)
@@ -69,22 +72,38 @@ def learned_tokens(batch: Batch, *, source_loss: float) -> float:
     return batch.predicted + source_loss * int((batch.source_targets != IGNORED).sum())
 
 
+def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:
+    """`summed_loss` of a batch, and how many of its targets the model takes for the likeliest."""
+    places = _on_device(np.flatnonzero(batch.targets != IGNORED), hardware)
+    targets = _on_device(batch.targets, hardware)
+    with hardware.autocast():
+        hidden = _states(model, final_states(model), batch, hardware)
+        nats = _surprisal(model, hidden, targets, places)
+        correct = torch.zeros_like(nats)
+        for some in places.split(_GUESSES_AT_ONCE):
+            guessed = model.logits(hidden.flatten(0, -2)[some]).argmax(-1)
+            correct += (guessed == targets.flatten()[some]).sum()
+    return nats, correct
+
+
 def _surprisal(
-    model: DecoderOnly | EncoderDecoder,
+    model: Model,
     hidden: Tensor,
     targets: Tensor,
     places: Tensor,
     *,
-    label_smoothing: float,
-    r_drop: float,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
 ) -> Tensor:
     """What the final states of a batch, or with R-Drop of two passes of it, come to; see `_of_two_passes`."""
     if r_drop:
         return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
+    weight, bias = model.output_layer
     return linear_cross_entropy(
         hidden,
-        model.output_weight,
+        weight,
         targets,
+        bias=bias,
         places=places,
         label_smoothing=label_smoothing,
         softcap=model.config.softcap,
@@ -92,7 +111,7 @@ def _surprisal(
 
 
 def _of_two_passes(
-    model: DecoderOnly | EncoderDecoder,
+    model: Model,
     hidden: Tensor,
     targets: Tensor,
     places: Tensor,
@@ -111,13 +130,13 @@ def _of_two_passes(
         r_drop: see `summed_loss`.
     """
 
-    def loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        logits = capped(linear(hidden, weight), model.config.softcap)
+    def loss(hidden: Tensor, output: OutputLayer, targets: Tensor) -> Tensor:
+        logits = capped(linear(hidden, *output), model.config.softcap)
         surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
         return surprisal + r_drop / 4 * disagreement(*logits)
 
     once = targets[: len(targets) // 2].flatten()
-    return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_weight, once, places=places)
+    return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, places=places)
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
@@ -133,8 +152,10 @@ def disagreement(first: Tensor, second: Tensor) -> Tensor:
     return ((one.exp() - other.exp()) * (one - other)).sum()
 
 
-def _states(states: States, batch: Batch, hardware: Hardware, *, target_lengths: NDArray[np.int64] | None) -> Tensor:
+def _states(model: Model, states: States, batch: Batch, hardware: Hardware) -> Tensor:
+    """The final states of a batch. Which inputs are real is said to models that look ahead, and to experts."""
     inputs = _on_device(batch.inputs, hardware)
+    target_lengths = batch.lengths if model.config.experts or model.config.is_masked else None
     real = {} if target_lengths is None else {"target_lengths": _on_device(target_lengths, hardware)}
     if batch.source is None or batch.source_lengths is None:
         return states(inputs, **real)

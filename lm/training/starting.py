@@ -11,6 +11,7 @@ from torch import Tensor
 from lm import checkpoint, run_folder
 from lm.budget.pace import Pace
 from lm.config.run import RunConfig
+from lm.data.examples.labelled import labels_of
 from lm.data.kinds import open_data
 from lm.data.training_data import TrainingData
 from lm.run_folder import TrainingState
@@ -36,7 +37,7 @@ def start(
 
     Args:
         folder: to be made; InputError if it holds a run already or another process is about to make one there.
-        config: what to train; the vocabulary sizes are taken from the tokenizers.
+        config: what to train; the vocabulary sizes are taken from the tokenizers, labels from the examples.
         corpus: what to learn from.
         data: the same, if it is open already.
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
@@ -44,7 +45,7 @@ def start(
         spent: seconds of a budget that are gone already.
     """
     run_folder.refuse_existing(folder)
-    config = _with_vocabularies(config, corpus)
+    config = fitted(config, corpus)
     data = data or open_data(corpus.folder, config)
     config = planned(config, corpus.folder, data, pace=pace, spent=spent)
     pause = 0.0 if pace is None else pace.pause
@@ -55,10 +56,15 @@ def start(
     return run
 
 
-def _with_vocabularies(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
-    """The settings of a model that has an embedding for each token."""
+def fitted(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
+    """The settings of a model that has an embedding for each token and, of a classifier, an output for each label."""
     source_size = None if corpus.source_tokenizer is None else corpus.source_tokenizer.vocab_size
-    sized = dataclasses.replace(config.model, vocab_size=corpus.vocab_size, source_vocab_size=source_size)
+    sized = dataclasses.replace(
+        config.model,
+        vocab_size=corpus.vocab_size,
+        source_vocab_size=source_size,
+        labels=labels_of(corpus.folder) if config.model.is_masked and config.data.supervised else (),
+    )
     return dataclasses.replace(config, model=sized)
 
 

@@ -130,7 +130,7 @@ def _step(run: Run) -> Step:
         group["lr"] = rate
     torch.manual_seed(_fold(config.seed, state.step))
     batch = _batch(run)
-    tokens, learned = batch.predicted, learned_tokens(batch, source_loss=config.source_loss)
+    tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
     with failures_in_a_line() if config.compile else nullcontext():
         total = _accumulate(run, batch)
     total_nats, norm = torch.stack((total, _clipped(run.model, config.clip))).tolist()  # the one wait for a GPU
@@ -200,8 +200,14 @@ def batch_flops(run: Run, batch: Batch) -> float:
     """Arithmetic of training on a batch."""
     rows, length = batch.inputs.shape
     source_length = 0 if batch.source is None else batch.source.shape[1]
-    passes = run.config.training.passes
-    return training_flops(run.config.model, rows=rows, length=length, source_length=source_length, passes=passes)
+    return training_flops(
+        run.config.model,
+        rows=rows,
+        length=length,
+        source_length=source_length,
+        predicted=batch.predicted / rows if run.config.model.is_masked else None,
+        passes=run.config.training.passes,
+    )
 
 
 def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:

@@ -8,7 +8,7 @@ from lm.checkpoint import save_checkpoint
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer import training
@@ -19,7 +19,7 @@ TEXT = "The owl saw the fox by the mill.\nÜber den Bäumen sang 狐 the owl —
 
 def make_run(folder: Path, *, kind: str = "bpe", supervised: bool = False, **fields) -> Path:
     """A run of a small model that was never trained, on text or on examples; `fields` are those of ModelConfig."""
-    tokenizer = make_tokenizer(kind)
+    tokenizer = make_tokenizer(kind, has_mask=fields.get("objective") == "masked")
     shape = {"context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
     model = ModelConfig(vocab_size=tokenizer.vocab_size, **shape)
     save_checkpoint(
@@ -34,6 +34,6 @@ def make_run(folder: Path, *, kind: str = "bpe", supervised: bool = False, **fie
     return folder
 
 
-def make_tokenizer(kind: str) -> Tokenizer:
-    config = TokenizerConfig(kind=kind, vocab_size=300)
-    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer
+def make_tokenizer(kind: str, *, has_mask: bool = False) -> Tokenizer:
+    config, special = TokenizerConfig(kind=kind, vocab_size=300), (END_OF_TEXT, MASK) if has_mask else ()
+    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode()), special_tokens=special).tokenizer

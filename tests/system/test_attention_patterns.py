@@ -70,6 +70,18 @@ def test_a_translation_model_with_a_pattern(kind, pairs, tmp_path, capsys):  # n
         assert "linformer attends to mixtures of all positions: there is no map of it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_masked_model_with_a_pattern(kind, place, tmp_path, capsys):
+    flags = [*SMALL, *FIXED, "--objective", "masked", "--attention", kind, *KINDS[kind], "--n-layers", 2,
+             "--checkpoint-every", 3, "--schedule", "constant", "--evaluate-every", 3]  # fmt: skip
+    for name, steps in (("whole", 6), ("resumed", 3)):
+        succeed(capsys, "train", place / "text.txt", "-o", tmp_path / name, "--steps", steps, *flags)
+    succeed(capsys, "train", "--resume", tmp_path / "resumed", "--steps", 6)
+    assert weights(tmp_path / "resumed") == weights(tmp_path / "whole")
+    assert succeed(capsys, "fill", tmp_path / "whole", "one [MASK] three")
+    assert "perplexity" in succeed(capsys, "perplexity", tmp_path / "whole", place / "text.txt")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

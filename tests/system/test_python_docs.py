@@ -15,6 +15,8 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "runs" / "novel")
+    make_run(tmp_path / "runs" / "masked", objective="masked")
+    make_run(tmp_path / "runs" / "labels", objective="masked", labels=("cat", "dog"))
     make_translation_run(tmp_path / "runs" / "en-de", steps=30)
     for name in ("held-out.txt", "book.txt"):
         Path(name).write_text(TEXT * 50, encoding="utf-8")

@@ -32,9 +32,9 @@ class ExampleData(TrainingData):
 
     def __init__(self, train: Examples, validation: Examples, *, context: int, rows: int, seed: int) -> None:
         """Batches of `rows` examples; InputError if a completion does not fit into `context` tokens."""
-        for examples in (train, validation):
-            _refuse_long_completions(examples, context)
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
+        for examples in (train, validation):
+            self._check(examples)
         self._key = mix(np.array([seed], dtype=np.uint64))
         self.samples = len(train)
         self.tokens = int(train.index["learned"].sum())
@@ -91,6 +91,10 @@ class ExampleData(TrainingData):
             return []
         too_long = f"{self.shortened:,} of {self.samples:,} examples are longer than the context"
         return [f"{too_long}: the beginning of the prompt is left out (--context)"]
+
+    def _check(self, examples: Examples) -> None:
+        """InputError if a completion does not fit into the context."""
+        _refuse_long_completions(examples, self._context)
 
     def _of(self, examples: Examples, numbers: Sequence[int]) -> Batch:
         rows, learned = zip(*map(examples.read, numbers), strict=True)

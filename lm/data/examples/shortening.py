@@ -1,4 +1,4 @@
-"""Examples that are longer than the context: what is cut of them, and which cannot be cut."""
+"""Examples and texts that are longer than the context: what is cut of them, and which cannot be cut."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def shortened(ids: NDArray[Any], *, context: int) -> NDArray[Any]:
         context: tokens that the model reads. A row may have one more, its last being only predicted.
     """
     return ids if len(ids) <= context + 1 else np.concatenate([ids[:1], ids[-context:]])
+
+
+def beginning(ids: NDArray[Any], *, context: int) -> NDArray[Any]:
+    """A text with the tokens that start and end it, cut to `context` tokens before its end token, which is kept."""
+    return ids if len(ids) <= context else np.concatenate([ids[: context - 1], ids[-1:]])
 
 
 def too_long(learned: int, *, context: int) -> str | None:

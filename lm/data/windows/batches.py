@@ -131,9 +131,12 @@ class WindowData(TrainingData):
 
     def validation(self) -> Iterator[Batch]:
         """Disjoint windows over the validation split, in order."""
+        yield from map(_predicting, self._validation_windows())
+
+    def _validation_windows(self) -> Iterator[NDArray[np.int64]]:
         if len(self._validation) > 1:
             rows = max(1, _EVALUATION_TOKENS // self._context)
-            yield from map(_predicting, evaluation_batches(self._validation, context=self._context, rows=rows))
+            yield from evaluation_batches(self._validation, context=self._context, rows=rows)
 
     def batch_size(self) -> str:
         """How much a batch is: windows of so many tokens."""

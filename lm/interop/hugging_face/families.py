@@ -106,7 +106,8 @@ class Family:
 _NOWHERE: Mapping[str, tuple[Any, ...]] = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
-    "norm_position": ("pre",), "attention": ("full",),
+    "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
+    "attention": ("full",),
 }  # fmt: skip
 """What no family here has otherwise."""
 _ACTIVATIONS = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
-from cli.flags.arguments import text_argument
+from cli.flags.arguments import read_lines, text_argument
 from lm.errors import InputError
 
 
@@ -39,3 +40,9 @@ def test_bytes_that_are_no_text_are_refused(pipe):
 def test_a_terminal_is_not_read(monkeypatch):
     monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
     assert text_argument(None) is None
+
+
+def test_files_and_stdin_follow_one_another(tmp_path, pipe):
+    (tmp_path / "a").write_text("one\ntwo")
+    pipe("狐\n\n".encode())
+    assert list(read_lines([tmp_path / "a", Path("-")])) == ["one", "two", "狐", ""]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.translation.lines import read_lines, read_parsed, read_prefixes, watched, write
+from cli.translation.lines import read_parsed, read_prefixes, watched, write
 from lm.decoding.translation import Translated, Translation
 from lm.errors import InputError, UsageError
 
@@ -17,12 +17,6 @@ from lm.errors import InputError, UsageError
 def translated(source: str, *texts: str, left_out: int = 0) -> Translated:
     made = tuple(Translation(text, tokens=(1,), logprobs=(-0.5,), score=-0.5, finish_reason="end") for text in texts)
     return Translated(source, made, left_out)
-
-
-def test_files_and_stdin_follow_one_another(tmp_path, monkeypatch):
-    (tmp_path / "a").write_text("one\ntwo")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("狐\n\n".encode())))
-    assert list(read_lines([tmp_path / "a", Path("-")])) == ["one", "two", "狐", ""]
 
 
 def test_each_file_has_its_file_of_heads(tmp_path, monkeypatch):

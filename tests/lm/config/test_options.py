@@ -20,7 +20,7 @@ from lm.errors import UsageError
 def test_every_field_of_every_section_is_described(config):
     names = {field.name for field in dataclasses.fields(config)}
     described = {option.name for option in options.options(config)}
-    assert names - described == ({"vocab_size", "source_vocab_size"} if config is ModelConfig else set())
+    assert names - described == ({"vocab_size", "source_vocab_size", "labels"} if config is ModelConfig else set())
     assert all(option.help.endswith((".", "]")) for option in options.options(config))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from lm.decoding.slots import Slots, padding
-from lm.model.cache import DecoderCache
+from lm.model.cache import DecoderCache, KeyValueCache
 
 INF = torch.inf
 
 
 def cache(sentences: int, positions: int) -> DecoderCache:
     """Of one layer, with something in it."""
-    made = DecoderCache(1)
+    made = DecoderCache([KeyValueCache()])
     read(made, sentences, positions)
     return made
 

@@ -7,6 +7,7 @@ import torch
 
 from lm.errors import InputError
 from lm.evaluation.perplexity import FileScore, Macro, Scored, Tally, measure
+from lm.evaluation.reading import reading_of
 from lm.evaluation.scoring import score
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
@@ -28,9 +29,8 @@ def test_totals_do_not_depend_on_the_batch_size(tmp_path):
 
 
 def run(model, tokenizer, sources, *, context=16, stride=8, batch_size=4):
-    return measure(
-        model, tokenizer, sources, separator=SEPARATOR, context=context, stride=stride, batch_size=batch_size
-    )
+    reading = reading_of(model, tokenizer, context=context, stride=stride)
+    return measure(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
 
 
 def tallies(tmp_path, tokenizer, *texts, **options):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lm.evaluation.perplexity_comparison import Difference, aligned, compare
+from lm.evaluation.reading import reading_of
 from lm.evaluation.scoring import Stretch, stretches
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
@@ -16,9 +17,10 @@ def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):
     model = make_model(seed=seed)
     for index, text in enumerate(TEXTS):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
-    how = {"separator": SEPARATOR, "context": 16, "stride": 8, "batch_size": batch_size, **sizes}
+    reading = reading_of(model, tokenizer, **{"context": 16, "stride": 8, **sizes})
     sources = text_files([str(tmp_path)])
-    return [s for batch in stretches(model, tokenizer, sources, **how) for s in batch]
+    batches = stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
+    return [s for batch in batches for s in batch]
 
 
 def by_hand(first, second, file):

@@ -7,6 +7,7 @@ import pytest
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
 from lm.evaluation.perplexity import FileScore, Scored, measure
+from lm.evaluation.reading import reading_of
 from lm.evaluation.scorer import Scorer
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
@@ -36,7 +37,8 @@ def test_windows_are_those_of_the_settings_or_half_of_the_context_apart(model):
 
 def test_figures_are_those_of_the_files_and_every_stretch_comes_once(model, files):
     scorer = Scorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
-    expected = list(measure(model, BPE, files, separator=SEPARATOR, context=8, stride=3, batch_size=2))
+    reading = reading_of(model, BPE, context=8, stride=3)
+    expected = list(measure(reading, BPE, files, separator=SEPARATOR, batch_size=2))
     scores: list[FileScore] = []
     seen: list[Scored] = []
     stretches = list(scorer.stretches(files, scores=scores, watch=seen.append))

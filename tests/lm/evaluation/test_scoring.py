@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from lm.evaluation import scoring
+from lm.evaluation.reading import reading_of
 from lm.evaluation.scoring import score, stretches
 from lm.text.documents import Fragment
 from lm.text.files import text_files
@@ -43,8 +44,8 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     sources = text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
-    sizes = {"context": context, "stride": stride, "batch_size": batch_size}
-    batches = list(stretches(make_model(), tokenizer, sources, separator=SEPARATOR, **sizes))
+    reading = reading_of(make_model(), tokenizer, context=context, stride=stride)
+    batches = list(stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size))
     assert all(batches)
     return [stretch for batch in batches for stretch in batch]
 
@@ -98,7 +99,8 @@ def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("lm.evaluation.scoring.fragments", endless)
     (tmp_path / "a.txt").touch()
     sources = text_files([str(tmp_path / "a.txt")])
-    batches = stretches(make_model(), CHAR, sources, separator=SEPARATOR, context=16, stride=16, batch_size=16)
+    reading = reading_of(make_model(), CHAR, context=16, stride=16)
+    batches = stretches(reading, CHAR, sources, separator=SEPARATOR, batch_size=16)
     seen = sum(len(stretch.nats) for _ in range(300) for stretch in next(batches))
     assert seen == 300 * 16 * 16 + 1
     assert len(taken) < seen / len(TEXT * 500) + 4

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from lm.evaluation.reading import reading_of
 from lm.evaluation.scoring import Passage, Stretch, stretches
 from lm.evaluation.surprisal import Span, joined, spans, token_scores
 from lm.text.files import text_files
@@ -37,8 +38,9 @@ def scored(tokenizer, tmp_path, *texts):
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     sources = text_files([str(tmp_path)])
-    how = {"separator": SEPARATOR, "context": 16, "stride": 8, "batch_size": 3}
-    return [s for batch in stretches(make_model(), tokenizer, sources, **how) for s in batch], sources
+    reading = reading_of(make_model(), tokenizer, context=16, stride=8)
+    batches = stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=3)
+    return [s for batch in batches for s in batch], sources
 
 
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
+)
 
 from lm.config.model import ModelConfig
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, build_model
 
 
 def randomise(model: nn.Module, seed: int = 0) -> None:
@@ -122,4 +131,57 @@ def _marian_state(ours: dict[str, Tensor]) -> dict[str, Tensor]:
                 state[f"{layer_name}{names[ours_first]}.{letter}_proj.{rest.removeprefix('input.')}"] = third
         else:
             state[f"{layer_name}{names[ours_first]}.{rest.replace('output.', 'out_proj.')}"] = value
+    return state
+
+
+def bert(**fields) -> BertForMaskedLM:
+    """Hugging Face's BERT with a head for masked tokens, and random weights; `fields` are those of their config."""
+    shape = {
+        "vocab_size": 53, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
+        "max_position_embeddings": 16, **fields,
+    }  # fmt: skip
+    theirs = BertForMaskedLM(BertConfig(**shape, attn_implementation="eager")).eval()
+    randomise(theirs)
+    return theirs
+
+
+def from_bert(theirs: BertForMaskedLM) -> EncoderOnly:
+    """Our model with the weights of Hugging Face's; the first type of token, which all have, is part of positions."""
+    config = theirs.config
+    ours = build_model(
+        ModelConfig(
+            vocab_size=config.vocab_size, context_length=config.max_position_embeddings, d_model=config.hidden_size,
+            n_layers=config.num_hidden_layers, n_heads=config.num_attention_heads, d_ff=config.intermediate_size,
+            positions="learned", norm="layernorm", norm_position="post", norm_eps=config.layer_norm_eps,
+            activation=config.hidden_act, bias=True, objective="masked", embedding_norm=True, output_transform=True,
+        )
+    )  # fmt: skip
+    assert isinstance(ours, EncoderOnly)
+    ours.load_state_dict(_bert_state(theirs.state_dict(), config.num_hidden_layers))
+    return ours.eval()
+
+
+def _bert_state(theirs: dict[str, Tensor], n_layers: int) -> dict[str, Tensor]:
+    embeddings, head = "bert.embeddings.", "cls.predictions."
+    types = theirs[embeddings + "token_type_embeddings.weight"]
+    state = {
+        "embedding.tokens.weight": theirs[embeddings + "word_embeddings.weight"],
+        "embedding.positions.weight": theirs[embeddings + "position_embeddings.weight"] + types[0],
+        "output_bias": theirs[head + "bias"],
+    }
+    names = {
+        "attention.output": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
+        "feed_forward.up": "intermediate.dense", "feed_forward.down": "output.dense",
+        "feed_forward_norm": "output.LayerNorm",
+    }  # fmt: skip
+    for kind in ("weight", "bias"):
+        state[f"embedding.norm.{kind}"] = theirs[f"{embeddings}LayerNorm.{kind}"]
+        state[f"transform.up.{kind}"] = theirs[f"{head}transform.dense.{kind}"]
+        state[f"transform.norm.{kind}"] = theirs[f"{head}transform.LayerNorm.{kind}"]
+        for layer in range(n_layers):
+            block, their_block = f"decoder.blocks.{layer}.", f"bert.encoder.layer.{layer}."
+            parts = [theirs[f"{their_block}attention.self.{name}.{kind}"] for name in ("query", "key", "value")]
+            state[f"{block}attention.input.{kind}"] = torch.cat(parts)
+            for name, their_name in names.items():
+                state[f"{block}{name}.{kind}"] = theirs[f"{their_block}{their_name}.{kind}"]
     return state

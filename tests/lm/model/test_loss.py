@@ -41,6 +41,30 @@ def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
+    """Also where the logits are held a few rows at a time."""
+    monkeypatch.setattr(loss, "_LOGITS_ON_CPU", 17 * 5)
+    monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
+    torch.manual_seed(1)
+    drawn = [torch.randn(3, 11, 8), torch.randn(17, 8), torch.randn(17)]
+    targets = torch.randint(0, 17, (3, 11))
+    targets[1, :4] = IGNORED
+    ours, theirs = (
+        [part.clone().to(dtype).requires_grad_() for part in drawn] for dtype in (torch.float32, torch.float64)
+    )
+    hidden, weight, bias = ours
+    total = linear_cross_entropy(hidden, weight, targets, bias=bias, label_smoothing=0.1, softcap=softcap)
+    logits = F.linear(*theirs).flatten(0, 1)
+    logits = softcap * torch.tanh(logits / softcap) if softcap else logits
+    expected = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=0.1)
+    for each in (total, expected):
+        (each * 0.7).backward()
+    torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-5)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-5, atol=1e-5)
+
+
 def test_nothing_to_predict_costs_nothing():
     hidden = torch.randn(2, 3, 4, requires_grad=True)
     total = linear_cross_entropy(hidden, torch.randn(5, 4), torch.full((2, 3), IGNORED))
@@ -70,28 +94,30 @@ def test_the_logits_of_all_positions_are_never_held(monkeypatch, softcap):
     assert made.most == 64 * 50
 
 
-def disagreeing(hidden, weight, targets):
+def disagreeing(hidden, output, targets):
     """A loss of two passes and their targets, in which a position counts for itself."""
-    one, other = (F.linear(states, weight).log_softmax(-1) for states in hidden)
+    one, other = (F.linear(states, *output).log_softmax(-1) for states in hidden)
     return F.nll_loss(one, targets, reduction="sum") + ((one - other) ** 2).sum()
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("at_a_time", [1, 1 << 22])
-def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_a_time):
+def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_a_time, has_bias):
     monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", at_a_time)
     monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
     torch.manual_seed(1)
     targets = torch.randint(0, 17, (33,))
     targets[20:29] = IGNORED
     hidden, weight = torch.randn(2, 33, 8, dtype=torch.float64), torch.randn(17, 8, dtype=torch.float64)
+    bias = [torch.randn(17, dtype=torch.float64)] if has_bias else []
     found = []
     for ours in (True, False):
-        inputs = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
-        counts = targets != IGNORED
+        inputs = [part.clone().requires_grad_() for part in (hidden, weight, *bias)]
+        counts, output = targets != IGNORED, (inputs[1], inputs[2] if has_bias else None)
         total = (
-            in_parts(disagreeing, *inputs, targets)
+            in_parts(disagreeing, inputs[0], output, targets)
             if ours
-            else disagreeing(inputs[0][:, counts], inputs[1], targets[counts])
+            else disagreeing(inputs[0][:, counts], output, targets[counts])
         )
         (total * 0.7).backward()
         found.append([total.detach(), *(part.grad for part in inputs)])
@@ -103,7 +129,7 @@ def test_of_a_loss_in_parts_the_logits_of_all_positions_are_never_held(monkeypat
     monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", 1)
     hidden, weight = torch.randn(2, 4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:
-        in_parts(disagreeing, hidden, weight, torch.randint(0, 50, (4 * 64,))).backward()
+        in_parts(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,))).backward()
     assert made.most == 64 * 50
 
 

@@ -131,7 +131,7 @@ def test_all_weights_get_a_gradient(kind):
         ({"attention_window": 9}, r"full attention has no attention_window \(--attention-window, --attention\)"),
         ({"attention": "window", "random_blocks": 9}, r"window attention has no random_blocks \(--random-blocks"),
         ({"attention": "bigbird", "attention_stride": 9}, r"bigbird attention has no attention_stride"),
-        ({"attention": "linformer"}, r"linformer attention is for encoders: .* \(--attention\)"),
+        ({"attention": "linformer"}, r"linformer attention is for encoders and masked models: .* \(--attention\)"),
         ({"attention": "linformer", "n_encoder_layers": 1, "positions": "t5"}, r"no distances for t5 positions"),
         (
             {"attention": "window", "n_encoder_layers": 1, "syntax": "both"},

@@ -174,7 +174,7 @@ def test_the_loss_is_that_of_the_logits(dtype):
     hidden, targets = 30 * torch.randn(6, 48, generator=torch.Generator().manual_seed(1)), ids(6)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
         expected = cross_entropy(model.logits(hidden), targets)
-        loss = linear_cross_entropy(hidden, model.output_weight, targets, softcap=4.0)
+        loss = linear_cross_entropy(hidden, model.output_layer[0], targets, softcap=4.0)
     torch.testing.assert_close(loss, expected, atol=0, rtol=1e-5 if dtype is torch.float32 else 2e-3)
 
 

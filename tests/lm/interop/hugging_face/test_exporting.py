@@ -75,7 +75,7 @@ REFUSED = [
     ({"value_residual": True}, "value_residual True, without which this would be LlamaForCausalLM"),
     ({"norm": "layernorm", "value_residual": True, "qk_norm": True, "activation": "gelu"},
      "value_residual True and qk_norm True"),
-    ({"positions": "none"}, "positions none"), ({"decoder_only": True}, "decoder_only True"),
+    ({"positions": "none"}, "positions none"), ({"decoder_only": True}, "decoder_only True"), ({"objective": "masked"}, "objective masked"),
     ({"softcap": 30.0}, "softcap 30.0"), ({"experts": 2}, "experts 2"),
     ({"attention": "bigbird"}, "attention bigbird"), ({"attention": "compressed"}, "attention compressed"),
     ({"attention": "window", "norm": "layernorm", "positions": "learned", "activation": "gelu"}, "attention window"),

@@ -1,0 +1,112 @@
+"""`lm fill`: guess what stands in the blanks of a text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.flags.arguments import read_lines
+from cli.flags.loading import RunPath, load_masked
+from cli.flags.options import Given, takes
+from lm.config.decoding import FillConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.options import check_text
+from lm.errors import UsageError
+
+if TYPE_CHECKING:
+    from lm.decoding.filling import Filled
+
+_Text = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="A text with blanks, [MASK] for each; - or nothing reads texts from a pipe, one a line.",
+        show_default=False,
+    ),
+]
+_Files = Annotated[
+    list[Path] | None,
+    typer.Option("--file", metavar="FILE", help="Read texts from this file, one a line. Can be repeated."),
+]
+_AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print a line of JSON for each text: text, filled, blanks (id, text, probability of each guess)."
+    ),
+]
+
+
+@takes({"fill": FillConfig, "hardware": HardwareConfig})
+def fill(
+    run: RunPath,
+    text: _Text = None,
+    *,
+    file: _Files = None,
+    as_json: _AsJson = False,
+    given: Given,
+) -> None:
+    """Guess the tokens that a masked model (lm train --objective masked) expects in the blanks of a text.
+
+    A blank stands for one token, which in most vocabularies begins with the space before it (shown as ·). Of several
+    blanks each is guessed with the others left blank.
+
+    Examples:
+      lm fill runs/masked "A [MASK] of tea"
+      lm fill runs/masked "The [MASK] said that the [MASK] was late." --top-k 3
+      lm fill runs/masked --file blanks.txt --json | jq .filled
+    """
+    config = FillConfig(**given["fill"])
+    texts = _texts(text, file)
+    from lm.decoding.filling import Filler
+
+    model, loaded = load_masked(run, HardwareConfig(**given["hardware"]))
+    found = Filler(model, loaded.tokenizer, config.batch_size).fill(texts, k=config.top_k)
+    if as_json:
+        _print_json(found)
+    else:
+        _print_table(list(found), is_one=text not in (None, "-"))
+
+
+def _texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]:
+    """The text of the command line, or the lines of files or of a pipe."""
+    if text not in (None, "-"):
+        if files:
+            raise UsageError("give either a text or --file")
+        check_text(str(text), name="the text")
+        return [str(text)]
+    if text is None and not files and sys.stdin.isatty():
+        raise UsageError("there is no text: give one with [MASK] for each blank, or - to read texts from stdin")
+    return read_lines(files or [])
+
+
+def _print_json(found: Iterator[Filled]) -> None:
+    import dataclasses
+
+    from cli.console.escapes import json_line
+
+    for each in found:
+        print(json_line(dataclasses.asdict(each)), flush=True)
+
+
+def _print_table(found: Sequence[Filled], *, is_one: bool) -> None:
+    """The guesses for each blank; of a single text also what it becomes."""
+    from cli.console.messages import paragraph
+    from cli.console.tables import table
+    from lm.tokenizer.inspection import visible
+
+    rows = [
+        (str(line), str(blank), visible(guess.text.encode()), f"{guess.probability:.1%}")
+        for line, each in enumerate(found, 1)
+        for blank, guesses in enumerate(each.blanks, 1)
+        for guess in guesses
+    ]
+    if not rows:
+        raise UsageError("there is no blank to fill: write [MASK] for each")
+    columns = ("line", "blank", "guess", "probability")
+    table(columns[is_one:], [row[is_one:] for row in rows])
+    if is_one:
+        paragraph(found[0].filled)

@@ -1,0 +1,25 @@
+"""A tokenizer with a mask, and small masked models with random weights."""
+
+from __future__ import annotations
+
+from lm.config.model import ModelConfig
+from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.model.transformer import EncoderOnly, build_model
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
+
+TEXT = "A cup of tea, and a cup of milk. Über 狐 the owl saw a fox by the mill.\n" * 5
+
+
+def make_tokenizer(kind: str = "bpe") -> Tokenizer:
+    config = TokenizerConfig(kind=kind, vocab_size=300)
+    special = (END_OF_TEXT, MASK)
+    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode()), special_tokens=special).tokenizer
+
+
+def make_model(tokenizer: Tokenizer, **fields) -> EncoderOnly:
+    shape = {"context_length": 32, "d_model": 16, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, objective="masked", **shape)
+    model = build_model(config, seed=1).eval()
+    assert isinstance(model, EncoderOnly)
+    return model

@@ -1,0 +1,71 @@
+"""Blanks are guessed as the model's softmax has it, whatever is read beside them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.decoding.filling import Filler
+from lm.errors import UsageError
+from tests.lm.decoding.masked_models import make_model, make_tokenizer
+
+TEXTS = ["A [MASK] of tea", "[MASK] and [MASK], the [MASK].", "no blank", "[MASK]", "Über [MASK]"]
+
+
+@pytest.fixture(scope="module", params=["bpe", "char", "byte"])
+def tokenizer(request):
+    return make_tokenizer(request.param)
+
+
+def test_guesses_are_the_likeliest_tokens_of_a_softmax(tokenizer):
+    model = make_model(tokenizer)
+    (filled,) = Filler(model, tokenizer).fill([TEXTS[1]], k=4)
+    ids = [tokenizer.start_of_text, *tokenizer.encode(TEXTS[1], parse_special=True), tokenizer.end_of_text]
+    with torch.inference_mode():
+        shares = model(torch.tensor([ids]))[0].softmax(-1)
+    blanks = [place for place, index in enumerate(ids) if index == tokenizer.mask]
+    assert len(filled.blanks) == len(blanks) == 3
+    for place, guesses in zip(blanks, filled.blanks, strict=True):
+        best = shares[place].topk(4)
+        assert [guess.id for guess in guesses] == best.indices.tolist()
+        assert [guess.probability for guess in guesses] == pytest.approx(best.values.tolist(), rel=1e-5)
+        assert [guess.text for guess in guesses] == [
+            tokenizer.token_bytes(index).decode(errors="replace") for index in best.indices.tolist()
+        ]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_batched_equals_single(tokenizer, batch_size):
+    model = make_model(tokenizer)
+    together = list(Filler(model, tokenizer, batch_size).fill(TEXTS, k=3))
+    for text, filled in zip(TEXTS, together, strict=True):
+        (alone,) = Filler(model, tokenizer).fill([text], k=3)
+        assert (alone.text, alone.filled) == (filled.text, filled.filled)
+        for one, other in zip(alone.blanks, filled.blanks, strict=True):
+            assert [guess.id for guess in one] == [guess.id for guess in other]
+            assert [g.probability for g in one] == pytest.approx([g.probability for g in other], rel=1e-4)
+
+
+def test_a_filled_text_has_the_best_guess_in_each_blank(tokenizer):
+    (filled, unchanged) = list(Filler(make_model(tokenizer), tokenizer).fill([TEXTS[0], "no blank"], k=1))
+    ids = tokenizer.encode(TEXTS[0], parse_special=True)
+    ids[ids.index(tokenizer.mask)] = filled.blanks[0][0].id
+    assert filled.filled == tokenizer.decode(ids, skip_special=False)
+    assert (unchanged.filled, unchanged.blanks) == ("no blank", ())
+
+
+def test_the_space_before_a_blank_belongs_to_its_token():
+    tokenizer = make_tokenizer("bpe")
+    whole = [tokenizer.token(index) for index in tokenizer.encode("A cup of tea")]
+    blank = [tokenizer.token(index) for index in tokenizer.encode("A [MASK] of tea", parse_special=True)]
+    assert blank == [whole[0], "[MASK]", *whole[-len(blank) + 2 :]]
+
+
+def test_more_guesses_than_tokens_are_all_tokens(tokenizer):
+    (filled,) = Filler(make_model(tokenizer), tokenizer).fill(["[MASK]"], k=10_000)
+    assert sum(guess.probability for guess in filled.blanks[0]) == pytest.approx(1, rel=1e-4)
+
+
+def test_a_text_beyond_the_context_is_refused(tokenizer):
+    with pytest.raises(UsageError, match="the model's context is 32; give less text"):
+        list(Filler(make_model(tokenizer), tokenizer).fill(["[MASK] owl" * 30]))

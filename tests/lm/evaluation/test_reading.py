@@ -1,0 +1,103 @@
+"""Pseudo-surprisal: what a masked model says of each token where that alone is masked, one row at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lm.config.evaluation import PerplexityConfig
+from lm.config.model import ModelConfig
+from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.errors import InputError, UsageError
+from lm.evaluation.perplexity import FileScore, Tally
+from lm.evaluation.scorer import Scorer
+from lm.evaluation.surprisal import token_scores
+from lm.model.transformer import EncoderOnly, build_model
+from lm.text.files import text_files
+from lm.tokenizer import training
+from tests.lm.evaluation import small_models
+
+BYTES = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(END_OF_TEXT, MASK)).tokenizer
+TEXTS = ["The owl saw the fox.\n", "ü\n", "One two three four five six seven eight nine ten.\n"]
+
+
+def model(**fields) -> EncoderOnly:
+    shape = {"vocab_size": 258, "context_length": 12, "d_model": 16, "n_layers": 2, "n_heads": 2, "init_std": 0.3}
+    built = build_model(ModelConfig(**shape, objective="masked", **fields), seed=1).eval()
+    assert isinstance(built, EncoderOnly)
+    return built
+
+
+def scorer(masked: EncoderOnly, **fields) -> Scorer:
+    return Scorer.of(masked, BYTES, PerplexityConfig(**fields), separator=END_OF_TEXT)
+
+
+def files(folder):
+    (folder / "text.txt").write_text(f"{END_OF_TEXT}\n".join(TEXTS))
+    return text_files([str(folder / "text.txt")])
+
+
+def nats_alone(masked: EncoderOnly, text: str) -> list[float]:
+    """Each token masked in a row of its own, with all of the document around it."""
+    ids = [BYTES.start_of_text, *BYTES.encode(text), BYTES.end_of_text]
+    found = []
+    for place in range(1, len(ids) - 1):
+        row = torch.tensor([ids])
+        row[0, place] = BYTES.mask
+        with torch.inference_mode():
+            found.append(-float(masked(row).double().log_softmax(-1)[0, place, ids[place]]))
+    return found
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16])
+@pytest.mark.parametrize("every", [1, 4])
+def test_each_token_is_masked_in_turn(tmp_path, batch_size, every):
+    """In documents that fit into the context, against one token at a time."""
+    masked, scores = model(), []
+    measured = scorer(masked, context=60, stride=30, batch_size=batch_size, every=every)
+    stretches = list(measured.stretches(files(tmp_path), scores=scores))
+    found = np.concatenate([stretch.nats for stretch in stretches])
+    alone = [nats_alone(masked, text) for text in TEXTS]
+    expected = np.concatenate([[nats if n % every == 0 else np.nan for n, nats in enumerate(of)] for of in alone])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    (tally,) = [score.tally for score in scores]
+    counted = ~np.isnan(expected)
+    assert (tally.tokens, tally.bytes, tally.unscored) == (counted.sum(), counted.sum(), (~counted).sum())
+    assert tally.perplexity == pytest.approx(math.exp(expected[counted].mean()), rel=1e-4)
+    assert tally.bits_per_byte == pytest.approx(expected[counted].mean() / math.log(2), rel=1e-4)
+    assert (tally.word_perplexity is None) == (every > 1)
+
+
+def test_in_windows_every_token_is_scored_once(tmp_path):
+    masked, scores = model(), []
+    measured = scorer(masked)
+    assert (measured.context, measured.stride) == (12, 6)
+    tokens = list(token_scores(measured.stretches(files(tmp_path), scores=scores), files(tmp_path)))
+    assert bytes(token.token for token in tokens).decode() == "".join(TEXTS)
+    assert all(token.nats is not None for token in tokens)
+    total = Tally.total(score.tally for score in scores)
+    assert (total.documents, total.unscored, total.bytes) == (3, 0, len("".join(TEXTS).encode()))
+
+
+def test_a_short_document_is_the_same_in_any_window(tmp_path):
+    (tmp_path / "short.txt").write_text("An owl.\n")
+    found = []
+    for sizes in ({"context": 12, "stride": 6}, {"context": 12, "stride": 12}, {"context": 40, "stride": 1}):
+        events = scorer(model(), **sizes).measure(text_files([str(tmp_path / "short.txt")]))
+        found += [event.tally.nats for event in events if isinstance(event, FileScore)]
+    assert found == pytest.approx([found[0]] * 3, rel=1e-5)
+
+
+def test_a_damaged_model_is_told_of_by_the_name_of_the_file(tmp_path):
+    masked = model()
+    masked.embedding.tokens.weight.data[:] = math.nan
+    with pytest.raises(InputError, match=r"text\.txt: .* not a number"):
+        list(scorer(masked, every=3).measure(files(tmp_path)))
+
+
+def test_only_masked_models_score_a_sample():
+    with pytest.raises(UsageError, match="leave out --every"):
+        Scorer.of(small_models.make_model(), BYTES, PerplexityConfig(every=2), separator=END_OF_TEXT)

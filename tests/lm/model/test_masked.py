@@ -1,0 +1,109 @@
+"""Masked models: Hugging Face's BERT is one of them; they see both sides, and padding changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config.model import ModelConfig
+from lm.config.presets import resolve
+from lm.errors import UsageError
+from lm.model.block import count_parameters
+from lm.model.cost import parameters_by_part, training_flops_per_token
+from lm.model.transformer import EncoderOnly, build_model
+from tests.lm.model import hugging_face
+
+SMALL = {"vocab_size": 31, "context_length": 12, "d_model": 16, "n_layers": 2, "n_heads": 2, "objective": "masked"}
+
+
+def small(**fields) -> EncoderOnly:
+    model = build_model(ModelConfig(**{**SMALL, "init_std": 0.3, **fields}), seed=1).eval()
+    assert isinstance(model, EncoderOnly)
+    return model
+
+
+@pytest.mark.parametrize("lengths", [None, [11, 4, 7]])
+def test_logits_are_those_of_hugging_faces_bert(lengths):
+    theirs = hugging_face.bert()
+    ours = hugging_face.from_bert(theirs)
+    tokens = torch.randint(53, (3, 11), generator=torch.Generator().manual_seed(1))
+    real = None if lengths is None else torch.tensor(lengths)
+    seen = torch.ones_like(tokens) if real is None else (torch.arange(11) < real[:, None]).long()
+    with torch.inference_mode():
+        expected = theirs(tokens, attention_mask=seen).logits
+        found = ours(tokens, lengths=real)
+    torch.testing.assert_close(found[seen.bool()], expected[seen.bool()], rtol=1e-5, atol=1e-5)
+
+
+def test_bert_base_has_the_published_parameters_but_for_its_head():
+    """BERT base has 109,482,240 with the pooler, and no head for masked tokens."""
+    pooler, types_of_tokens = 768 * 768 + 768, 2 * 768
+    transform, bias = (768 * 768 + 768) + 2 * 768, 30522
+    config = resolve("bert-base").model
+    masked = sum(parameters_by_part(config).values())
+    assert masked == 109_482_240 - pooler - types_of_tokens + transform + bias == 109_512_762
+    labels = ModelConfig(**{**vars(config), "labels": ("no", "yes")})
+    assert sum(parameters_by_part(labels).values()) == 109_482_240 - types_of_tokens + 2 * (768 + 1)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "alibi", "t5", "relative", "none"])
+@pytest.mark.parametrize("labels", [(), ("a", "b", "c")])
+def test_padding_never_changes_a_logit(positions, labels):
+    model = small(positions=positions, labels=labels)
+    tokens = torch.randint(31, (3, 9), generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([9, 4, 6])
+    with torch.inference_mode():
+        together = model(tokens, lengths=lengths)
+        for row, length in enumerate(lengths.tolist()):
+            alone = model(tokens[row : row + 1, :length])
+            torch.testing.assert_close(together[row, : alone.shape[1]], alone[0], rtol=1e-5, atol=1e-5)
+
+
+def test_each_position_sees_what_comes_after_it():
+    model, tokens = small(), torch.randint(31, (1, 8))
+    changed = tokens.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % 31
+    with torch.inference_mode():
+        difference = (model(tokens) - model(changed)).abs().amax(-1)[0]
+    assert (difference > 1e-4).all()
+
+
+def test_a_classifier_has_an_output_for_each_label_and_none_for_tokens():
+    model = small(labels=("a", "b", "c"), output_transform=True, tie_embeddings=False, bias=True)
+    assert model(torch.zeros(2, 5, dtype=torch.int64)).shape == (2, 1, 3)
+    assert not [name for name, _ in model.named_parameters() if name.startswith(("head", "transform", "output_bias"))]
+    parts = parameters_by_part(model.config)
+    assert parts["label head"] == 16 * 16 + 16 + 3 * 16 + 3
+    assert sum(parts.values()) == count_parameters(model)
+
+
+def test_biases_and_the_last_layer_of_a_transform_start_as_they_do_elsewhere():
+    model = small(output_transform=True, embedding_norm=True, bias=True)
+    assert not model.output_bias.any()
+    assert not model.transform.up.bias.any()
+    assert (model.embedding.norm.weight == 1).all()
+
+
+def test_flops_count_the_output_layer_where_something_is_predicted():
+    config = ModelConfig(**{**SMALL, "d_ff": 64, "activation": "gelu", "output_transform": True})
+    blocks = 2 * (4 * 16 * 16 + 2 * 16 * 64) + 16 * 16  # and the transform
+    pairs = 2 * 2 * 16 * 12  # each position sees all
+    assert training_flops_per_token(config) == 6 * (blocks + pairs + 31 * 16)
+    assert training_flops_per_token(config, predicted=0.25) == pytest.approx(6 * (blocks + pairs + 31 * 16 / 4))
+    labels = ModelConfig(**{**vars(config), "output_transform": False, "labels": ("a", "b")})
+    assert training_flops_per_token(labels) == pytest.approx(6 * (blocks - 256 + pairs + (16 * 16 + 2 * 16) / 12))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_encoder_layers": 2}, "leave out --n-encoder-layers"),
+        ({"architecture": "gru"}, "--objective is for transformer blocks"),
+        ({"objective": "causal", "labels": ("a", "b")}, "labels are for a classifier"),
+        ({"labels": ("a", "a")}, "labels must be different"),
+    ],
+)
+def test_what_is_no_masked_model_is_refused(fields, message):
+    fields = {"vocab_size": 31, "objective": "masked", **fields}
+    with pytest.raises(UsageError, match=message):
+        ModelConfig(**fields)

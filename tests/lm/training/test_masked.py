@@ -1,0 +1,215 @@
+"""Masked models and classifiers are trained by the loop that trains all others."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lm.checkpoint import load_model, load_weights
+from lm.config.data import IGNORED, DataConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import MASK, TokenizerConfig
+from lm.config.training import TrainingConfig
+from lm.errors import UsageError
+from lm.hardware import inference_hardware
+from lm.model.transformer import HEADS
+from lm.tokenizer import training as tokenizer_training
+from lm.training.corpus import TrainingCorpus
+from lm.training.evaluation import validation_loss
+from lm.training.events import Evaluation, Sample, Step
+from lm.training.initial_weights import check_weights
+from lm.training.objective import summed_loss
+from lm.training.resuming import resume
+from lm.training.run import Run
+from lm.training.starting import start
+from lm.training.trainer import train
+from tests.lm.data.examples import small_examples
+from tests.lm.data.preparing import prepare, written
+from tests.lm.training.conftest import journal, stop_after, sums
+
+SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, "objective": "masked"}
+TOKENIZER = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(MASK,)).tokenizer
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> TrainingCorpus:
+    """A text in which each letter follows from its neighbours."""
+    place = tmp_path_factory.mktemp("text")
+    folder = prepare(written(place, "abcdefgh" * 400), TOKENIZER, DataConfig(), place / "tokens").folder
+    return TrainingCorpus(folder, TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory) -> TrainingCorpus:
+    """Texts whose label is the letter that they have most."""
+    place = tmp_path_factory.mktemp("examples")
+    draw = np.random.default_rng(1)
+    pairs = []
+    for _ in range(200):
+        label = draw.choice(list("xyz"))
+        letters = [*draw.choice(list("xyz"), size=3), *[label] * 5]
+        pairs.append(("".join(draw.permutation(letters)), str(label)))
+    source = small_examples.source(place, small_examples.lines(pairs, "text", "label"))
+    config = DataConfig(validation="0.2", supervised=True)
+    return TrainingCorpus(prepare([source], TOKENIZER, config, place / "tokens").folder, TOKENIZER)
+
+
+def begun(folder: Path, corpus: TrainingCorpus, *, model: dict | None = None, weights=None, **fields) -> Run:
+    settings = {"batch_size": 8, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **fields}
+    supervised = (corpus.folder / "train-examples.npy").exists()
+    config = RunConfig(
+        ModelConfig(**{**SHAPE, **(model or {})}),
+        data=DataConfig(supervised=supervised),
+        training=TrainingConfig(**settings),
+    )
+    return start(folder, config, corpus, weights=weights)
+
+
+def evaluations(run: Run) -> list[Evaluation]:
+    return [event for event in train(run) if isinstance(event, Evaluation)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"whole_words": True, "ema": 0.9}, {"r_drop": 0.5, "label_smoothing": 0.1, "micro_batch_size": 3}],
+)
+@pytest.mark.parametrize("model", [{}, {"output_transform": True, "embedding_norm": True, "bias": True}])
+def test_resuming_equals_never_having_stopped(tmp_path, corpus, fields, model):
+    whole = begun(tmp_path / "whole", corpus, model=model, **fields)
+    list(train(whole))
+    list(train(begun(tmp_path / "part", corpus, model=model, **fields), stop=stop_after(7)))
+    part = resume(tmp_path / "part")
+    list(train(part))
+    assert sums(part)["model.safetensors"] == sums(whole)["model.safetensors"]
+    assert sums(part)["optimizer.safetensors"] == sums(whole)["optimizer.safetensors"]
+    assert journal(part) == journal(whole)
+
+
+def test_it_learns_what_stands_between_neighbours_and_fills_samples(tmp_path, corpus):
+    fields = {"steps": 120, "batch_size": 16, "learning_rate": 1e-2, "evaluate_every": 0}
+    events = list(train(begun(tmp_path / "run", corpus, sample=("abc[MASK]ef[MASK]h",), **fields)))
+    (last,) = (event for event in events if isinstance(event, Evaluation))
+    (sample,) = (event for event in events if isinstance(event, Sample))
+    assert last.loss < 0.3
+    assert last.accuracy > 0.9
+    assert last.bits_per_byte is None
+    assert (sample.prompt, sample.text) == ("abc[MASK]ef[MASK]h", "abcdefgh")
+
+
+def test_the_loss_is_that_of_the_masked_tokens_alone(tmp_path, corpus):
+    """Against a softmax in float64."""
+    run = begun(tmp_path / "run", corpus, model={"output_transform": True, "bias": True, "dropout": 0.0})
+    batch, model = run.data.batch(0), run.model
+    nats = float(summed_loss(model, batch, run.hardware).detach())
+    chosen = torch.from_numpy(batch.targets != IGNORED)
+    logits = model.double()(torch.from_numpy(batch.inputs))
+    expected = -logits.log_softmax(-1)[chosen].gather(1, torch.from_numpy(batch.targets)[chosen][:, None]).sum()
+    assert nats == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_a_step_counts_the_tokens_that_are_read_and_its_loss_those_that_are_masked(tmp_path, corpus):
+    run = begun(tmp_path / "run", corpus, model={"dropout": 0.0})
+    batch = run.data.batch(0)
+    expected = float(summed_loss(run.model, batch, run.hardware).detach()) / batch.predicted
+    step = next(event for event in train(run) if isinstance(event, Step))
+    assert step.tokens == 8 * 16
+    assert step.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_evaluation_counts_what_is_guessed(tmp_path, corpus):
+    run = begun(tmp_path / "run", corpus, model={"dropout": 0.0})
+    evaluation = evaluations(run)[-1]
+    run.model.eval()
+    right = total = 0
+    with torch.inference_mode():
+        for batch in run.data.validation():
+            chosen = torch.from_numpy(batch.targets != IGNORED)
+            guesses = run.model(torch.from_numpy(batch.inputs)).argmax(-1)
+            right += int((guesses == torch.from_numpy(batch.targets))[chosen].sum())
+            total += int(chosen.sum())
+    nats, predicted = validation_loss(run)
+    assert (evaluation.accuracy, evaluation.tokens) == (pytest.approx(right / total), total)
+    assert evaluation.loss == pytest.approx(nats / predicted, rel=1e-5)
+
+
+@pytest.mark.parametrize("fields", [{}, {"ema": 0.9}, {"r_drop": 1.0, "label_smoothing": 0.1}])
+def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
+    whole = begun(tmp_path / "whole", examples, **fields)
+    list(train(whole))
+    list(train(begun(tmp_path / "part", examples, **fields), stop=stop_after(7)))
+    part = resume(tmp_path / "part")
+    list(train(part))
+    assert sums(part) == sums(whole) | {
+        "config.json": sums(part)["config.json"],
+        "state.json": sums(part)["state.json"],
+    }
+    assert journal(part) == journal(whole)
+    assert load_model(part.folder, inference_hardware(HardwareConfig())).config.model.labels == ("x", "y", "z")
+
+
+def test_a_classifier_learns_labels_and_shows_them(tmp_path, examples):
+    fields = {"steps": 80, "batch_size": 24, "learning_rate": 5e-3, "evaluate_every": 0, "sample": ("xyxxzxx",)}
+    run = begun(tmp_path / "run", examples, **fields)
+    events = list(train(run))
+    (evaluation,) = (event for event in events if isinstance(event, Evaluation))
+    (sample,) = (event for event in events if isinstance(event, Sample))
+    assert evaluation.accuracy > 0.9
+    assert sample.text == "x"
+
+
+def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus, examples):
+    list(train(begun(tmp_path / "masked", corpus, model={"output_transform": True})))
+    check_weights(ModelConfig(**SHAPE, output_transform=True, vocab_size=258), tmp_path / "masked")
+    theirs = load_weights(tmp_path / "masked")
+    run = begun(tmp_path / "tuned", examples, model={"output_transform": True}, weights=theirs, ema=0.9)
+    ours = run.model.state_dict()
+    for name in theirs.keys() - {name for name in theirs if name.startswith(HEADS)}:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
+    assert {name for name in ours if name not in theirs} == {
+        f"classifier.{layer}.{kind}" for layer in ("pooler", "labels") for kind in ("weight", "bias")
+    }
+    list(train(run))
+    tuned = load_weights(tmp_path / "tuned")
+    again = begun(tmp_path / "again", examples, model={"output_transform": True}, weights=tuned)
+    torch.testing.assert_close(again.model.state_dict(), dict(tuned), rtol=0, atol=0)
+    back = begun(tmp_path / "back", corpus, model={"output_transform": True}, weights=tuned)
+    assert {name for name in back.model.state_dict() if name not in tuned} == {
+        name for name in theirs if name.startswith(HEADS)
+    }
+
+
+def test_weights_of_another_shape_are_refused_all_the_same(tmp_path, corpus):
+    list(train(begun(tmp_path / "masked", corpus)))
+    with pytest.raises(UsageError, match="d_model is 16 here and 32"):
+        check_weights(ModelConfig(**{**SHAPE, "d_model": 16}), tmp_path / "masked")
+
+
+@pytest.mark.parametrize("fields", [{"masked_share": 0.3}, {"whole_words": True}])
+def test_settings_of_masks_are_for_masked_text_alone(fields):
+    training = TrainingConfig(**fields)
+    for config in (
+        {"model": ModelConfig()},
+        {"model": ModelConfig(objective="masked"), "data": DataConfig(supervised=True)},
+    ):
+        with pytest.raises(UsageError, match=r"is for learning masked tokens of a text \(--objective masked\)"):
+            RunConfig(**config, training=training)
+    kept = RunConfig(ModelConfig(objective="masked"), training=training)
+    assert dataclasses.replace(kept).training == training
+
+
+def test_what_was_saved_is_loaded_the_same(tmp_path, corpus):
+    run = begun(tmp_path / "run", corpus)
+    list(train(run))
+    shutil.copytree(run.folder, tmp_path / "copy")
+    loaded = load_model(tmp_path / "copy", inference_hardware(HardwareConfig()), which="last")
+    tokens = torch.randint(256, (2, 9))
+    run.model.eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(loaded.model(tokens), run.model(tokens))

@@ -1,0 +1,159 @@
+"""Masked models from the command line: trained, resumed, asked to fill and to score, and made classifiers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+
+SHAPE = ["--d-model", "32", "--n-heads", "2", "--n-layers", "2", "--context", "32", "--vocab-size", "300"]
+MACHINE = ["--threads", "1", "--device", "cpu", "--dtype", "float32"]
+WORDS = {"joy": ["sun", "song", "smile"], "fear": ["storm", "night", "wolf"]}
+
+
+def sentence(draw: random.Random, label: str) -> str:
+    return f"The {draw.choice(WORDS[label])} and the {draw.choice(WORDS[label])} were here."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A masked model and a classifier made of it, and what they learned from."""
+    folder, draw = tmp_path_factory.mktemp("masked"), random.Random(1)
+    labels = [draw.choice(list(WORDS)) for _ in range(300)]
+    texts = [sentence(draw, label) for label in labels]
+    lines = [json.dumps({"text": text, "label": label}) for text, label in zip(texts, labels, strict=True)]
+    (folder / "text.txt").write_text("\n".join(texts) + "\n")
+    (folder / "labels.jsonl").write_text("\n".join(lines[:250]) + "\n")
+    (folder / "held-out.jsonl").write_text("\n".join(lines[250:]) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        command = [
+            "train",
+            str(folder / "text.txt"),
+            "-o",
+            str(folder / "lm"),
+            "--objective",
+            "masked",
+            *SHAPE,
+            *MACHINE,
+        ]
+        sample = ["--sample", "The [MASK] and the wolf"]
+        assert run([*command, "--steps", "20", "--evaluate-every", "10", "--ema", "0.9", *sample]) == 0
+        command = ["train", str(folder / "labels.jsonl"), "--supervised", "--from", str(folder / "lm"), *MACHINE]
+        options = ["--steps", "60", "--learning-rate", "5e-3", "--evaluate-every", "30"]
+        assert run([*command, *options, "-o", str(folder / "labels")]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(("name", "step", "last"), [("lm", 10, 20), ("labels", 30, 60)])
+def test_resuming_equals_never_having_stopped(folder, tmp_path, name, step, last):
+    resumed = tmp_path / name
+    shutil.copytree(folder / name, resumed)
+    assert run(["train", "--resume", str(resumed / "checkpoints" / f"step-{step}")]) == 0
+    for path in (f"checkpoints/step-{last}/{kind}.safetensors" for kind in ("model", "optimizer")):
+        sums = [hashlib.sha256((place / path).read_bytes()).hexdigest() for place in (folder / name, resumed)]
+        assert sums[0] == sums[1], path
+    assert (resumed / "metrics.jsonl").read_text() == (folder / name / "metrics.jsonl").read_text()
+
+
+def test_blanks_are_filled_in_a_table_or_in_json(folder, tmp_path, capsys, monkeypatch):
+    command = ["fill", str(folder / "lm")]
+    assert run([*command, "The [MASK] and the [MASK] were here.", "--top-k", "2"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["blank", "guess", "probability"]
+    assert [line.split()[0] for line in table[1:5]] == ["1", "1", "2", "2"]
+    assert table[5].startswith("The")
+    (tmp_path / "blanks.txt").write_text("The [MASK]\nno blank\n[MASK] and [MASK]\n")
+    assert run([*command, "--file", str(tmp_path / "blanks.txt"), "--json", "--top-k", "3"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [len(each["blanks"]) for each in found] == [1, 0, 2]
+    assert all(len(guesses) == 3 for each in found for guesses in each["blanks"])
+    assert [each["text"] for each in found] == ["The [MASK]", "no blank", "[MASK] and [MASK]"]
+
+
+def test_pseudo_perplexity_is_said_to_be_one(folder, capsys):
+    command = ["perplexity", str(folder / "lm"), str(folder / "text.txt")]
+    assert run([*command, "--every", "20"]) == 0
+    assert "pseudo-perplexity per token" in capsys.readouterr().out.replace("\n", " ")
+    assert run([*command, "--every", "20", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["unit"], report["every"], report["context"]) == ("masked token", 20, 32)
+    assert report["total"]["bits_per_byte"] > 0
+    assert run([*command, "--every", "200", "--versus", str(folder / "lm")]) == 0
+    assert "the two do not differ" in capsys.readouterr().out
+
+
+def test_texts_are_labelled_and_what_is_right_is_counted(folder, capsys):
+    held_out = str(folder / "held-out.jsonl")
+    assert run(["classify", str(folder / "labels"), held_out]) == 0
+    out, err = capsys.readouterr()
+    expected = [json.loads(line)["label"] for line in (folder / "held-out.jsonl").read_text().splitlines()]
+    right = sum(one == other for one, other in zip(out.splitlines(), expected, strict=True))
+    assert f"{right} of 50 labels" in err
+    assert right > 40
+    assert run(["classify", str(folder / "labels"), str(folder / "text.txt"), "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(found) == 300
+    assert all(sum(each["probabilities"].values()) == pytest.approx(1, abs=1e-4) for each in found)
+
+
+def test_attention_looks_both_ways(folder, capsys):
+    assert run(["attention", str(folder / "lm"), "The sun and the wolf", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    labels = ["<s>", "The", "sun", "and", "the", "wolf", "</s>"]
+    assert shown["keys"]["labels"] == shown["queries"]["labels"] == labels
+    assert all(weight > 0 for row in shown["mean"] for weight in row)
+
+
+def test_info_average_and_runs_know_them(folder, tmp_path, capsys):
+    assert run(["info", str(folder / "lm")]) == 0
+    assert "masked: 15% of the tokens" in capsys.readouterr().out
+    assert run(["info", str(folder / "labels")]) == 0
+    assert "2: fear, joy" in capsys.readouterr().out
+    assert run(["average", str(folder / "labels"), "--last", "2", "-o", str(tmp_path / "mean")]) == 0
+    assert run(["classify", str(tmp_path / "mean"), str(folder / "held-out.jsonl")]) == 0
+    assert run(["plot", str(folder / "lm"), "--what", "validation_accuracy"]) == 0
+    assert run(["runs", str(folder)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["generate", "{0}/lm", "The"], "this run fills blanks: use lm fill"),
+        (["generate", "{0}/labels", "The"], "this run classifies texts: use lm classify"),
+        (["fill", "{0}/labels", "[MASK]"], "this run classifies texts: use lm classify"),
+        (["classify", "{0}/lm", "{0}/text.txt"], "this run fills blanks: use lm fill"),
+        (["perplexity", "{0}/labels", "{0}/text.txt"], "this run classifies texts: use lm classify"),
+        (["perplexity", "{0}/lm", "--source", "{0}/text.txt", "--target", "{0}/text.txt"], "this run fills blanks"),
+        (["translate", "{0}/lm", "{0}/text.txt"], "this run fills blanks"),
+        (["attention", "{0}/lm", "x", "--to", "de"], "this run fills blanks; there is no --to de"),
+        (["export", "{0}/lm", "-o", "exported"], "objective"),
+        (["fill", "{0}/lm", "no blank"], "there is no blank to fill"),
+        (["fill", "{0}/lm", "x", "--file", "{0}/text.txt"], "give either a text or --file"),
+        (["bench", "bert-base"], "bert-base is a model that fills blanks"),
+        (["train", "{0}/text.txt", "--masked-share", "0.3", "--steps", "1"], "--masked-share is for learning masked"),
+        (["train", "{0}/text.txt", "--whole-words", "--steps", "1"], "--whole-words is for learning masked"),
+        (["train", "{0}/text.txt", "--objective", "masked", "--architecture", "gru"], "--objective is for transformer"),
+        (["train", "{0}/text.txt", "--objective", "masked", "--n-encoder-layers", "2"], "leave out --n-encoder-layers"),
+        (["train", "{0}/text.txt", "--objective", "mask"], "did you mean 'masked'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_a_line(folder, tmp_path, command, message, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run([part.format(folder) for part in command]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert message in line
+
+
+def test_a_tokenizer_without_a_mask_is_refused_before_training(folder, tmp_path, capsys):
+    assert run(["tokenizer", "train", str(folder / "text.txt"), "--kind", "byte", "-o", str(tmp_path / "t.json")]) == 0
+    command = ["train", str(folder / "text.txt"), "--objective", "masked", "--tokenizer", str(tmp_path / "t.json")]
+    assert run([*command, *SHAPE[:-2], "--steps", "1", "-o", str(tmp_path / "x")]) == 2
+    assert "the tokenizer has no [MASK] token" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "x").exists()
