@@ -17,7 +17,7 @@ _RESOLVED = {
     "n_kv_heads": "kv_heads", "d_ff": "feed_forward_width", "d_head": "head_size", "init_std": "initial_std",
     "attention_dropout": "dropped_attention", "attention_bias": "biased_attention",
 }  # fmt: skip
-"""Where the value of a field is found that may be left open."""
+"""Fields that may be left open, and where their values are found."""
 _OF_ITS_OWN = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
 """Keys that mean another model in every family, with the values that do not."""
 _TELLING = ("norm", "positions", "activation", "qk_norm", "attention_bias", "attention")
@@ -130,16 +130,16 @@ def _differing(config: ModelConfig, family: Family) -> list[str]:
 
 
 def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
-    value = values.get(setting.theirs)
-    if value is None:
-        value = setting.default
-    if setting.values is not None:
-        if not isinstance(value, str | bool) or value not in setting.values:
+    value = values.get(setting.theirs, setting.default)
+    if value is None and setting.ours in _RESOLVED:
+        return None
+    if setting.values is None:
+        if not _is_like(value, 1 if setting.default is None else setting.default):
             raise _refused(path, setting.theirs, value)
-        return setting.values[value]
-    if value is None or _is_like(value, 1 if setting.default is None else setting.default):
         return value
-    raise _refused(path, setting.theirs, value)
+    if not isinstance(value, str | bool) or value not in setting.values:
+        raise _refused(path, setting.theirs, value)
+    return setting.values[value]
 
 
 def _is_like(value: Any, default: bool | int | float) -> bool:  # noqa: ANN401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.exporting import export
 from tests.cli.small_runs import make_run
+from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
 
 HARDWARE = Hardware("cpu", "float32", 1)
@@ -106,6 +108,21 @@ def test_nothing_is_written_over(tmp_path):
         export(run, out)
     assert before == {path.name: path.read_bytes() for path in out.iterdir()}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path):
+    run = make_run(tmp_path / "run")
+    with full_disk(after=20_000), pytest.raises((InputError, OSError)):
+        export(run, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_folder_may_be_where_one_stands(tmp_path, monkeypatch):
+    run, out = make_run(tmp_path / "run"), tmp_path / "out"
+    out.mkdir()
+    monkeypatch.chdir(out)
+    export(run, Path())
+    assert (out / "config.json").is_file()
 
 
 def test_generate_ends_texts_and_draws_as_ours_do(tmp_path):
