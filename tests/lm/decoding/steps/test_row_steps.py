@@ -12,8 +12,8 @@ from lm.errors import UsageError
 from lm.model.capture import captured
 from lm.tokenizer.framing import pair_frames
 from tests.lm.decoding.encoder_decoders import make_model, random_ids
+from tests.lm.decoding.steps.test_translation_steps import LENGTHS, uncached
 from tests.lm.decoding.test_translation import Translator, texts, untrained
-from tests.lm.decoding.test_translation_steps import LENGTHS, uncached
 from tests.lm.model.test_recurrent import small
 
 COMPRESSED = {"attention": "compressed", "attention_block": 4, "n_kv_heads": 2, "value_residual": True}
