@@ -5,7 +5,7 @@
 DATA holds Multi30k's train and val, each as .en and .de. Minutes are of one thread's processor time. What is done is
 kept in the folder and not done again, so the command may be stopped and started, and several may share the work: each
 takes the runs that it is told. --text is what attention patterns are measured on. --page writes what there is as
-Markdown, with pictures in a folder beside it.
+Markdown, with pictures in a folder beside it; --only without a name does nothing else.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--dtype", default="auto", help="as of lm train; auto is chosen for each system by measuring")
     keys = [system.key for system in SYSTEMS]
-    parser.add_argument("--only", nargs="+", default=keys, choices=keys, metavar="SYSTEM")
+    parser.add_argument("--only", nargs="*", default=keys, metavar="SYSTEM", help=f"of {', '.join(keys)}; none at all")
     parser.add_argument("--text", type=Path, help="to measure attention patterns against the length of a context on")
     parser.add_argument("--text-steps", type=int, default=100, help="of 8,192 tokens each")
     parser.add_argument("--page", type=Path, metavar="FILE")
     given = parser.parse_args()
+    if unknown := set(given.only) - set(keys):
+        parser.error(f"no system {', '.join(sorted(unknown))}")
     experiment = Experiment(given.data, given.out, seconds=60 * given.minutes, dtype=given.dtype)
     for seed in given.seeds:
         for system in SYSTEMS:

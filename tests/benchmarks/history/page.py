@@ -25,8 +25,7 @@ The lectures on attention lead from recurrent encoder-decoders to the Transforme
 by the same `lm train` on the same pairs (Multi30k, English to German, 29,000 of them) for the same time, and translates
 the validation split. The page is made by one command, which keeps what is done and may be stopped and started:
 
-    python -m tests.benchmarks.history multi30k --minutes {minutes:g} --dtype {dtype} --text text.txt \\
-        --page docs/history.md
+    python -m tests.benchmarks.history multi30k --minutes {minutes:g} --dtype {dtype}{text} --page docs/history.md
 
 All share one vocabulary of 4,000 tokens, batches of 3,072, dropout 0.1 and label smoothing. The LSTMs have one layer of
 352 on each side, as many parameters with additive attention as the Transformers of 3 + 3 layers of 192; they learn by
@@ -49,16 +48,18 @@ def page(experiment: Experiment, lengths: Lengths | None, pictures: Path) -> str
     results = experiment.results()
     first, seeds = results[0], sorted({result.seed for result in results})
     parts = [
-        _BEGINNING.format(minutes=experiment.seconds / 60, dtype=experiment.dtype),
-        f"Measured on {_processor()}, torch {torch.__version__}, {first.dtype}, seeds {' and '.join(map(str, seeds))}; "
-        "BLEU is sacreBLEU's, 13a and cased, of greedy translations.\n",
+        _BEGINNING.format(
+            minutes=experiment.seconds / 60, dtype=experiment.dtype, text="" if lengths is None else " --text text.txt"
+        ),
+        f"Measured on {_processor()}, torch {torch.__version__}, {first.dtype}, seeds {' and '.join(map(str, seeds))};\n"
+        "BLEU is sacreBLEU's, 13a and cased, of greedy translations, of each seed and their mean.\n",
         "\n".join(_table(results)),
         "\n## By the length of the source\n",
-        "A decoder without attention has one vector for a whole sentence; the longer it is, the more that costs. Mean "
+        "A decoder without attention has one vector for a whole sentence; the longer it is, the more that costs. Mean\n"
         "BLEU of the seeds, of the sentences with so many words:\n",
         "\n".join(_by_length(results)),
         "\n## Where they look\n",
-        f"“{SENTENCE}” and its translation, by the models of seed {first.seed}: rows are words of the translation "
+        f"“{SENTENCE}” and a translation of it, by the models of seed {first.seed}: rows are words of the translation\n"
         "while they are predicted, columns those of the source; the mean of all layers and heads.\n",
         "\n".join(_pictures(experiment, first.seed, pictures)),
     ]
