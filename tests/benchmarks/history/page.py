@@ -46,12 +46,12 @@ text held out, and of the encoders nats a masked token.
 def page(experiment: Experiment, lengths: Lengths | None, pictures: Path) -> str:
     """The page in Markdown; pictures of attention are drawn into a folder beside it."""
     results = experiment.results()
-    first, seeds = results[0], sorted({result.seed for result in results})
+    first, seeds = results[0], " and ".join(str(seed) for seed in sorted({result.seed for result in results}))
     parts = [
         _BEGINNING.format(
             minutes=experiment.seconds / 60, dtype=experiment.dtype, text="" if lengths is None else " --text text.txt"
         ),
-        f"Measured on {_processor()}, torch {torch.__version__}, {first.dtype}, seeds {' and '.join(map(str, seeds))};\n"
+        f"Measured on {_processor()}, torch {torch.__version__}, {first.dtype}, seeds {seeds};\n"
         "BLEU is sacreBLEU's, 13a and cased, of greedy translations, of each seed and their mean.\n",
         "\n".join(_table(results)),
         "\n## By the length of the source\n",
