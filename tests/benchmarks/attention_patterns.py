@@ -183,14 +183,12 @@ def _peak() -> int:
 
 
 def report(found: Sequence[Cost]) -> None:
-    """A table: a row for each kind and length."""
-    full = {cost.length: cost for cost in found if cost.kind == "full"}
-    encoders = {cost.length: cost for cost in found if cost.kind == "full, encoder"}
-    print("| kind | length | ms | to full | MB | to full |\n|-|-|-|-|-|-|")
+    """A row for each of the costs at one length."""
+    bytes_of = {cost.kind: cost.bytes for cost in found}
     for cost in found:
-        base = (encoders if cost.kind.endswith("encoder") else full).get(cost.length)
-        share = "" if base is None else f"{cost.bytes / base.bytes:.2f}"
-        print(f"| {cost.kind} | {cost.length:,} | {1000 * cost.seconds:.1f} | {cost.ratio:.2f} |", end=" ")
+        full = bytes_of.get(_full(cost.kind))
+        share = "" if full is None else f"{cost.bytes / full:.2f}"
+        print(f"| {cost.length:,} | {cost.kind} | {1000 * cost.seconds:.1f} | {cost.ratio:.2f} |", end=" ")
         print(f"{cost.bytes / 1e6:.0f} | {share} |", flush=True)
 
 
@@ -215,8 +213,9 @@ def main() -> None:
     print(f"float32 on cpu, {setting.threads} threads, one sequence, d_model {setting.d_model}, {setting.heads} heads,")
     print(f"{setting.layers} layers, dropout {setting.dropout}, positions {setting.positions}, torch", end=" ")
     print(torch.__version__ + "\n")
-    rows = [costs(length, given.kinds, setting, seconds=given.seconds) for length in given.lengths]
-    report([cost for row in rows for cost in row])
+    print("| length | kind | ms | to full | MB | to full |\n|-|-|-|-|-|-|", flush=True)
+    for length in given.lengths:
+        report(costs(length, given.kinds, setting, seconds=given.seconds))
 
 
 if __name__ == "__main__":
