@@ -33,7 +33,8 @@ def export(
     """Write a run as a folder that Hugging Face's transformers loads, and what reads such folders.
 
     The folder has weights, settings, tokenizer and a model card. It needs no code of ours: the model becomes a GPT-2,
-    GPT-NeoX, Llama, Qwen2 or Qwen3, whichever has the same blocks. If none has, the fields that decide are named.
+    GPT-NeoX, Llama, Mistral, Qwen2 or Qwen3, whichever has the same blocks. If none has, the fields that decide are
+    named.
 
     Examples:
       lm export runs/novel --to huggingface -o novel-hf

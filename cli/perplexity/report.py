@@ -85,7 +85,7 @@ def _described_examples(how: dict[str, Any], total: Tally) -> str:
 
 
 def _described_masks(how: dict[str, Any], total: Tally) -> str:
-    left_out = f"only every {how['every']}th is scored ({total.unscored:,} are not); " if how["every"] > 1 else ""
+    left_out = f"only one in {how['every']} is scored ({total.unscored:,} are not); " if how["every"] > 1 else ""
     return (
         f"pseudo-perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in turn "
         f"and guessed from both sides, which no perplexity from one side compares with; {left_out}"

@@ -10,7 +10,7 @@ from lm.benchmark.timing import Timed
 from lm.config.model import ModelConfig
 from lm.decoding.generate import Row, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.steps.steps import DecoderSteps
 from lm.hardware import Hardware, now, timed
 from lm.model.transformer import DecoderOnly, build_model
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from lm.decoding.candidates import Candidates
 from lm.decoding.filters import Filter, History, filtered
 from lm.decoding.generate import FinishReason
-from lm.decoding.steps import Steps
+from lm.decoding.steps.steps import Steps
 from lm.errors import UsageError
 
 _GONE_BEFORE_ROWS_MOVE = 1 / 8

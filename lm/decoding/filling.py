@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from lm.data.ragged import Ragged
-from lm.data.windows.masking import mask_of
 from lm.errors import UsageError
 from lm.model.transformer import EncoderOnly
-from lm.tokenizer.framing import text_frame
+from lm.tokenizer.framing import mask_of, text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 

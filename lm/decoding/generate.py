@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lm.decoding.filters import History
 from lm.decoding.sampling import NOTHING_LEFT, Sampler, nothing_left
-from lm.decoding.steps import Steps
+from lm.decoding.steps.steps import Steps
 from lm.decoding.stop_strings import TextUntil
 
 FinishReason = Literal["length", "end_of_text", "stop"]

@@ -15,7 +15,7 @@ from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.logit_bias import read_biases
 from lm.decoding.prompts import prompt_ids
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
 from lm.model.transformer import DecoderOnly
 from lm.tokenizer.framing import text_frame

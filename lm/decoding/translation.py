@@ -14,16 +14,16 @@ from lm.config.decoding import TranslationConfig
 from lm.config.model import check_heads_given
 from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.continuation import Continuation
-from lm.decoding.ensemble import Ensemble
 from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Row, generate
-from lm.decoding.prefix_steps import PrefixSteps
-from lm.decoding.rereading_steps import RereadingSteps
-from lm.decoding.row_steps import RowSteps
 from lm.decoding.sampling import Sampler, nothing_left
-from lm.decoding.steps import Steps
+from lm.decoding.steps.ensemble import Ensemble
+from lm.decoding.steps.prefix_steps import PrefixSteps
+from lm.decoding.steps.rereading_steps import RereadingSteps
+from lm.decoding.steps.row_steps import RowSteps
+from lm.decoding.steps.steps import Steps
+from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
-from lm.decoding.translation_steps import EncoderDecoderSteps
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.text.trees import Heads, check_heads

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lm.data.windows.masking import mask_of
 from lm.evaluation.masked_windows import MaskedCutter, MaskedWindow
 from lm.evaluation.scoring import Nats, Reading, Stretch, score_windows, surprisals
 from lm.evaluation.windows import Cutter, Window
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.tokenizer.framing import Frame, text_frame
+from lm.tokenizer.framing import Frame, mask_of, text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import MultiHeadAttention
+from lm.model.attention.attention import MultiHeadAttention
 from lm.model.block import Block, Stack
 from lm.model.feed_forward import FeedForward
-from lm.model.positions import Embedding
+from lm.model.positions.positions import Embedding
 from lm.model.transformer import EncoderDecoder
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 

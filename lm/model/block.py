@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention
-from lm.model.cache import DecoderCache
+from lm.model.attention.attention import MultiHeadAttention
+from lm.model.attention.self_attention import self_attention
 from lm.model.dropout import Dropout
 from lm.model.experts import Experts
 from lm.model.feed_forward import FeedForward
 from lm.model.norms import make_norm
-from lm.model.positions import relative_positions
-from lm.model.scope import FirstValues, Scope
-from lm.model.self_attention import self_attention
+from lm.model.positions.positions import relative_positions
+from lm.model.scope.cache import DecoderCache
+from lm.model.scope.scope import FirstValues, Scope
 
 
 class Block(nn.Module):

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lm.model.attention import MultiHeadAttention
-from lm.model.masks import Mask
+from lm.model.attention.attention import MultiHeadAttention
 from lm.model.recurrent import RecurrentAttention
-from lm.model.scope import Scope
+from lm.model.scope.masks import Mask
+from lm.model.scope.scope import Scope
 
 
 def attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:

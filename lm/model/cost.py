@@ -10,7 +10,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.block import count_parameters
-from lm.model.patterns import pattern_of, pattern_pairs
+from lm.model.scope.patterns import pattern_of, pattern_pairs
 from lm.model.transformer import build_model
 
 _PARTS = {

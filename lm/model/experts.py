@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.feed_forward import FeedForward
-from lm.model.scope import Scope
+from lm.model.scope.scope import Scope
 
 
 class Routes(NamedTuple):

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from lm.config.model import ModelConfig
-from lm.model.cache import RecurrentCache, State
 from lm.model.dropout import Dropout
 from lm.model.linear import Linear
-from lm.model.masks import Mask
-from lm.model.scope import Scope
+from lm.model.scope.cache import RecurrentCache, State
+from lm.model.scope.masks import Mask
+from lm.model.scope.scope import Scope
 
 
 def _layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:

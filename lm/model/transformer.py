@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.block import Stack, initialise
-from lm.model.cache import DecoderCache, RecurrentCache
 from lm.model.heads import LabelHead, OutputTransform
 from lm.model.linear import linear
-from lm.model.masks import Mask
-from lm.model.positions import Embedding
+from lm.model.positions.positions import Embedding
+from lm.model.positions.syntax import SyntaxPositions, without_padding
 from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from lm.model.scope import Scope
-from lm.model.syntax import SyntaxPositions, without_padding
+from lm.model.scope.cache import DecoderCache, RecurrentCache
+from lm.model.scope.masks import Mask
+from lm.model.scope.scope import Scope
 
 HEADS = ("head.", "transform.", "output_bias", "classifier.")
 """How the names of what stands behind a model's layers begin."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
-from lm.model.attention import MultiHeadAttention
+from lm.model.attention.attention import MultiHeadAttention
 from lm.model.block import Block
 from lm.model.feed_forward import FeedForward
 from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder

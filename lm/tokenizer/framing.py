@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.config.tokenizer import MASK
 from lm.errors import UsageError
 from lm.tokenizer.languages import LanguageTag
 from lm.tokenizer.tokenizer import Tokenizer
@@ -98,3 +99,13 @@ def pair_frames(
         raise UsageError("the tokenizer has no token that ends a text, which an encoder-decoder needs")
     before = () if tag is None else (tag.id,)
     return PairFrames(Frame(before, source.after), Frame((), target.after), target.before[0])
+
+
+def mask_of(tokenizer: Tokenizer) -> int:
+    """The mask of a tokenizer; UsageError if it has none."""
+    if tokenizer.mask is None:
+        raise UsageError(
+            f"the tokenizer has no {MASK} token, which a masked model needs; use one that has "
+            f"(lm tokenizer train … --special '{MASK}'), or none, to have one trained (--tokenizer)"
+        )
+    return tokenizer.mask

@@ -17,7 +17,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.steps.steps import DecoderSteps
 from lm.hardware import Hardware, timed
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.model import hugging_face

@@ -18,7 +18,7 @@ from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.steps.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.data import IGNORED
-from lm.config.tokenizer import MASK
 from lm.data.batch import Batch
 from lm.data.permutation import Indices, mix, uniforms
-from lm.errors import UsageError
+from lm.tokenizer.framing import mask_of
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.words import WordTable
 
@@ -79,16 +78,6 @@ class Masking:
         is_ordinary[self.ordinary] = True
         draws = draws + ~is_ordinary[tokens]  # above every share; least of all where a row has nothing else
         return draws < np.maximum(self.share, np.nextafter(draws.min(axis=1, keepdims=True), 3.0))
-
-
-def mask_of(tokenizer: Tokenizer) -> int:
-    """The mask of a tokenizer; UsageError if it has none."""
-    if tokenizer.mask is None:
-        raise UsageError(
-            f"the tokenizer has no {MASK} token, which a masked model needs; use one that has "
-            f"(lm tokenizer train … --special '{MASK}'), or none, to have one trained (--tokenizer)"
-        )
-    return tokenizer.mask
 
 
 def keys_of(seed: int, samples: Indices) -> Indices:

@@ -9,7 +9,7 @@ from typing import Any
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face import rotary
+from lm.interop.hugging_face import rotary, window
 from lm.interop.hugging_face.families import FAMILIES, Family, Setting
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -17,10 +17,10 @@ _RESOLVED = {
     "n_kv_heads": "kv_heads", "d_ff": "feed_forward_width", "d_head": "head_size", "init_std": "initial_std",
     "attention_dropout": "dropped_attention", "attention_bias": "biased_attention",
 }  # fmt: skip
-"""Where the value of a field is found that may be left open."""
+"""Fields that may be left open, and where their values are found."""
 _OF_ITS_OWN = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
 """Keys that mean another model in every family, with the values that do not."""
-_TELLING = ("norm", "positions", "activation", "qk_norm", "attention_bias")
+_TELLING = ("norm", "positions", "activation", "qk_norm", "attention_bias", "attention")
 """What tells families apart."""
 _LARGEST = 1 << 31
 
@@ -54,7 +54,10 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
     values = {setting.theirs: setting.written(value_of(setting.ours, config)) for setting in family.settings}
     rotation = rotary.to_json(config, family.rotary) if family.rotary else {}
     neutral = {name: allowed[0] for name, allowed in family.neutral.items() if allowed[0] is not None}
-    return {"architectures": [family.architecture], "model_type": family.model_type, **values, **rotation, **neutral}
+    return {
+        "architectures": [family.architecture], "model_type": family.model_type, **values, **rotation,
+        **window.to_json(config, family.windowed), **neutral,
+    }  # fmt: skip
 
 
 def value_of(field: str, config: ModelConfig) -> Any:  # noqa: ANN401 (any field)
@@ -81,6 +84,7 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: A
         fields[setting.ours] = _ours(setting, values, path)
     if family.rotary:
         fields |= rotary.from_json(values, family.rotary, context_length=fields["context_length"], path=path)
+    fields |= window.from_json(values, family.windowed, n_layers=fields["n_layers"], path=path)
     try:
         return family, ModelConfig(**fields)
     except UsageError as error:
@@ -126,16 +130,16 @@ def _differing(config: ModelConfig, family: Family) -> list[str]:
 
 
 def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
-    value = values.get(setting.theirs)
-    if value is None:
-        value = setting.default
-    if setting.values is not None:
-        if not isinstance(value, str | bool) or value not in setting.values:
+    value = values.get(setting.theirs, setting.default)
+    if value is None and setting.ours in _RESOLVED:
+        return None
+    if setting.values is None:
+        if not _is_like(value, 1 if setting.default is None else setting.default):
             raise _refused(path, setting.theirs, value)
-        return setting.values[value]
-    if value is None or _is_like(value, 1 if setting.default is None else setting.default):
         return value
-    raise _refused(path, setting.theirs, value)
+    if not isinstance(value, str | bool) or value not in setting.values:
+        raise _refused(path, setting.theirs, value)
+    return setting.values[value]
 
 
 def _is_like(value: Any, default: bool | int | float) -> bool:  # noqa: ANN401

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from lm import checkpoint, files, run_folder
@@ -42,6 +43,7 @@ def export(run: Path, folder: Path) -> Exported:
         InputError: the run is damaged, or the folder holds something or cannot be made.
         UsageError: no model of transformers is like this one.
     """
+    folder = folder.resolve()
     refuse_filled(folder)
     found = run_folder.find_checkpoint(run)
     config = run_folder.load_config(found)
@@ -54,6 +56,8 @@ def export(run: Path, folder: Path) -> Exported:
         if folder.is_dir():
             folder.rmdir()
         fresh.rename(folder)
+    except SafetensorError as error:
+        raise InputError(f"{folder}: cannot be written ({error})") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return Exported(family, telling(config.model, family))

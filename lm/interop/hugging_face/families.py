@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lm.interop.hugging_face.window import Windowed
+
 Layout = Literal["rows", "transposed", "by head"]
 """How a family keeps the rows of our matrix.
 
@@ -79,6 +81,7 @@ class Family:
         has_biases: whether norms and linear layers, but for those of attention where a setting says it, have biases,
             which are zero where ours have none.
         rotary: of families with rotary positions.
+        windowed: how it says that attention sees a window.
         words: the expression by which transformers splits texts into words, whatever tokenizer.json says, after NFC.
     """
 
@@ -96,14 +99,15 @@ class Family:
     unused: tuple[str, ...] = ()
     has_biases: bool = False
     rotary: Rotary | None = None
+    windowed: Windowed = "never"
     words: str | None = None
 
 
 _NOWHERE: Mapping[str, tuple[Any, ...]] = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
-    "attention": ("full",),
     "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
     "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
+    "attention": ("full",),
 }  # fmt: skip
 """What no family here has otherwise."""
 _ACTIVATIONS = {
@@ -207,7 +211,7 @@ _LLAMA_BLOCK = {
     "feed_forward.down": Part(("mlp.down_proj",)),
 }
 _QK_NORMS = {"attention.query_norm": Part(("self_attn.q_norm",)), "attention.key_norm": Part(("self_attn.k_norm",))}
-_FULL_ATTENTION = {"use_sliding_window": (False,), "layer_types": (None, "full_attention")}
+_ANY_WINDOW = {"attention": ("full", "window")}
 
 
 def _like_llama(
@@ -218,7 +222,7 @@ def _like_llama(
     settings: tuple[Setting, ...] = (),
     requires: Mapping[str, tuple[Any, ...]],
     implies: Mapping[str, Any] | None = None,
-    neutral: Mapping[str, tuple[Any, ...]] | None = None,
+    windowed: Windowed = "never",
     words: str | None = None,
 ) -> Family:
     """A family with Llama's names: RMSNorm, SwiGLU, rotary positions; `sizes` are its defaults of what all have."""
@@ -245,13 +249,14 @@ def _like_llama(
             "rotary_share": (1.0,), "parallel_residual": (False,), **requires,
         },
         implies={"norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", **(implies or {})},
-        neutral={"hidden_act": ("silu", "swish"), **(neutral or {})},
+        neutral={"hidden_act": ("silu", "swish")},
         prefix="model.",
         outer={"embedding.tokens": "embed_tokens", "decoder.final_norm": "norm"},
         block="layers.{}.",
         inner=_LLAMA_BLOCK | _QK_NORMS,
         unused=(".rotary_emb.inv_freq",),
         rotary=Rotary(),
+        windowed=windowed,
         words=words,
     )  # fmt: skip
 
@@ -270,9 +275,9 @@ QWEN2 = _like_llama(
     "qwen2",
     "Qwen2ForCausalLM",
     sizes={"vocab_size": 151_936, "context_length": 32_768, "n_kv_heads": 32, "d_ff": 22_016},
-    requires={"qk_norm": (False,), "attention_bias": ("inputs",), "bias": (False,)},
+    requires={"qk_norm": (False,), "attention_bias": ("inputs",), "bias": (False,), **_ANY_WINDOW},
     implies={"attention_bias": "inputs"},
-    neutral=_FULL_ATTENTION,
+    windowed="by switch",
     words=_QWEN2_WORDS,
 )
 QWEN3 = _like_llama(
@@ -280,16 +285,16 @@ QWEN3 = _like_llama(
     "Qwen3ForCausalLM",
     sizes={"vocab_size": 151_936, "context_length": 32_768, "n_kv_heads": 32, "d_ff": 22_016, "d_head": 128},
     settings=(Setting("attention_bias", "attention_bias", False, _ALL_OR_NONE),),
-    requires={"qk_norm": (True,), "attention_bias": ("all", "none"), "bias": (False,)},
+    requires={"qk_norm": (True,), "attention_bias": ("all", "none"), "bias": (False,), **_ANY_WINDOW},
     implies={"qk_norm": True},
-    neutral=_FULL_ATTENTION,
+    windowed="by switch",
 )
 MISTRAL = _like_llama(
     "mistral",
     "MistralForCausalLM",
     sizes={"vocab_size": 32000, "context_length": 131_072, "n_kv_heads": 8, "d_ff": 14_336},
-    requires={"qk_norm": (False,), "attention_bias": ("none",), "bias": (False,)},
-    neutral={"sliding_window": (None,)},
+    requires={"qk_norm": (False,), "attention_bias": ("none",), "bias": (False,), "attention": ("window",)},
+    windowed="by width",
 )
 
 FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3)

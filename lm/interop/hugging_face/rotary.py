@@ -10,16 +10,17 @@ from typing import Any
 from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.interop.hugging_face.families import Rotary
-from lm.model.frequencies import Scaling
+from lm.model.positions.frequencies import Scaling
 
+_CONTEXT = "original_max_position_embeddings"
 _NUMBERS: Mapping[str, Mapping[str, str]] = {
     "linear": {"factor": "factor"},
     "llama3": {
-        "factor": "factor", "original_max_position_embeddings": "context", "low_freq_factor": "slow",
+        "factor": "factor", _CONTEXT: "context", "low_freq_factor": "slow",
         "high_freq_factor": "fast",
     },
     "yarn": {
-        "factor": "factor", "original_max_position_embeddings": "context", "beta_slow": "slow", "beta_fast": "fast",
+        "factor": "factor", _CONTEXT: "context", "beta_slow": "slow", "beta_fast": "fast",
         "attention_factor": "temperature",
     },
 }  # fmt: skip
@@ -62,6 +63,8 @@ def from_json(values: Mapping[str, Any], rotary: Rotary, *, context_length: int,
     if scaling.get("truncate", True) is not True:
         raise InputError(f"{path}: truncate {scaling['truncate']!r} is of a model that lm does not have")
     numbers = {theirs: scaling.get(theirs) for theirs in (*_NUMBERS[kind], *_OF_YARN)}
+    if (above := values.get(_CONTEXT)) is not None and _CONTEXT in numbers:
+        numbers[_CONTEXT] = above  # which transformers prefers
     wrong = next((name for name, value in numbers.items() if not _is_number(value)), None)
     if wrong or numbers["factor"] is None:
         raise InputError(f"{path}: rope_scaling {kind} needs a number as {wrong or 'factor'}")

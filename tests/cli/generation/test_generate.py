@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cli.main import run
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.steps.steps import DecoderSteps
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_run
 

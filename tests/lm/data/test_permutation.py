@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lm.data.permutation import mix, permute
+from lm.data.permutation import mix, permute, uniforms
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 1000, 4097])
@@ -37,3 +37,15 @@ def test_the_order_is_that_of_earlier_versions():
     indices, keys = np.arange(10, dtype=np.uint64), np.full(10, 7, np.uint64)
     assert permute(indices, 10, keys).tolist() == [5, 1, 8, 6, 2, 7, 9, 4, 3, 0]
     assert permute(indices[:5], 10**6, keys[:5]).tolist() == [22580, 187917, 696494, 47772, 85725]
+
+
+def test_uniforms_are_spread_evenly_and_follow_from_the_key_of_their_row():
+    keys = np.arange(300, dtype=np.uint64)
+    drawn = uniforms(keys, 500)
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
+    assert abs(drawn.mean() - 0.5) < 5 / (12 * drawn.size) ** 0.5
+    counts = np.bincount((10 * drawn).astype(np.int64).flatten())
+    assert np.abs(counts / drawn.size - 0.1).max() < 5 * (0.09 / drawn.size) ** 0.5
+    assert np.abs(np.corrcoef(drawn[:50]) - np.eye(50)).max() < 0.25
+    np.testing.assert_array_equal(uniforms(keys[7:9], 20), drawn[7:9, :20])

@@ -8,7 +8,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.model import hugging_face

@@ -8,7 +8,7 @@ from lm.decoding.beam_search import _kept, beam_search
 from lm.decoding.filters import ban_repeated_ngrams
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.translation_steps import EncoderDecoderSteps
+from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
 
 LENGTHS = torch.tensor([7, 3, 5, 1])

@@ -7,7 +7,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model

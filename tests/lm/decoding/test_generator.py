@@ -10,7 +10,7 @@ from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps import DecoderSteps
+from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model

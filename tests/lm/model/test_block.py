@@ -9,8 +9,8 @@ from lm.config.model import ModelConfig
 from lm.model.block import Block, Stack
 from lm.model.capture import captured
 from lm.model.cost import parameters_by_part
-from lm.model.masks import Mask
-from lm.model.scope import FirstValues, Scope
+from lm.model.scope.masks import Mask
+from lm.model.scope.scope import FirstValues, Scope
 from lm.model.transformer import build_model
 from tests.lm.model.hugging_face import randomise
 

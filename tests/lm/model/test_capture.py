@@ -5,9 +5,9 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.capture import attention_weights, captured
-from lm.model.masks import Mask
-from lm.model.patterns import Window
-from lm.model.scope import Scope
+from lm.model.scope.masks import Mask
+from lm.model.scope.patterns import Window
+from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model
 
 SHAPE = {"vocab_size": 50, "context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}

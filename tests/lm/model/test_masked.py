@@ -59,6 +59,27 @@ def test_padding_never_changes_a_logit(positions, labels):
             torch.testing.assert_close(together[row, : alone.shape[1]], alone[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attention": "window", "attention_window": 3},
+        {"attention": "bigbird", "attention_block": 2, "global_blocks": 1, "random_blocks": 1},
+        {"attention": "linformer", "attention_rank": 4},
+        {"attention": "compressed", "attention_block": 4, "attention_stride": 2},
+        {"experts": 4, "experts_per_token": 2},
+    ],
+)
+def test_nor_does_it_with_other_attention_or_experts(fields):
+    model = small(**fields)
+    tokens = torch.randint(31, (3, 12), generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([12, 5, 8])
+    changed = torch.where(torch.arange(12) < lengths[:, None], tokens, (tokens + 1) % 31)
+    with torch.inference_mode():
+        found, other = (model(each, lengths=lengths) for each in (tokens, changed))
+    for row, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(found[row, :length], other[row, :length], rtol=1e-5, atol=1e-5)
+
+
 def test_each_position_sees_what_comes_after_it():
     model, tokens = small(), torch.randint(31, (1, 8))
     changed = tokens.clone()

@@ -8,7 +8,7 @@ import pytest
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 from lm.tokenizer import training
-from lm.tokenizer.framing import Frame, example_frame, pair_frames, text_frame
+from lm.tokenizer.framing import Frame, example_frame, mask_of, pair_frames, text_frame
 from lm.tokenizer.languages import LanguageTag
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -50,3 +50,11 @@ def test_each_side_of_a_pair_ends_as_its_own_tokenizer_says(gpt2: Tokenizer) -> 
     assert frames.start == gpt2.start_of_text
     tagged = pair_frames(gpt2, tag=LanguageTag("de", "<2de>", 5))
     assert (tagged.source, tagged.target) == (Frame((5,), (gpt2.end_of_text,)), frames.target)
+
+
+def test_a_mask_is_found_by_its_name_or_asked_for(endless: Tokenizer) -> None:
+    for name in ("[MASK]", "<mask>"):
+        trained = training.train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3, special_tokens=[name])
+        assert mask_of(trained.tokenizer) == trained.tokenizer.special_tokens[name]
+    with pytest.raises(UsageError, match=r"no \[MASK\] token"):
+        mask_of(endless)

@@ -65,12 +65,20 @@ def _llama(draw: random.Random, heads: int) -> dict:
     }  # fmt: skip
 
 
+def _mistral(draw: random.Random, heads: int) -> dict:
+    return {"attention": "window", "attention_window": draw.choice([2, 3, 7, 30]), **_gated(draw, heads)}
+
+
 def _qwen2(draw: random.Random, heads: int) -> dict:
-    return {"attention_bias": "inputs", **_gated(draw, heads)}
+    return {"attention_bias": "inputs", **_gated(draw, heads), **_any_window(draw)}
 
 
 def _qwen3(draw: random.Random, heads: int) -> dict:
-    return {"qk_norm": True, "attention_bias": draw.choice([None, "all"]), **_gated(draw, heads)}
+    return {"qk_norm": True, "attention_bias": draw.choice([None, "all"]), **_gated(draw, heads), **_any_window(draw)}
+
+
+def _any_window(draw: random.Random) -> dict:
+    return draw.choice([{}, {"attention": "window", "attention_window": 5}])
 
 
 def _gated(draw: random.Random, heads: int) -> dict:
@@ -83,7 +91,7 @@ def _rotary(draw: random.Random) -> dict:
     return {"rope_base": draw.choice([100.0, 10_000.0]), **draw.choice(_SCALINGS)}
 
 
-FIELDS = {"gpt2": _gpt2, "gpt_neox": _gpt_neox, "llama": _llama, "qwen2": _qwen2, "qwen3": _qwen3}
+FIELDS = {"gpt2": _gpt2, "gpt_neox": _gpt_neox, "llama": _llama, "mistral": _mistral, "qwen2": _qwen2, "qwen3": _qwen3}
 
 
 def random_run(folder: Path, config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.exporting import export
 from tests.cli.small_runs import make_run
+from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
 
 HARDWARE = Hardware("cpu", "float32", 1)
@@ -76,8 +78,10 @@ REFUSED = [
     ({"norm": "layernorm", "value_residual": True, "qk_norm": True, "activation": "gelu"},
      "value_residual True and qk_norm True"),
     ({"positions": "none"}, "positions none"), ({"decoder_only": True}, "decoder_only True"),
+    ({"objective": "masked"}, "objective masked"),
     ({"softcap": 30.0}, "softcap 30.0"), ({"experts": 2}, "experts 2"),
-    ({"attention": "window"}, "attention window"),
+    ({"attention": "bigbird"}, "attention bigbird"), ({"attention": "compressed"}, "attention compressed"),
+    ({"attention": "window", "norm": "layernorm", "positions": "learned", "activation": "gelu"}, "attention window"),
     ({"rotary_share": 0.5}, "rotary_share 0.5"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
     ({"scale_embeddings": True}, "scale_embeddings True"), ({"norm_position": "post"}, "norm_position post"),
     ({"activation": "gelu", "n_kv_heads": 1}, "activation gelu"), ({"n_encoder_layers": 1}, "n_encoder_layers 1"),
@@ -104,6 +108,21 @@ def test_nothing_is_written_over(tmp_path):
         export(run, out)
     assert before == {path.name: path.read_bytes() for path in out.iterdir()}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path):
+    run = make_run(tmp_path / "run")
+    with full_disk(after=20_000), pytest.raises((InputError, OSError)):
+        export(run, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_folder_may_be_where_one_stands(tmp_path, monkeypatch):
+    run, out = make_run(tmp_path / "run"), tmp_path / "out"
+    out.mkdir()
+    monkeypatch.chdir(out)
+    export(run, Path())
+    assert (out / "config.json").is_file()
 
 
 def test_generate_ends_texts_and_draws_as_ours_do(tmp_path):

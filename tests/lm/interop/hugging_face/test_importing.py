@@ -17,6 +17,7 @@ from cli.main import run as command
 from lm.checkpoint import load_model, load_weights
 from lm.errors import InputError
 from lm.hardware import Hardware
+from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.exporting import export
 from lm.interop.hugging_face.importing import import_model
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
@@ -105,6 +106,40 @@ def test_a_config_that_says_little_is_the_default_of_its_class(tmp_path):
     ours, tokens = load_model(tmp_path / "run", HARDWARE).model, ids(2, 9) % 400
     with torch.no_grad():
         torch.testing.assert_close(ours(tokens), small.eval()(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "window"),
+    [({"sliding_window": None}, None), ({"sliding_window": 5}, 5), ({}, 4096)],
+)
+def test_the_window_of_mistral(values, window, tmp_path):
+    said = {"model_type": "mistral", **values}
+    _, config = from_json(said, tmp_path / "config.json")
+    assert (config.pattern("attention_window") if config.attention == "window" else None) == window
+
+
+@pytest.mark.parametrize(
+    ("values", "is_windowed"),
+    [({}, False), ({"sliding_window": 5}, False), ({"use_sliding_window": True, "max_window_layers": 0}, True),
+     ({"use_sliding_window": True, "max_window_layers": 40}, False),
+     ({"use_sliding_window": True, "layer_types": ["sliding_attention"] * 32}, True),
+     ({"use_sliding_window": True, "layer_types": ["full_attention"] * 32}, False)],
+)  # fmt: skip
+def test_the_window_of_qwen(values, is_windowed, tmp_path):
+    _, config = from_json({"model_type": "qwen3", **values}, tmp_path / "config.json")
+    assert (config.attention == "window") is is_windowed
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [({"max_window_layers": 3}, "max_window_layers 3"), ({"max_window_layers": "x"}, "max_window_layers 'x'"),
+     ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types of different kinds"),
+     ({"layer_types": ["linear_attention"]}, "layer_types of different kinds"),
+     ({"max_window_layers": 0, "sliding_window": "wide"}, "attention_window must be a whole number")],
+)  # fmt: skip
+def test_windows_in_some_layers_only_are_refused(values, named, tmp_path):
+    with pytest.raises(InputError, match=named):
+        from_json({"model_type": "qwen2", "use_sliding_window": True, **values}, tmp_path / "config.json")
 
 
 @pytest.fixture

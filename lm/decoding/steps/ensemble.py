@@ -1,0 +1,42 @@
+"""Several models that decide together on each token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lm.decoding.steps.steps import Steps
+
+
+class Ensemble:
+    """Steps of several models with one target vocabulary: probabilities are their means.
+
+    Source: Sutskever et al. 2014, section 3.6.
+    """
+
+    def __init__(self, members: Sequence[Steps]) -> None:
+        """`members` are one or more, with nothing fed yet."""
+        self._members = tuple(members)
+
+    @property
+    def length(self) -> int:
+        """Tokens in each row."""
+        return self._members[0].length
+
+    def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
+        """Append (rows, n) tokens; see `Steps.feed`. The logits are logarithms of probabilities."""
+        logits = [member.feed(tokens, last_only=last_only).log_softmax(-1) for member in self._members]
+        return torch.stack(logits).logsumexp(0) - math.log(len(logits))
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was."""
+        for member in self._members:
+            member.reorder(rows)
+
+    def truncate(self, length: int) -> None:
+        """Take back all tokens but the first `length`."""
+        for member in self._members:
+            member.truncate(length)

@@ -1,0 +1,103 @@
+"""What decoders see of a model: feed tokens, get logits; rows can be reordered and the end taken back."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lm.model.scope.cache import DecoderCache, RecurrentCache
+from lm.model.transformer import DecoderOnly
+
+
+class Steps(Protocol):
+    """Sequences that grow row by row alike; sampling, beam search, speculation and scoring need nothing else."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in each row: fed so far, less those taken back."""
+
+    def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
+        """Append tokens to every row.
+
+        Args:
+            tokens: (rows, n) ids, on any device; n is at least 1. The first call decides how many rows there are.
+            last_only: only the logits after the last token are wanted.
+
+        Returns:
+            (rows, n, vocabulary) float32 logits of the token that follows each of these, or (rows, 1, vocabulary).
+        """
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+
+    def truncate(self, length: int) -> None:
+        """Take back all tokens but the first `length`."""
+
+
+def window_start(length: int, context_length: int) -> int:
+    """Where the window of the last of `length` tokens begins.
+
+    A sequence that outgrows the context goes on from its last half, read again from position 0 on. Where that happens
+    depends on the length alone, so logits do not depend on how many tokens were fed at a time.
+    """
+    advance = context_length - context_length // 2
+    return -(-max(0, length - context_length) // advance) * advance
+
+
+class DecoderSteps:
+    """Steps of a decoder-only model, with a key/value cache or, as the reference, reading all again each time."""
+
+    def __init__(self, model: DecoderOnly, *, cached: bool = True) -> None:
+        self._model = model
+        self._context = model.config.context_length
+        self._device = next(model.parameters()).device
+        self._tokens: Tensor | None = None  # (rows, length)
+        self._cache: DecoderCache | RecurrentCache | None = model.new_cache() if cached else None
+        self._start = 0  # of the window that the cache holds
+
+    @property
+    def length(self) -> int:
+        """Tokens in each row."""
+        return 0 if self._tokens is None else self._tokens.shape[1]
+
+    @torch.inference_mode()
+    def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
+        """Append (rows, n) tokens; see `Steps.feed`."""
+        position = self.length
+        tokens = tokens.to(self._device)
+        self._tokens = tokens if self._tokens is None else torch.cat((self._tokens, tokens), dim=1)
+        if last_only:
+            position = max(position, self.length - 1)
+        logits = []
+        while position < self.length:
+            start = window_start(position + 1, self._context)
+            end = min(start + self._context, self.length)
+            logits.append(self._model.logits(self._hidden(start, end)[:, position - end :]).float())
+            position = end
+        return logits[0] if len(logits) == 1 else torch.cat(logits, dim=1)
+
+    def _hidden(self, start: int, end: int) -> Tensor:
+        """Final states of the window from `start` to `end`, at least of those of its tokens that were not read yet."""
+        assert self._tokens is not None
+        if self._cache is None:
+            return self._model.hidden(self._tokens[:, start:end])
+        if start != self._start:
+            self._cache, self._start = self._model.new_cache(), start
+        return self._model.hidden(self._tokens[:, start + self._cache.length : end], cache=self._cache)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was."""
+        rows = rows.to(self._device)
+        if self._tokens is not None:
+            self._tokens = self._tokens.index_select(0, rows)
+        if self._cache is not None:
+            self._cache.reorder(rows)
+
+    def truncate(self, length: int) -> None:
+        """Take back all tokens but the first `length`."""
+        if self._tokens is not None:
+            self._tokens = self._tokens[:, :length]
+        if self._cache is not None:
+            self._cache.truncate(max(0, length - self._start))

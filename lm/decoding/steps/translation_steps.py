@@ -1,0 +1,91 @@
+"""Steps of an encoder-decoder: the hypotheses of a sentence stand side by side, and read one copy of its source."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lm.decoding.steps.coverage import Coverage
+from lm.decoding.steps.slots import Slots, padding
+from lm.model.capture import captured
+from lm.model.scope.cache import DecoderCache
+from lm.model.scope.masks import Mask
+from lm.model.scope.scope import Scope
+from lm.model.transformer import EncoderDecoder
+
+
+class EncoderDecoderSteps:
+    """Steps of an encoder-decoder of blocks; each source is encoded once, and read by all the rows that translate it.
+
+    The hypotheses of a sentence are queries to one copy of the memory's keys and values: see `Slots`.
+    """
+
+    def __init__(
+        self, model: EncoderDecoder, source: Tensor, lengths: Tensor | None = None, *, coverage: bool = False
+    ) -> None:
+        """Encode the sources.
+
+        Args:
+            model: of blocks, in eval mode.
+            source: (sources, length) ids, as `EncoderDecoder.encode` reads them, on any device; the first rows to be
+                fed are as many.
+            lengths: (sources,) how many ids of each are real.
+            coverage: add up the attention to the source, for `coverage`.
+        """
+        self._model, self._device = model, next(model.parameters()).device
+        source = source.to(self._device)
+        if lengths is not None and int(lengths.min()) == source.shape[1]:
+            lengths = None
+        lengths = None if lengths is None else lengths.to(self._device)
+        with torch.inference_mode():
+            self._memory = model.encode(source, lengths=lengths)  # (sentences, source length, d_model)
+        bias = None if lengths is None else padding(lengths, self._memory.shape[1])[:, None, None]
+        self._padding = None if bias is None else bias.to(self._memory.dtype)
+        cache = model.new_cache()
+        assert isinstance(cache, DecoderCache)
+        self._cache, self._slots = cache, Slots(cache, len(source), self._memory)
+        self._coverage = Coverage(model, source, lengths) if coverage else None
+
+    @property
+    def length(self) -> int:
+        """Tokens in each row."""
+        return self._slots.length
+
+    @torch.inference_mode()
+    def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
+        """Append (rows, n) tokens; see `Steps.feed`."""
+        rows, n = tokens.shape
+        start, slots = self.length, self._slots
+        mask = slots.add(n)
+        own = Scope(
+            mask, caches=self._cache.own, start=start, branches=slots.width,
+            key_positions=slots.key_positions(n) if self._model.config.places_keys else None,
+        )  # fmt: skip
+        source = Scope(mask=Mask(bias=self._padding), memory=self._memory, caches=self._cache.memory)
+        beside = tokens.to(self._device).reshape(len(self._memory), -1)
+        with captured(() if self._coverage is None else self._coverage.attentions) as weights:
+            hidden = self._model.decode(beside, own, source).view(rows, n, -1)
+        if self._coverage is not None:  # (sentences, heads, rows of each · n, source length)
+            self._coverage.add(weights[0].mean(1).view(rows, n, -1).sum(1))
+        return self._model.logits(hidden[:, -1:] if last_only else hidden).float()
+
+    @torch.inference_mode()
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was."""
+        rows = rows.to(self._device)
+        if self._coverage is not None:
+            self._coverage.reorder(rows)
+        kept = self._slots.reorder(rows)
+        if kept is not None:
+            self._memory = self._memory.index_select(0, kept)
+            self._padding = None if self._padding is None else self._padding.index_select(0, kept)
+
+    def truncate(self, length: int) -> None:
+        """Take back all tokens but the first `length`; not together with coverage."""
+        assert self._coverage is None, "the attention to tokens that were taken back is not taken back"
+        self._slots.truncate(length)
+
+    def coverage(self) -> Tensor:
+        """How little of its source each row has attended to so far: see `Coverage.scores`."""
+        assert self._coverage is not None, "made without coverage"
+        return self._coverage.scores()

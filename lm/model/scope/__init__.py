@@ -1,0 +1,1 @@
+"""What attention is given to see: masks, caches, positions, in one description."""

@@ -1,0 +1,124 @@
+"""What the experiment shows, as the page docs/history.md."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from tests.benchmarks.history.lengths import Lengths
+from tests.benchmarks.history.systems import SYSTEMS, System
+from tests.benchmarks.history.translation import LENGTHS, Experiment, Result
+from tests.benchmarks.runs import lm
+
+SENTENCE = "A man in a blue shirt is standing on a ladder cleaning a window."
+TRANSLATED = "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster."
+SHOWN = ("lstm-dot", "lstm-additive", "sinusoidal")
+"""Systems whose attention to the source is drawn."""
+
+_BEGINNING = """# What each step of the history bought
+
+The lectures on attention lead from recurrent encoder-decoders to the Transformer and on. Each system here is trained
+by the same `lm train` on the same pairs (Multi30k, English to German, 29,000 of them) for the same time, and translates
+the validation split. The page is made by one command, which keeps what is done and may be stopped and started:
+
+    python -m tests.benchmarks.history multi30k --minutes {minutes:g} --dtype {dtype} --text text.txt \\
+        --page docs/history.md
+
+All share one vocabulary of 4,000 tokens, batches of 3,072, dropout 0.1 and label smoothing. The LSTMs have one layer of
+352 on each side, as many parameters with additive attention as the Transformers of 3 + 3 layers of 192; they learn by
+AdamW and those by Muon, each at its preset's rate. Time is processor time of one thread, which a short trial of each
+system turns into steps; "used" is what a whole command then took, with its start and its evaluations.
+"""
+
+_LENGTHS = """
+## Longer contexts
+
+What a layer of self-attention costs in milliseconds, forward and backward, for one sequence by its length (d_model 128,
+4 heads, float32, one thread; `python -m tests.benchmarks.attention_patterns` has memory and more kinds), and what a
+model of the preset `tiny` loses after equal steps of 8,192 tokens each, in contexts of that length: bits a byte of the
+text held out, and of the encoders nats a masked token.
+"""
+
+
+def page(experiment: Experiment, lengths: Lengths | None, pictures: Path) -> str:
+    """The page in Markdown; pictures of attention are drawn into a folder beside it."""
+    results = experiment.results()
+    first, seeds = results[0], sorted({result.seed for result in results})
+    parts = [
+        _BEGINNING.format(minutes=experiment.seconds / 60, dtype=experiment.dtype),
+        f"Measured on {_processor()}, torch {torch.__version__}, {first.dtype}, seeds {' and '.join(map(str, seeds))}; "
+        "BLEU is sacreBLEU's, 13a and cased, of greedy translations.\n",
+        "\n".join(_table(results)),
+        "\n## By the length of the source\n",
+        "A decoder without attention has one vector for a whole sentence; the longer it is, the more that costs. Mean "
+        "BLEU of the seeds, of the sentences with so many words:\n",
+        "\n".join(_by_length(results)),
+        "\n## Where they look\n",
+        f"“{SENTENCE}” and its translation, by the models of seed {first.seed}: rows are words of the translation "
+        "while they are predicted, columns those of the source; the mean of all layers and heads.\n",
+        "\n".join(_pictures(experiment, first.seed, pictures)),
+    ]
+    if lengths is not None:
+        parts += [_LENGTHS, "\n".join(lengths.table())]
+    return "\n".join(parts) + "\n"
+
+
+def _of(system: System, results: Sequence[Result]) -> list[Result]:
+    return [result for result in results if result.system == system.key]
+
+
+def _measured(results: Sequence[Result]) -> Iterator[tuple[System, list[Result]]]:
+    """The systems that were trained, in their order, with what came of them."""
+    return ((system, found) for system in SYSTEMS if (found := _of(system, results)))
+
+
+def _table(results: Sequence[Result]) -> Iterator[str]:
+    yield "| system | | parameters (of a token) | targets/s | steps | epochs | used | BLEU | mean |"
+    yield "|-|-|-|-|-|-|-|-|-|"
+    for system, found in _measured(results):
+        one = found[0]
+        parameters = f"{one.parameters / 1e6:.2f} M"
+        if one.active != one.parameters:
+            parameters += f" ({one.active / 1e6:.2f} M)"
+        cells = [
+            system.name, system.source, parameters, f"{one.tokens_per_second:,.0f}", f"{one.steps:,}",
+            f"{one.epochs:.1f}", " ".join(f"{result.seconds / 60:.1f}" for result in found) + " min",
+            " ".join(f"{result.bleu:.1f}" for result in found),
+            f"**{statistics.mean(result.bleu for result in found):.1f}**",
+        ]  # fmt: skip
+        yield f"| {' | '.join(cells)} |"
+
+
+def _by_length(results: Sequence[Result]) -> Iterator[str]:
+    names = [f"{shortest} to {longest}" for shortest, longest in LENGTHS[:-1]]
+    yield f"| words | {' | '.join(names)} | {LENGTHS[-1][0]} and more |"
+    yield "|-" * (len(LENGTHS) + 1) + "|"
+    for system, found in _measured(results):
+        means = [statistics.mean(column) for column in zip(*(result.by_length for result in found), strict=True)]
+        yield f"| {system.name} | {' | '.join(f'{mean:.1f}' for mean in means)} |"
+
+
+def _pictures(experiment: Experiment, seed: int, folder: Path) -> Iterator[str]:
+    """A table of one row: the same sentence, as each of the systems looks at it."""
+    drawn = []
+    for system in SYSTEMS:
+        if system.key in SHOWN and (run := experiment.run(system, seed)).exists():
+            file = folder / f"history-{system.key}.png"
+            lm("attention", str(run), SENTENCE, "--target", TRANSLATED, "-o", str(file))
+            drawn.append((system.name, f'<img src="{folder.name}/{file.name}" width="270">'))
+    names, images = zip(*drawn, strict=True)
+    yield f"| {' | '.join(names)} |"
+    yield "|-" * len(drawn) + "|"
+    yield f"| {' | '.join(images)} |"
+
+
+def _processor() -> str:
+    """What the machine calls its processor."""
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text(encoding="utf-8").splitlines() if described.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

@@ -1,0 +1,130 @@
+"""Steps of models that need a row for each hypothesis equal reading each row alone and at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config.decoding import TranslationConfig
+from lm.decoding.steps.row_steps import RowSteps
+from lm.decoding.steps.steps import DecoderSteps
+from lm.errors import UsageError
+from lm.model.capture import captured
+from lm.tokenizer.framing import pair_frames
+from tests.lm.decoding.encoder_decoders import make_model, random_ids
+from tests.lm.decoding.steps.test_translation_steps import LENGTHS, uncached
+from tests.lm.decoding.test_translation import Translator, texts, untrained
+from tests.lm.model.test_recurrent import small
+
+COMPRESSED = {"attention": "compressed", "attention_block": 4, "n_kv_heads": 2, "value_residual": True}
+SHAPES = [
+    {}, {"architecture": "gru", "recurrent_attention": "dot"}, {"recurrent_attention": "none"}, COMPRESSED,
+    {**COMPRESSED, "attention_stride": 2, "positions": "relative"},
+]  # fmt: skip
+
+
+def make(fields):
+    if "attention" in fields:
+        return make_model("rotary, grouped heads", **fields)
+    return small(**{"architecture": "lstm", "vocab_size": 40, **fields})
+
+
+@pytest.mark.parametrize("fields", SHAPES)
+@pytest.mark.parametrize("sizes", [[1] * 8, [8], [3, 1, 4]])
+def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
+    model, source, tokens = make(fields), random_ids(3, 7), random_ids(3, 8, seed=1)
+    expected = uncached(model, source, LENGTHS, tokens)
+    steps = RowSteps(model, source, LENGTHS)
+    logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    last = RowSteps(model, source, LENGTHS).feed(tokens, last_only=True)
+    torch.testing.assert_close(last, expected[:, -1:], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("fields", SHAPES)
+def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were(fields):
+    model, source, lengths = make(fields), random_ids(3, 7), LENGTHS
+    chance = torch.Generator().manual_seed(0)
+    steps, tokens = RowSteps(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
+    for step in range(20):
+        fresh = random_ids(len(tokens), 1 + (step % 5 == 3), seed=step)
+        tokens = torch.cat((tokens, fresh), dim=1)
+        expected = uncached(model, source, lengths, tokens)[:, -fresh.shape[1] :]
+        torch.testing.assert_close(steps.feed(fresh), expected, atol=2e-5, rtol=0)
+        if step % 6 == 5:
+            tokens = tokens[:, : step // 2]
+            steps.truncate(step // 2)
+        rows = torch.arange(len(tokens))
+        if step % 3 == 0:
+            rows = torch.randint(len(tokens), (int(torch.randint(1, 7, (1,), generator=chance)),), generator=chance)
+        steps.reorder(rows)
+        source, lengths, tokens = source[rows], lengths[rows], tokens[rows]
+        assert steps.length == tokens.shape[1]
+
+
+@pytest.mark.parametrize("context", [6, 40])
+def test_steps_without_a_source_equal_reading_all_again(context):
+    model, tokens = make({"n_encoder_layers": 0, "context_length": context}), random_ids(2, 15)
+    cached, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    for part in tokens.split([3, 1, 1, 7, 3], dim=1):
+        torch.testing.assert_close(cached.feed(part), again.feed(part), atol=1e-5, rtol=0)
+    cached.truncate(9)
+    again.truncate(9)
+    torch.testing.assert_close(cached.feed(tokens[:, :2]), again.feed(tokens[:, :2]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("fields", [{}, COMPRESSED])
+def test_coverage_is_that_of_the_attention_weights(fields):
+    model, source, tokens = make(fields), random_ids(3, 7), random_ids(3, 6, seed=1)
+    steps = RowSteps(model, source, LENGTHS, coverage=True)
+    for part in tokens.split([1, 3, 2], dim=1):
+        steps.feed(part)
+    expected = []
+    for one, length, row in zip(source, LENGTHS, tokens, strict=True):
+        with captured(model.decoder.attentions(cross=True)) as weights:
+            model(one[None, :length], row[None])
+        expected.append(float(weights[-1][0].double().mean(0).sum(0).clamp(max=1).log().sum()))
+    assert steps.coverage().tolist() == pytest.approx(expected, abs=1e-5)
+    rows = torch.tensor([0, 0, 2, 2])
+    steps.reorder(rows)
+    assert steps.coverage().tolist() == pytest.approx([expected[row] for row in rows], abs=1e-5)
+
+
+SOURCES = ["The owl saw the fox.", "by the mill", "", "sang the owl and the fox ran by the mill", "fox"]
+
+
+def greedy(member, source: str, count: int) -> list[int]:
+    """The most likely tokens, one after the other, each time read again from the start."""
+    frames = pair_frames(member.tokenizer, member.source_tokenizer)
+    read = torch.tensor([frames.source.around(member.source_tokenizer.encode(source)).tolist()])
+    tokens = [frames.start]
+    for _ in range(count):
+        tokens.append(int(member.model(read, torch.tensor([tokens]))[0, -1].argmax()))
+    return tokens[1:]
+
+
+@pytest.mark.parametrize("scores", ["none", "additive"])
+def test_a_beam_of_one_is_greedy(scores):
+    member = untrained(architecture="gru", recurrent_attention=scores, n_heads=4)
+    for line in Translator([member], TranslationConfig(beam=1)).translate(filter(None, SOURCES)):
+        tokens = list(line.translations[0].tokens)
+        assert tokens == greedy(member, line.source, len(tokens))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_batches_change_no_translation(beam):
+    member = untrained(architecture="lstm", n_heads=4)
+    together = texts(member, SOURCES, TranslationConfig(beam=beam))
+    assert texts(member, SOURCES, TranslationConfig(beam=beam, batch_tokens=1)) == together
+
+
+def test_recurrent_models_and_transformers_decide_together():
+    models = [untrained(architecture="lstm", n_heads=4), untrained(seed=1)]
+    assert len(texts(models, SOURCES, TranslationConfig(beam=3))) == len(SOURCES)
+
+
+def test_what_has_no_attention_covers_nothing():
+    config = TranslationConfig(coverage_penalty=0.2)
+    with pytest.raises(UsageError, match="--coverage-penalty"):
+        Translator([untrained(architecture="lstm", recurrent_attention="none", n_heads=4)], config)
+    assert texts(untrained(architecture="lstm", n_heads=4), SOURCES, config)

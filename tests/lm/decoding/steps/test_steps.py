@@ -1,0 +1,121 @@
+import pytest
+import torch
+
+from lm.config.model import ModelConfig
+from lm.decoding.steps.steps import DecoderSteps, window_start
+from lm.model.transformer import DecoderOnly, build_model
+
+CONTEXT = 12
+SHAPES = {
+    "learned": {"positions": "learned", "norm": "layernorm", "activation": "gelu", "bias": True},
+    "rotary, grouped heads": {"positions": "rotary", "n_kv_heads": 1, "qk_norm": True},
+    "sinusoidal, post-norm": {"positions": "sinusoidal", "norm_position": "post"},
+    "relative": {"positions": "relative", "n_kv_heads": 2, "max_distance": 3},
+    "biases by bucket": {"positions": "t5"},
+    "alibi": {"positions": "alibi", "n_kv_heads": 2},
+    "none": {"positions": "none", "n_kv_heads": 2},
+    "values and embedding shared": {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0},
+}
+
+
+def make_model(shape: str = "learned", context: int = CONTEXT) -> DecoderOnly:
+    config = ModelConfig(
+        vocab_size=50, context_length=context, d_model=32, n_layers=2, n_heads=4, init_std=0.2, **SHAPES[shape]
+    )
+    model = build_model(config, seed=1).eval()
+    assert isinstance(model, DecoderOnly)
+    return model
+
+
+def random_tokens(rows: int, length: int) -> torch.Tensor:
+    return torch.randint(50, (rows, length), generator=torch.Generator().manual_seed(rows * 100 + length))
+
+
+def fed_in(steps: DecoderSteps, tokens: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    return torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
+
+
+def by_hand(model: DecoderOnly, tokens: torch.Tensor) -> torch.Tensor:
+    """Reads one token after another into a list; when it is full, only its last half is kept."""
+    logits, window = [], []
+    for token in tokens.unbind(1):
+        if len(window) == model.config.context_length:
+            window = window[len(window) - len(window) // 2 :]
+        window.append(token)
+        with torch.no_grad():
+            logits.append(model(torch.stack(window, dim=1))[:, -1])
+    return torch.stack(logits, dim=1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("context", [1, 2, 7, 12])
+@pytest.mark.parametrize("cached", [True, False])
+def test_logits_equal_reading_by_hand_far_beyond_the_context(shape, context, cached):
+    model, tokens = make_model(shape, context), random_tokens(3, 40)
+    expected = by_hand(model, tokens)
+    for sizes in ([1] * 40, [40], [5, 1, 1, 9, 20, 4], [12, 1, 12, 15]):
+        logits = fed_in(DecoderSteps(model, cached=cached), tokens, sizes)
+        assert logits.shape == (3, 40, 50)
+        assert logits.dtype == torch.float32
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_last_only_gives_the_last_logits(cached):
+    model, tokens = make_model(), random_tokens(2, 33)
+    expected = by_hand(model, tokens)
+    for sizes in ([33], [3, 30], [12, 12, 9]):
+        steps, end = DecoderSteps(model, cached=cached), 0
+        for part in tokens.split(sizes, dim=1):
+            end += part.shape[1]
+            last = steps.feed(part, last_only=True)
+            torch.testing.assert_close(last, expected[:, end - 1 : end], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("length", [5, 12, 13, 29])
+def test_truncate_is_as_if_the_rest_had_never_been_fed(cached, length):
+    model, tokens = make_model("rotary, grouped heads"), random_tokens(2, 30)
+    steps = DecoderSteps(model, cached=cached)
+    steps.feed(tokens)
+    steps.truncate(length)
+    assert steps.length == length
+    other = random_tokens(2, 20)
+    expected = by_hand(model, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
+    torch.testing.assert_close(fed_in(steps, other, [1, 4, 15]), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("length", [0, 4, 20])
+def test_reordered_rows_go_on_as_the_rows_they_were(cached, length):
+    model, tokens, rows = make_model(), random_tokens(3, 30), torch.tensor([2, 0, 2, 1])
+    steps = DecoderSteps(model, cached=cached)
+    if length:
+        steps.feed(tokens[:, :length])
+    steps.reorder(rows)
+    expected = by_hand(model, tokens)[rows]
+    torch.testing.assert_close(steps.feed(tokens[rows, length:]), expected[:, length:], atol=1e-5, rtol=0)
+
+
+def test_a_window_starts_at_zero_until_the_context_is_full_and_never_exceeds_it():
+    for context in range(1, 20):
+        starts = [window_start(length, context) for length in range(1, 100)]
+        assert all(start == 0 for start in starts[:context])
+        assert starts == sorted(starts)
+        assert all(0 < length - start <= context for length, start in enumerate(starts, start=1))
+        assert starts[context] == context - context // 2
+
+
+def test_the_window_slides_only_when_it_is_full():
+    assert [window_start(length, 8) for length in range(7, 18)] == [0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12]
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_what_was_taken_back_is_forgotten(length):
+    model, tokens, others = make_model(), random_tokens(2, 9), random_tokens(3, 4)[:2]
+    steps = DecoderSteps(model)
+    steps.feed(tokens)
+    steps.truncate(length)
+    found = steps.feed(others)
+    expected = DecoderSteps(model).feed(torch.cat((tokens[:, :length], others), dim=1))[:, length:]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

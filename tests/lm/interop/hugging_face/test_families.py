@@ -1,0 +1,61 @@
+"""Families say something of every field of a model, and are told apart by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import transformers
+
+from lm.config.model import ModelConfig
+from lm.interop.hugging_face.configuration import family_of, from_json, to_json
+from lm.interop.hugging_face.families import FAMILIES
+from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config
+
+ELSEWHERE = {
+    "rope_base", "rotary_share", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
+    "rope_temperature",  # in rotary.py, and not there without rotary positions
+    "attention_window",  # in window.py
+}  # fmt: skip
+FOLLOWING = {
+    "source_vocab_size", "recurrent_attention", "max_distance", "experts_per_token", "expert_every", "expert_capacity",
+    "gate_noise", "labels", "syntax", "attention_block", "global_blocks", "random_blocks", "attention_rank",
+    "attention_stride",
+}  # fmt: skip
+"""Fields that only a model can have which is refused for another."""
+OF_TRAINING = {"dropout", "attention_dropout", "zero_init", "init_std"}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
+def test_every_field_of_a_model_is_told_or_required(family):
+    """A new field is one that no family has, until one says otherwise."""
+    told = {setting.ours for setting in family.settings} | family.requires.keys() | family.implies.keys()
+    told |= {"attention_bias"} if family.has_biases else set()
+    assert {field.name for field in dataclasses.fields(ModelConfig)} <= told | ELSEWHERE | FOLLOWING | OF_TRAINING
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("family", FIELDS)
+def test_a_config_goes_out_and_in_again(family, seed, tmp_path):
+    config = random_config(family, seed)
+    found = family_of(config, qwen2_tokenizer())
+    assert found.model_type == family
+    written = json.loads(json.dumps(to_json(config, found)))
+    _, again = from_json(written, tmp_path / "config.json")
+    assert to_json(again, found) == written
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
+def test_what_a_config_leaves_out_is_the_default_of_the_class_in_transformers(family, tmp_path):
+    _, config = from_json({"model_type": family.model_type}, tmp_path / "config.json")
+    theirs = transformers.AutoConfig.for_model(family.model_type).to_dict()
+    written = to_json(config, family)
+    for setting in family.settings:
+        if theirs.get(setting.theirs) is not None:
+            assert written[setting.theirs] == pytest.approx(theirs[setting.theirs]), setting.theirs
+
+
+def test_heads_that_are_left_open_are_as_many_as_there_are(tmp_path):
+    _, config = from_json({"model_type": "qwen2", "num_key_value_heads": None}, tmp_path / "config.json")
+    assert config.kv_heads == config.n_heads

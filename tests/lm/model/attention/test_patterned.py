@@ -1,0 +1,153 @@
+"""Models whose attention has a pattern: what they see, with caches, padding and every kind of position."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.model.attention import patterned
+from lm.model.capture import captured
+from lm.model.transformer import build_model
+
+SHAPE = {"vocab_size": 40, "context_length": 300, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}
+KINDS = {
+    "window": {"attention": "window", "attention_window": 20},
+    "bigbird": {"attention": "bigbird", "attention_block": 8, "global_blocks": 1, "random_blocks": 2},
+    "compressed": {"attention": "compressed", "attention_block": 16, "attention_stride": 3},
+}
+ENCODERS = {**KINDS, "linformer": {"attention": "linformer", "attention_rank": 9}}
+POSITIONS = ["rotary", "alibi", "t5", "relative", "learned", "sinusoidal", "none"]
+FIELDS = {"n_kv_heads": 2, "qk_norm": True, "value_residual": True}
+
+
+def model_of(kind, **fields):
+    model = build_model(ModelConfig(**{**SHAPE, **ENCODERS[kind], **fields}), seed=1).eval()
+    return model.requires_grad_(False)
+
+
+def ids(*shape):
+    return torch.randint(40, shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("kind", ["window", "bigbird"])
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("is_encoder", [True, False])
+def test_block_by_block_equals_one_mask(kind, positions, is_encoder, monkeypatch):
+    tokens, lengths = ids(2, 203), torch.tensor([203, 90])
+    model = model_of(kind, positions=positions, n_encoder_layers=2 if is_encoder else 0, **FIELDS)
+
+    def read():
+        return model.encode(tokens, lengths=lengths) if is_encoder else model.hidden(tokens)
+
+    found = read()
+    monkeypatch.setattr(patterned, "blocks_pay", lambda *_, **__: False)
+    torch.testing.assert_close(found, read(), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_cached_equals_uncached(kind, positions):
+    model, tokens = model_of(kind, positions=positions, **FIELDS), ids(2, 203)
+    cache = model.new_cache()
+    logits = torch.cat([model(part, cache=cache) for part in tokens.split([5, 1, 1, 1, 100, 1, 94], dim=1)], dim=1)
+    torch.testing.assert_close(logits, model(tokens), atol=5e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_taken_back_or_reordered_leaves_no_trace(kind):
+    model, tokens = model_of(kind, **FIELDS), ids(2, 60)
+    cache = model.new_cache()
+    model(tokens[:, :50], cache=cache)
+    for length in (43, 22, 6, 1):
+        cache.truncate(length)
+        torch.testing.assert_close(
+            model(tokens[:, length:50], cache=cache), model(tokens[:, :50])[:, length:], atol=5e-5, rtol=1e-4
+        )
+    cache.reorder(torch.tensor([1, 0, 1]))
+    swapped = tokens[[1, 0, 1]]
+    torch.testing.assert_close(model(swapped[:, 50:], cache=cache), model(swapped)[:, 50:], atol=5e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("positions", ["rotary", "t5", "relative"])
+def test_the_future_never_changes_the_past(kind, positions):
+    model, tokens = model_of(kind, positions=positions).double(), ids(1, 150)
+    before = model(tokens)
+    for place in (1, 47, 100, 149):
+        other = tokens.clone()
+        other[:, place:] = (other[:, place:] + 7) % 40
+        torch.testing.assert_close(model(other)[:, :place], before[:, :place], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model(tokens[:, :place]), before[:, :place], atol=1e-5, rtol=1e-5)
+        assert (model(other)[:, place:] - before[:, place:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "positions"),
+    [
+        *((kind, positions) for kind in KINDS for positions in ("rotary", "sinusoidal", "alibi", "t5", "relative")),
+        ("linformer", "rotary"),
+        ("linformer", "sinusoidal"),
+    ],
+)
+def test_padding_changes_nothing_in_an_encoder(kind, positions):
+    """A source alone, beside a longer one, and with more padding than that."""
+    model, source = model_of(kind, positions=positions, n_encoder_layers=2, **FIELDS), ids(2, 200)
+    lengths = torch.tensor([200, 71])
+    batch = model.encode(source, lengths=lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model.encode(source[row : row + 1, :length])
+        torch.testing.assert_close(batch[row : row + 1, :length], alone, atol=5e-5, rtol=1e-4)
+    padded = torch.cat((source, ids(2, 44)), dim=1)
+    found = model.encode(padded, lengths=lengths)[:, :200]
+    torch.testing.assert_close(found[0], batch[0], atol=5e-5, rtol=1e-4)
+    torch.testing.assert_close(found[1, :71], batch[1, :71], atol=5e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["window", "bigbird"])
+def test_captured_weights_are_those_of_the_pattern(kind):
+    model, tokens = model_of(kind), ids(1, 120)
+    attentions = model.decoder.attentions()
+    with captured(attentions) as weights:
+        model(tokens)
+    places = torch.arange(120)
+    for attention, found in zip(attentions, weights, strict=True):
+        seen = attention.pattern.sees(places[:, None], places, within=120).tril()
+        assert torch.equal(found[0, 0] > 0, seen)
+        torch.testing.assert_close(found.sum(-1), torch.ones(1, 4, 120))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_weights_get_a_gradient(kind):
+    model = model_of(kind, positions="relative", attention_dropout=0.1, **FIELDS).requires_grad_(True).train()
+    model(ids(2, 150)).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attention_window": 9}, r"full attention has no attention_window \(--attention-window, --attention\)"),
+        ({"attention": "window", "random_blocks": 9}, r"window attention has no random_blocks \(--random-blocks"),
+        ({"attention": "bigbird", "attention_stride": 9}, r"bigbird attention has no attention_stride"),
+        ({"attention": "linformer"}, r"linformer attention is for encoders and masked models: .* \(--attention\)"),
+        ({"attention": "linformer", "n_encoder_layers": 1, "positions": "t5"}, r"no distances for t5 positions"),
+        (
+            {"attention": "window", "n_encoder_layers": 1, "syntax": "both"},
+            r"distances in trees need full attention",
+        ),
+        ({"attention": "compressed", "attention_stride": 1}, r"attention_stride must be at least 2, not 1"),
+        ({"attention": "window", "architecture": "lstm"}, r"--attention is for transformer blocks"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_in_a_line(fields, message):
+    with pytest.raises(UsageError, match=message):
+        ModelConfig(**fields)
+
+
+def test_settings_are_those_given_or_as_published():
+    config = ModelConfig(attention="bigbird", random_blocks=0)
+    assert config.attention_settings == {"attention_block": 32, "global_blocks": 2, "random_blocks": 0}
+    assert ModelConfig().attention_settings == {}
+    assert ModelConfig(attention="compressed").attention_settings == {"attention_block": 256, "attention_stride": 3}
