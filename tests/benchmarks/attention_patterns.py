@@ -1,7 +1,7 @@
 """What attention patterns cost against the length of a sequence: time and memory, forward and backward.
 
     python -m tests.benchmarks.attention_patterns [--lengths 256 512 …] [--d-model 128] [--heads 4] [--dropout 0.0]
-        [--positions none] [--kinds full window …] [--seconds 2] [--threads 1]
+        [--positions none] [--layers 5] [--kinds full window …] [--seconds 2] [--threads 1]
 
 Five layers of self-attention with their projections, one after the other, since compressed attention alternates
 between two kinds (local, compressed, local, compressed, local); all is given for one layer. Causal but for those of an
@@ -41,25 +41,27 @@ from lm.model.scope.scope import Scope
 KINDS = {
     "full": {}, "window": {"attention": "window"}, "bigbird": {"attention": "bigbird"},
     "compressed": {"attention": "compressed"}, "compressed by 12": {"attention": "compressed", "attention_stride": 12},
-    "full, encoder": {"n_encoder_layers": 5}, "linformer, encoder": {"attention": "linformer", "n_encoder_layers": 5},
-    "window, encoder": {"attention": "window", "n_encoder_layers": 5},
-    "bigbird, encoder": {"attention": "bigbird", "n_encoder_layers": 5},
+    "full, encoder": {"n_encoder_layers": 1}, "linformer, encoder": {"attention": "linformer", "n_encoder_layers": 1},
+    "window, encoder": {"attention": "window", "n_encoder_layers": 1},
+    "bigbird, encoder": {"attention": "bigbird", "n_encoder_layers": 1},
 }  # fmt: skip
 """What is compared, with what differs from the default of the configuration."""
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
-_LAYERS = 5
-"""As many as compressed attention was published with, of which two are compressed and three local."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for all kinds: the shape of a layer and what is dropped, on a CPU in float32."""
+    """What is the same for all kinds: the shape of a layer and what is dropped, on a CPU in float32.
+
+    There are as many layers as compressed attention was published with, of which two are compressed and three local.
+    """
 
     d_model: int = 128
     heads: int = 4
     dropout: float = 0.0
     positions: str = "none"
     threads: int = 1
+    layers: int = 5
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def costs(length: int, kinds: Sequence[str], setting: Setting, *, seconds: float
     found = []
     for kind in kinds:
         ratios = [own / full for own, full in zip(columns[kind], columns[_full(kind)], strict=True)]
-        median = statistics.median(columns[kind]) / _LAYERS
+        median = statistics.median(columns[kind]) / setting.layers
         found.append(Cost(kind, length, median, statistics.median(ratios), growth(kind, length, setting)))
     return found
 
@@ -119,11 +121,13 @@ def pass_of(kind: str, length: int, setting: Setting) -> Callable[[], None]:
     """Goes forward and back once through the layers of a kind."""
     is_causal = not kind.endswith("encoder")
     config = ModelConfig(
-        context_length=length, d_model=setting.d_model, n_heads=setting.heads, n_layers=_LAYERS,
+        context_length=length, d_model=setting.d_model, n_heads=setting.heads, n_layers=setting.layers,
         positions=setting.positions, dropout=setting.dropout, **KINDS[kind],
     )  # fmt: skip
-    layers = torch.nn.ModuleList(self_attention(config, layer=layer, is_causal=is_causal) for layer in range(_LAYERS))
-    positions = relative_positions(config, _LAYERS, is_causal=is_causal)
+    layers = torch.nn.ModuleList(
+        self_attention(config, layer=layer, is_causal=is_causal) for layer in range(setting.layers)
+    )
+    positions = relative_positions(config, setting.layers, is_causal=is_causal)
     initialise(layers, config)
     if positions is not None:
         initialise(positions, config)
@@ -145,7 +149,7 @@ def growth(kind: str, length: int, setting: Setting) -> int:
     command = [sys.executable, "-m", __spec__.name if __spec__ else "tests.benchmarks.attention_patterns"]
     asked = json.dumps({"kind": kind, "length": length, **asdict(setting)})
     done = subprocess.run([*command, "--growth", asked], capture_output=True, text=True, check=True)
-    return int(done.stdout) // _LAYERS
+    return int(done.stdout) // setting.layers
 
 
 def _print_growth(asked: str) -> None:
@@ -179,14 +183,12 @@ def _peak() -> int:
 
 
 def report(found: Sequence[Cost]) -> None:
-    """A table: a row for each kind and length."""
-    full = {cost.length: cost for cost in found if cost.kind == "full"}
-    encoders = {cost.length: cost for cost in found if cost.kind == "full, encoder"}
-    print("| kind | length | ms | to full | MB | to full |\n|-|-|-|-|-|-|")
+    """A row for each of the costs at one length."""
+    bytes_of = {cost.kind: cost.bytes for cost in found}
     for cost in found:
-        base = (encoders if cost.kind.endswith("encoder") else full).get(cost.length)
-        share = "" if base is None else f"{cost.bytes / base.bytes:.2f}"
-        print(f"| {cost.kind} | {cost.length:,} | {1000 * cost.seconds:.1f} | {cost.ratio:.2f} |", end=" ")
+        full = bytes_of.get(_full(cost.kind))
+        share = "" if full is None else f"{cost.bytes / full:.2f}"
+        print(f"| {cost.length:,} | {cost.kind} | {1000 * cost.seconds:.1f} | {cost.ratio:.2f} |", end=" ")
         print(f"{cost.bytes / 1e6:.0f} | {share} |", flush=True)
 
 
@@ -199,6 +201,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=Setting.heads)
     parser.add_argument("--dropout", type=float, default=Setting.dropout)
     parser.add_argument("--positions", default=Setting.positions)
+    parser.add_argument("--layers", type=int, default=Setting.layers)
     parser.add_argument("--threads", type=int, default=Setting.threads)
     parser.add_argument("--seconds", type=float, default=2.0, help="for the time of each kind at each length, about")
     parser.add_argument("--growth", help=argparse.SUPPRESS)
@@ -206,11 +209,13 @@ def main() -> None:
     if given.growth:
         _print_growth(given.growth)
         return
-    setting = Setting(given.d_model, given.heads, given.dropout, given.positions, given.threads)
+    setting = Setting(given.d_model, given.heads, given.dropout, given.positions, given.threads, given.layers)
     print(f"float32 on cpu, {setting.threads} threads, one sequence, d_model {setting.d_model}, {setting.heads} heads,")
-    print(f"dropout {setting.dropout}, positions {setting.positions}, torch {torch.__version__}\n")
-    rows = [costs(length, given.kinds, setting, seconds=given.seconds) for length in given.lengths]
-    report([cost for row in rows for cost in row])
+    print(f"{setting.layers} layers, dropout {setting.dropout}, positions {setting.positions}, torch", end=" ")
+    print(torch.__version__ + "\n")
+    print("| length | kind | ms | to full | MB | to full |\n|-|-|-|-|-|-|", flush=True)
+    for length in given.lengths:
+        report(costs(length, given.kinds, setting, seconds=given.seconds))
 
 
 if __name__ == "__main__":
