@@ -64,7 +64,9 @@ def classify(run: RunPath, files: _Files = None, *, as_json: _AsJson = False, gi
     texts = [each for file in text_files(files or [STDIN]) for each in _texts(file)]
     classifier = Classifier(model, loaded.tokenizer, config.batch_size)
     correct = _write(texts, classifier.classify(each.text for each in texts), as_json=as_json)
-    _say_accuracy(correct, sum(each.expected is not None for each in texts))
+    expected = [each.expected for each in texts if each.expected is not None]
+    _say_accuracy(correct, len(expected))
+    _say_unknown(sorted({*expected} - {*model.config.labels}))
 
 
 def _texts(file: TextFile) -> Iterator[_Text]:
@@ -100,3 +102,12 @@ def _say_accuracy(correct: int, known: int) -> None:
 
     if known:
         fact("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")
+
+
+def _say_unknown(labels: Sequence[str]) -> None:
+    """Say that some labels of the texts are none that the run can give."""
+    from cli.console.messages import fact
+
+    if labels:
+        some = ", ".join(map(repr, labels[:3])) + (", …" if len(labels) > 3 else "")
+        fact("warning", f"the run has not learned {some}: texts with such labels count as wrong")

@@ -19,7 +19,7 @@ def note(text: str) -> None:
 
 def fact(name: str, text: str) -> None:
     """Print a line on stderr that begins with a name; on a terminal it is broken between words."""
-    line = f"{name:<{_HEADING}}{text}"
+    line = f"{name:<{_HEADING - 1}} {text}"
     note(hanging(line, width=Console(stderr=True).width, indent=_HEADING) if sys.stderr.isatty() else line)
 
 

@@ -10,7 +10,7 @@ _LONGEST_FIGURE = 1e6
 def count(number: float) -> str:
     """A number at a glance: 812, 4.1k, 12.3M, 1.5G."""
     for limit, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= limit:
+        if abs(number) >= 0.9995 * limit:  # which three digits would show as a thousand of what is below
             return f"{number / limit:.3g}{prefix}"
     return f"{number:.3g}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cli.console.messages import fact, note
 from cli.console.numbers import count, duration, quantity, threads
+from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.hardware import matrix_rate
 from lm.model.block import count_parameters
@@ -11,6 +12,8 @@ from lm.training.compiling import COMPILATION_SECONDS
 from lm.training.run import Run
 from lm.training.trainer import batch_flops
 
+_BLOCKS_AROUND = 2
+"""Of BigBird's window: a query's own block and the one before it, which encoders have too."""
 _BATCHES_LOOKED_AT = 20  # batches of pairs differ in their shapes
 
 
@@ -28,6 +31,7 @@ def describe(run: Run) -> None:
         *compiling_warnings(run, flops),
         *_schedule_warnings(run),
         *_r_drop_warnings(run.config),
+        *_attention_warnings(run.config.model),
         *run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience),
     ):
         fact("warning", warning)
@@ -74,3 +78,21 @@ def _r_drop_warnings(config: RunConfig) -> list[str]:
     if config.training.passes == 1 or config.model.dropout or config.model.dropped_attention:
         return []
     return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]
+
+
+def _attention_warnings(model: ModelConfig) -> list[str]:
+    """A warning if what a pattern of attention lets a query see is the whole context anyway."""
+    settings = model.attention_settings
+    if model.attention == "window":
+        seen, flag = settings["attention_window"], "--attention-window"
+    elif model.attention == "bigbird":
+        blocks = settings["global_blocks"] + settings["random_blocks"] + _BLOCKS_AROUND
+        seen, flag = blocks * settings["attention_block"], "--attention-block"
+    else:
+        return []
+    if seen < model.context_length:
+        return []
+    return [
+        f"{model.attention} attention sees {seen} positions, and the context has no more than {model.context_length}: "
+        f"it is full attention at a higher price (--context, {flag})"
+    ]

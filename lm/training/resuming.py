@@ -70,7 +70,8 @@ def resume(
 def _plan(config: RunConfig, found: Path) -> Plan:
     """The plan of a run; InputError where it has none, as the mean of several checkpoints."""
     if config.plan is None:
-        raise InputError(f"{found / run_folder.CONFIG}: has no plan, so this run cannot be resumed")
+        wrong = "has no plan, so this run cannot be resumed; --from starts from its weights"
+        raise InputError(f"{found / run_folder.CONFIG}: {wrong}")
     return config.plan
 
 

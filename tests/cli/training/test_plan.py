@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,14 +28,16 @@ class Worried(CountData):
         return [f"{epochs:.1f} epochs for {parameters} parameters, patience {patience}"]
 
 
-def said(capsys: pytest.CaptureFixture[str], data: CountData, *, steps: int = 40, **training: Any) -> str:
+def said(
+    capsys: pytest.CaptureFixture[str], data: CountData, *, steps: int = 40, shape: ModelConfig = MODEL, **training: Any
+) -> str:
     plan = Plan("cpu", "float32", 1, steps, "tokens", "key")
     settings = TrainingConfig(**{"warmup_steps": 5, **training})
     run = SimpleNamespace(
-        model=build_model(MODEL),
+        model=build_model(shape),
         data=data,
         plan=plan,
-        config=RunConfig(MODEL, training=settings, preset="tiny", plan=plan),
+        config=RunConfig(shape, training=settings, preset="tiny", plan=plan),
         hardware=Hardware("cpu", "float32", 1),
         folder=Path("runs/count"),
     )
@@ -67,7 +70,24 @@ def test_what_rises_at_first_needs_as_many_steps_again(
 
 @pytest.mark.parametrize(("dropout", "warned"), [(0.0, True), (0.1, False)])
 def test_two_passes_without_dropout_are_for_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dropout: float, warned: bool
+    capsys: pytest.CaptureFixture[str], dropout: float, warned: bool
 ) -> None:
-    monkeypatch.setattr(f"{__name__}.MODEL", ModelConfig(**{**vars(MODEL), "dropout": dropout}))
-    assert ("two passes of R-Drop are the same" in said(capsys, CountData(10), r_drop=1.0)) is warned
+    found = said(capsys, CountData(10), shape=replace(MODEL, dropout=dropout), r_drop=1.0)
+    assert ("two passes of R-Drop are the same" in found) is warned
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({"attention": "window", "attention_window": 4}, True),
+        ({"attention": "window", "attention_window": 3}, False),
+        ({"attention": "bigbird", "attention_block": 1, "global_blocks": 1, "random_blocks": 1}, True),
+        ({"attention": "bigbird", "attention_block": 1, "global_blocks": 1, "random_blocks": 0}, False),
+        ({}, False),
+    ],
+)
+def test_a_pattern_that_leaves_nothing_out_is_told(
+    settings: dict[str, Any], warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = said(capsys, CountData(10), shape=replace(MODEL, **settings))
+    assert ("it is full attention at a higher price" in found) == warned
