@@ -6,8 +6,8 @@
 Five layers of self-attention with their projections, one after the other, since compressed attention alternates
 between two kinds (local, compressed, local, compressed, local); all is given for one layer. Causal but for those of an
 encoder. All kinds and lengths take turns in one process for their times, which are those of the processor, whatever
-else it does meanwhile; ratios to full attention, and to half the length, are the medians of the rounds'. Memory is by how
-much the peak of a fresh process grows while it goes forward and back once, after a warm-up that is short.
+else it does meanwhile; ratios to full attention, and to half the length, are the medians of the rounds'. Memory is by
+how much the peak of a fresh process grows while it goes forward and back once, after a warm-up that is short.
 
 What `full` is depends on the rest: without dropout and biases by distance, torch's fused kernel, which never holds a
 score for each pair of positions; with either, the two products written out, or the fused kernel given all biases.
