@@ -5,9 +5,9 @@
 
 Five layers of self-attention with their projections, one after the other, since compressed attention alternates
 between two kinds (local, compressed, local, compressed, local); all is given for one layer. Causal but for those of an
-encoder. Kinds take turns in one process for their times; the ratio to full attention is the median of the rounds'.
-Memory is by how much the peak of a fresh process grows while it goes forward and back once, after a warm-up that is
-short.
+encoder. All kinds and lengths take turns in one process for their times, which are those of the processor, whatever
+else it does meanwhile; ratios to full attention, and to half the length, are the medians of the rounds'. Memory is by
+how much the peak of a fresh process grows while it goes forward and back once, after a warm-up that is short.
 
 What `full` is depends on the rest: without dropout and biases by distance, torch's fused kernel, which never holds a
 score for each pair of positions; with either, the two products written out, or the fused kernel given all biases.
@@ -42,8 +42,6 @@ KINDS = {
     "full": {}, "window": {"attention": "window"}, "bigbird": {"attention": "bigbird"},
     "compressed": {"attention": "compressed"}, "compressed by 12": {"attention": "compressed", "attention_stride": 12},
     "full, encoder": {"n_encoder_layers": 1}, "linformer, encoder": {"attention": "linformer", "n_encoder_layers": 1},
-    "window, encoder": {"attention": "window", "n_encoder_layers": 1},
-    "bigbird, encoder": {"attention": "bigbird", "n_encoder_layers": 1},
 }  # fmt: skip
 """What is compared, with what differs from the default of the configuration."""
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
@@ -71,37 +69,54 @@ class Cost:
     Attributes:
         kind: of `KINDS`.
         length: positions of the sequence.
-        seconds: the median of the rounds.
-        ratio: to full attention of the same stack, the median of the rounds' ratios.
+        seconds: of the processor, by all threads, the median of the rounds.
+        to_full: seconds in relation to full attention of the same stack, the median of the rounds' ratios.
+        to_half: the same in relation to half the length; None if that was not measured.
         bytes: by how much the peak of a fresh process grew.
     """
 
     kind: str
     length: int
     seconds: float
-    ratio: float
+    to_full: float
+    to_half: float | None
     bytes: int
 
 
-def costs(length: int, kinds: Sequence[str], setting: Setting, *, seconds: float = 2.0) -> list[Cost]:
-    """What each kind costs at a length; what `full` costs is measured with them.
+def costs(lengths: Sequence[int], kinds: Sequence[str], setting: Setting, *, seconds: float = 2.0) -> list[Cost]:
+    """What each kind costs at each length; what `full` costs is measured with them.
 
     Args:
-        length: positions of the one sequence.
+        lengths: positions of the one sequence.
         kinds: of `KINDS`.
         setting: shape, dropout, positions, threads.
-        seconds: to be spent on the time of each kind, about.
+        seconds: to be spent on the time of each kind at each length, about.
+
+    Returns:
+        By length, and at each length by kind, in the order given.
     """
-    everything = list(dict.fromkeys([*(_full(kind) for kind in kinds), *kinds]))
     torch.set_num_threads(setting.threads)
-    rounds = alternate([_timed(pass_of(kind, length, setting)) for kind in everything], seconds=seconds)
-    columns = dict(zip(everything, zip(*rounds, strict=True), strict=True))
+    measured = list(dict.fromkeys([*(_full(kind) for kind in kinds), *kinds]))
+    sides = [(kind, length) for length in lengths for kind in measured]
+    rounds = alternate([_timed(pass_of(*side, setting)) for side in sides], seconds=seconds)
+    times = dict(zip(sides, zip(*rounds, strict=True), strict=True))
     found = []
-    for kind in kinds:
-        ratios = [own / full for own, full in zip(columns[kind], columns[_full(kind)], strict=True)]
-        median = statistics.median(columns[kind]) / setting.layers
-        found.append(Cost(kind, length, median, statistics.median(ratios), growth(kind, length, setting)))
+    for length in lengths:
+        for kind in kinds:
+            own, half = times[kind, length], times.get((kind, length // 2))
+            found.append(
+                Cost(
+                    kind, length, statistics.median(own) / setting.layers,
+                    to_full=_ratio(own, times[_full(kind), length]),
+                    to_half=None if half is None else _ratio(own, half),
+                    bytes=growth(kind, length, setting),
+                )
+            )  # fmt: skip
     return found
+
+
+def _ratio(some: Sequence[float], others: Sequence[float]) -> float:
+    return statistics.median(one / other for one, other in zip(some, others, strict=True))
 
 
 def _full(kind: str) -> str:
@@ -110,9 +125,9 @@ def _full(kind: str) -> str:
 
 def _timed(work: Callable[[], None]) -> Callable[[], float]:
     def timed() -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         work()
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     return timed
 
@@ -183,13 +198,14 @@ def _peak() -> int:
 
 
 def report(found: Sequence[Cost]) -> None:
-    """A row for each of the costs at one length."""
-    bytes_of = {cost.kind: cost.bytes for cost in found}
+    """A row for each of the costs, and beside each figure what it is to full attention's, or to half the length's."""
+    bytes_of = {(cost.kind, cost.length): cost.bytes for cost in found}
+    print("| length | attention | ms | to full | to half the length | MB | to full |\n|-|-|-|-|-|-|-|")
     for cost in found:
-        full = bytes_of.get(_full(cost.kind))
-        share = "" if full is None else f"{cost.bytes / full:.2f}"
-        print(f"| {cost.length:,} | {cost.kind} | {1000 * cost.seconds:.1f} | {cost.ratio:.2f} |", end=" ")
-        print(f"{cost.bytes / 1e6:.0f} | {share} |", flush=True)
+        full = bytes_of.get((_full(cost.kind), cost.length))
+        growth, share = ("" if each is None else f"{each:.2f}" for each in (cost.to_half, full and cost.bytes / full))
+        print(f"| {cost.length:,} | {cost.kind} | {1000 * cost.seconds:.1f} | {cost.to_full:.2f} | {growth} |", end=" ")
+        print(f"{cost.bytes / 1e6:.0f} | {share} |")
 
 
 def main() -> None:
@@ -213,9 +229,7 @@ def main() -> None:
     print(f"float32 on cpu, {setting.threads} threads, one sequence, d_model {setting.d_model}, {setting.heads} heads,")
     print(f"{setting.layers} layers, dropout {setting.dropout}, positions {setting.positions}, torch", end=" ")
     print(torch.__version__ + "\n")
-    print("| length | kind | ms | to full | MB | to full |\n|-|-|-|-|-|-|", flush=True)
-    for length in given.lengths:
-        report(costs(length, given.kinds, setting, seconds=given.seconds))
+    report(costs(given.lengths, given.kinds, setting, seconds=given.seconds))
 
 
 if __name__ == "__main__":
