@@ -60,8 +60,8 @@ def page(experiment: Experiment, lengths: Lengths | None, pictures: Path) -> str
         "\n".join(_by_length(results)),
         "\n## Where they look\n",
         f"“{SENTENCE}” and a translation of it, by the models of seed {first.seed}: rows\n"
-        "are words of the translation while they are predicted, columns those of the source; the mean of all layers and "
-        "heads.\n",
+        "are words of the translation while they are predicted, columns those of the source; the mean of all layers "
+        "and heads.\n",
         "\n".join(_pictures(experiment, first.seed, pictures)),
     ]
     if lengths is not None:
