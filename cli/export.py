@@ -1,49 +1,67 @@
-"""`lm export`: a run as a folder that other systems load."""
+"""`lm export`: a run as other systems load it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.console.messages import fact
-from cli.flags.completion import among
 from cli.flags.loading import RunPath
-from lm.config.options import suggestion
-from lm.errors import UsageError
-
-SYSTEMS = ("huggingface",)
+from cli.flags.options import Given, takes
+from lm.config.export import ExportConfig
 
 
+@takes({"export": ExportConfig})
 def export(
     run: RunPath,
     *,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="NAME",
-            help=f"The system that is to load it. One of {', '.join(SYSTEMS)}.",
-            autocompletion=among(SYSTEMS),
-        ),
-    ] = SYSTEMS[0],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="A new or an empty folder.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="PATH", help="A new or an empty folder; for gguf a new file.")
+    ],
+    given: Given,
 ) -> None:
-    """Write a run as a folder that Hugging Face's transformers loads, and what reads such folders.
+    """Write a run as another system loads it: transformers, llama.cpp or CTranslate2.
 
-    The folder has weights, settings, tokenizer and a model card. It needs no code of ours: the model becomes a GPT-2,
-    GPT-NeoX, Llama, Mistral, Qwen2 or Qwen3, whichever has the same blocks. If none has, the fields that decide are
-    named.
+    For huggingface it becomes a folder with weights, settings, tokenizer and a model card. It needs no code of ours:
+    the model becomes a GPT-2, GPT-NeoX, Llama, Mistral, Qwen2 or Qwen3, whichever has the same blocks. For gguf it
+    becomes one file with the tokenizer in it, which llama.cpp and what is built on it read; for ctranslate2 a folder
+    for its Generator, or of a translation model its Translator. What a system has no counterpart of is named.
 
     Examples:
       lm export runs/novel --to huggingface -o novel-hf
-      lm export runs/novel/checkpoints/step-400 -o novel-400
+      lm export runs/novel --to gguf --type q8_0 -o novel.gguf
+      lm export runs/german --to ctranslate2 --type int8 -o german-ct2
     """
-    if to not in SYSTEMS:
-        raise UsageError(f"--to cannot be {to!r}{suggestion(to, SYSTEMS)}; choose from {', '.join(SYSTEMS)}")
+    config = ExportConfig(**given["export"])
+    for name, text in _WRITERS[config.to](run, out, config):
+        fact(name, text)
+    fact("wrote", str(out))
+
+
+def _to_hugging_face(run: Path, out: Path, _: ExportConfig) -> Iterator[tuple[str, str]]:
     from lm.interop.hugging_face import exporting
 
     exported = exporting.export(run, out)
-    fact("model", f"{exported.family.architecture} of transformers, which needs no code of ours: {exported.decided_by}")
-    fact("wrote", str(out))
+    yield "model", f"{exported.family.architecture} of transformers, which needs no code of ours: {exported.decided_by}"
+
+
+def _to_gguf(run: Path, out: Path, config: ExportConfig) -> Iterator[tuple[str, str]]:
+    from lm.interop.gguf import exporting
+
+    exported = exporting.export(run, out, number_type=config.number_type)
+    yield "model", f"{exported.architecture.architecture} of llama.cpp, {config.number_type}: {exported.decided_by}"
+    vocabulary = exported.vocabulary
+    yield "words", f"parted as by {vocabulary.words}" + (f"; {vocabulary.left_out}" if vocabulary.left_out else "")
+
+
+def _to_ctranslate2(run: Path, out: Path, config: ExportConfig) -> Iterator[tuple[str, str]]:
+    from lm.interop.ctranslate2 import exporting
+
+    runs_it = exporting.export(run, out, number_type=config.number_type)
+    yield "model", f"for ctranslate2.{runs_it}, {config.number_type}"
+
+
+_WRITERS = {"huggingface": _to_hugging_face, "gguf": _to_gguf, "ctranslate2": _to_ctranslate2}

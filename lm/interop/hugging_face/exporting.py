@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,31 +41,16 @@ def export(run: Path, folder: Path) -> Exported:
         InputError: the run is damaged, or the folder holds something or cannot be made.
         UsageError: no model of transformers is like this one.
     """
-    folder = folder.resolve()
-    refuse_filled(folder)
     found = run_folder.find_checkpoint(run)
     config = run_folder.load_config(found)
     tokenizer, _ = checkpoint.load_tokenizers(found)
     family = family_of(config.model, tokenizer)
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        fresh.mkdir(parents=True)
-        _write(fresh, found, config, family, tokenizer)
-        if folder.is_dir():
-            folder.rmdir()
-        fresh.rename(folder)
+        with files.new_folder(folder) as fresh:
+            _write(fresh, found, config, family, tokenizer)
     except SafetensorError as error:
         raise InputError(f"{folder}: cannot be written ({error})") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
     return Exported(family, telling(config.model, family))
-
-
-def refuse_filled(folder: Path) -> None:
-    """InputError if a folder holds anything or cannot be made: nothing is written over."""
-    files.check_folder(folder)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder}: is not empty; choose an empty or a new folder (-o)")
 
 
 def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokenizer: Tokenizer) -> None:
@@ -80,8 +63,6 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
     tokenizer.save(folder / FILE_NAME)
     save_file(dict(to_theirs(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
     files.replace_text(folder / CARD, model_card(config, family, tokenizer, run_folder.load_state(found)))
-    for path in folder.iterdir():
-        files.sync(path)
 
 
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
