@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -35,33 +34,8 @@ def export(
       lm export runs/novel --to gguf --type q8_0 -o novel.gguf
       lm export runs/german --to ctranslate2 --type int8 -o german-ct2
     """
-    config = ExportConfig(**given["export"])
-    for name, text in _WRITERS[config.to](run, out, config):
+    from lm.interop import exporting
+
+    for name, text in exporting.export(run, out, ExportConfig(**given["export"])).items():
         fact(name, text)
     fact("wrote", str(out))
-
-
-def _to_hugging_face(run: Path, out: Path, _: ExportConfig) -> Iterator[tuple[str, str]]:
-    from lm.interop.hugging_face import exporting
-
-    exported = exporting.export(run, out)
-    yield "model", f"{exported.family.architecture} of transformers, which needs no code of ours: {exported.decided_by}"
-
-
-def _to_gguf(run: Path, out: Path, config: ExportConfig) -> Iterator[tuple[str, str]]:
-    from lm.interop.gguf import exporting
-
-    exported = exporting.export(run, out, number_type=config.number_type)
-    yield "model", f"{exported.architecture.architecture} of llama.cpp, {config.number_type}: {exported.decided_by}"
-    vocabulary = exported.vocabulary
-    yield "words", f"parted as by {vocabulary.words}" + (f"; {vocabulary.left_out}" if vocabulary.left_out else "")
-
-
-def _to_ctranslate2(run: Path, out: Path, config: ExportConfig) -> Iterator[tuple[str, str]]:
-    from lm.interop.ctranslate2 import exporting
-
-    runs_it = exporting.export(run, out, number_type=config.number_type)
-    yield "model", f"for ctranslate2.{runs_it}, {config.number_type}"
-
-
-_WRITERS = {"huggingface": _to_hugging_face, "gguf": _to_gguf, "ctranslate2": _to_ctranslate2}

@@ -7,6 +7,7 @@ from typing import Any
 
 from lm.config.model import ModelConfig
 from lm.errors import InputError, UsageError
+from lm.interop.hugging_face.configuration import facts
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "swiglu": "SWISH"}
 _NOWHERE: Mapping[str, tuple[Any, ...]] = {
@@ -16,28 +17,24 @@ _NOWHERE: Mapping[str, tuple[Any, ...]] = {
     "experts": (0,), "embedding_norm": (False,), "output_transform": (False,),
 }  # fmt: skip
 """What CTranslate2 runs, of the fields in which ours can be more."""
-_IN_DECODERS = {"rope_scaling": ("none", "linear")}
-_IN_ENCODER_DECODERS = {
+_IN_DECODERS: Mapping[str, tuple[Any, ...]] = {"rope_scaling": ("none", "linear")}
+_IN_ENCODER_DECODERS: Mapping[str, tuple[Any, ...]] = {
     "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "rotary_share": (1,), "rope_scaling": ("none",),
 }  # fmt: skip
 
 
 def check(config: ModelConfig) -> None:
     """UsageError if CTranslate2 has nothing like a part of a model; the message names the field."""
-    facts = {
-        **vars(config),
-        "n_kv_heads": None if config.kv_heads == config.n_heads else config.kv_heads,
-        "d_head": None if config.n_heads * config.head_size == config.d_model else config.head_size,
-    }
-    allowed = _NOWHERE | (_IN_ENCODER_DECODERS if config.is_encoder_decoder else _IN_DECODERS)
-    refused = [name for name, values in allowed.items() if facts[name] not in values]
+    allowed = {**_NOWHERE, **(_IN_ENCODER_DECODERS if config.is_encoder_decoder else _IN_DECODERS)}
+    known = facts(config)
+    refused = [name for name, values in allowed.items() if known[name] not in values]
     if config.is_encoder_decoder and config.biased_attention != ("all" if config.bias else "none"):
         refused.append("attention_bias")
     if config.parallel_residual and config.norm == "rmsnorm":
         refused.append("parallel_residual")
     if refused:
         kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
-        raise UsageError(f"CTranslate2 runs no {kind} with {refused[0]} {getattr(config, refused[0])!r}")
+        raise UsageError(f"CTranslate2 runs no {kind} with {refused[0]} {known[refused[0]]!r}")
 
 
 def specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has no types)

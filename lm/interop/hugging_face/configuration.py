@@ -44,13 +44,13 @@ def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
 def nearest_family(config: ModelConfig, families: Sequence[Family] = FAMILIES) -> tuple[Family, str]:
     """The family that has the fewest fields otherwise than a model, and these with their values; empty if it fits."""
     family = min(families, key=lambda family: len(_differing(config, family)))
-    return family, " and ".join(f"{name} {_facts(config)[name]}" for name in _differing(config, family))
+    return family, " and ".join(f"{name} {facts(config)[name]}" for name in _differing(config, family))
 
 
 def telling(config: ModelConfig, family: Family) -> str:
     """What decided that a model belongs to its family."""
-    facts = _facts(config)
-    return ", ".join(f"{name} {facts[name]}" for name in _TELLING if name in family.requires)
+    known = facts(config)
+    return ", ".join(f"{name} {known[name]}" for name in _TELLING if name in family.requires)
 
 
 def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
     return found
 
 
-def _facts(config: ModelConfig) -> dict[str, Any]:
+def facts(config: ModelConfig) -> dict[str, Any]:
     """The fields of a model, those that may be left open as None where they are as usual."""
     return {
         **vars(config),
@@ -129,8 +129,8 @@ def _takes(tokenizer: Tokenizer, family: Family) -> bool:
 
 
 def _differing(config: ModelConfig, family: Family) -> list[str]:
-    facts = _facts(config)
-    return [name for name, allowed in family.requires.items() if facts[name] not in allowed]
+    known = facts(config)
+    return [name for name, allowed in family.requires.items() if known[name] not in allowed]
 
 
 def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
