@@ -32,9 +32,9 @@ def export(
 ) -> None:
     """Write a run as a folder that Hugging Face's transformers loads, and what reads such folders.
 
-    The folder has weights, settings, tokenizer and a model card. It needs no code of ours: the model becomes a GPT-2,
-    GPT-NeoX, Llama, Mistral, Qwen2 or Qwen3, whichever has the same blocks. If none has, the fields that decide are
-    named.
+    The folder has weights, settings, tokenizer and a model card. The model becomes a GPT-2, GPT-NeoX, Llama, Mistral,
+    Qwen2 or Qwen3, whichever has the same blocks. If none has, the code that the model needs goes along, for
+    trust_remote_code=True, and the fields that decide are named.
 
     Examples:
       lm export runs/novel --to huggingface -o novel-hf
@@ -45,5 +45,5 @@ def export(
     from lm.interop.hugging_face import exporting
 
     exported = exporting.export(run, out)
-    fact("model", f"{exported.family.architecture} of transformers, which needs no code of ours: {exported.decided_by}")
+    fact("model", f"{exported.family.architecture}{exported.how}: {exported.decided_by}")
     fact("wrote", str(out))
