@@ -33,7 +33,7 @@ def export(
     """Write a run as a folder that Hugging Face's transformers loads, and what reads such folders.
 
     The folder has weights, settings, tokenizer and a model card. The model becomes a GPT-2, GPT-NeoX, Llama, Mistral,
-    Qwen2 or Qwen3, whichever has the same blocks. If none has, the code that the model needs goes along, for
+    Qwen2, Qwen3 or BERT, whichever has the same blocks. If none has, the code that the model needs goes along, for
     trust_remote_code=True, and the fields that decide are named.
 
     Examples:

@@ -260,11 +260,11 @@ def train(
 
 
 def export(run: Place, folder: Place) -> None:
-    """Write a run as a folder that Hugging Face's transformers loads without code of ours; docs/interchange.md.
+    """Write a run as a folder that Hugging Face's transformers loads, if need be with code in it; docs/interchange.md.
 
     Raises:
         InputError: the run is damaged, or the folder holds something.
-        UsageError: no model of transformers has the same blocks; the message names the fields that decide.
+        UsageError: neither a model of transformers nor that code has the same blocks; the message names the fields.
     """
     exporting.export(Path(run), Path(folder))
 

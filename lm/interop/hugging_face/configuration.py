@@ -44,13 +44,19 @@ def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
     )
 
 
+def nearest_family(config: ModelConfig) -> tuple[Family, str]:
+    """The family that has the fewest fields otherwise than a model, and these with their values; empty if it fits."""
+    family = _nearest(config, FAMILIES)
+    return family, _named(config, family)
+
+
 def telling(config: ModelConfig, family: Family) -> str:
     """What decided that a model belongs to its family."""
-    if not family.keeps_names:
-        facts = _facts(config)
-        return ", ".join(f"{name} {facts[name]}" for name in _TELLING if name in family.requires)
-    nearest = _nearest(config, FAMILIES)
-    return f"without {_named(config, nearest)} it would be {nearest.architecture}"
+    if family.keeps_names:
+        nearest = _nearest(config, [one for one in FAMILIES if one.auto == family.auto])
+        return f"without {_named(config, nearest) or 'its tokenizer'} it would be {nearest.architecture}"
+    facts = _facts(config)
+    return ", ".join(f"{name} {facts[name]}" for name in _TELLING if name in family.requires)
 
 
 def _nearest(config: ModelConfig, families: Sequence[Family]) -> Family:
@@ -58,9 +64,9 @@ def _nearest(config: ModelConfig, families: Sequence[Family]) -> Family:
 
 
 def _named(config: ModelConfig, family: Family) -> str:
-    """The fields that a model has otherwise than a family."""
+    """The fields that a model has otherwise than a family, with their values."""
     facts = _facts(config)
-    return " and ".join(f"{name} {facts[name]}" for name in _differing(config, family)) or "its tokenizer"
+    return " and ".join(f"{name} {facts[name]}" for name in _differing(config, family))
 
 
 def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
