@@ -32,8 +32,7 @@ def export(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
         kind = ctranslate2.export(run, out, number_type=config.number_type)
         return {"model": f"for ctranslate2.{kind}, {config.number_type}"}
     exported = hugging_face.export(run, out)
-    architecture = exported.family.architecture
-    return {"model": f"{architecture} of transformers, which needs no code of ours: {exported.decided_by}"}
+    return {"model": f"{exported.family.architecture}{exported.how}: {exported.decided_by}"}
 
 
 def _to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:

@@ -48,10 +48,21 @@ def test_a_type_that_the_system_has_not(tmp_path, capsys):
     assert not out.exists()
 
 
-def test_a_run_without_a_counterpart_and_a_system_that_is_not_known(tmp_path, capsys):
+def test_a_run_without_a_counterpart_takes_its_code_along(tmp_path, capsys):
     folder, out = make_run(tmp_path / "novel", value_residual=True), tmp_path / "out"
+    assert run(["export", str(folder), "-o", str(out)]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        "LMForCausalLM, whose code is in the folder (trust_remote_code=True): without value_residual True it would be "
+        "LlamaForCausalLM"
+    ) in told
+    assert {"configuration_lm.py", "modeling_lm.py", "positions_lm.py"} < {path.name for path in out.iterdir()}
+
+
+def test_what_even_that_cannot_be_and_a_system_that_is_not_known(tmp_path, capsys):
+    folder, out = make_run(tmp_path / "novel", experts=2), tmp_path / "out"
     assert run(["export", str(folder), "-o", str(out)]) == 2
-    assert "lm: transformers has no model with value_residual True" in capsys.readouterr().err
+    assert "lm: a folder for transformers cannot have experts 2" in capsys.readouterr().err
     assert run(["export", str(folder), "-o", str(out), "--to", "hugingface"]) == 2
     assert "lm: to cannot be 'hugingface' (did you mean 'huggingface'?)" in capsys.readouterr().err
     assert not out.exists()

@@ -17,7 +17,7 @@ from lm.interop.gguf.architectures import architecture_of, settings
 from lm.interop.gguf.tensors import named
 from lm.interop.gguf.vocabulary import Vocabulary, vocabulary_of
 from lm.interop.hugging_face.configuration import telling
-from lm.interop.hugging_face.families import Family
+from lm.interop.hugging_face.family import Family
 
 _FILE_TYPES = {"float32": 0, "float16": 1, "q8_0": 7}
 """The numbers by which the format knows what most tensors of a file are."""

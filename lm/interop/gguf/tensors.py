@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME
-from lm.interop.hugging_face.families import Family
+from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.tensors import to_theirs
 from lm.model.positions.frequencies import frequencies, unscaled
 
