@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lm.config.data import DataConfig, ParallelConfig
+from lm.config.distribution import DistributionConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -42,6 +43,7 @@ class Case:
     Attributes:
         kind: what it learns from: text, examples or pairs.
         stops: after so many steps, to be resumed by the same processes.
+        shard: whether each process has a share of the weights.
     """
 
     kind: str = "text"
@@ -49,6 +51,7 @@ class Case:
     training: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
     stops: int | None = None
+    shard: bool = False
 
     @property
     def config(self) -> RunConfig:
@@ -65,6 +68,7 @@ class Case:
             parallel=ParallelConfig(**self.parallel),
             training=TrainingConfig(**(settings | self.training)),
             hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
+            distribution=DistributionConfig(shard=self.shard),
         )
 
 
@@ -84,6 +88,10 @@ CASES = {
     "experts": Case(model={"experts": 3}, training={"steps": 12, "expert_balance": 0.0}),
     "r-drop": Case(model={"dropout": 0.2}, training={"steps": 6, "r_drop": 0.5}),
     "recurrent": Case(model={"architecture": "lstm"}, training={"steps": 12}),
+}
+
+CASES |= {
+    f"{name} sharded": replace(case, shard=True) for name, case in CASES.items() if "architecture" not in case.model
 }
 
 
