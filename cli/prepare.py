@@ -54,7 +54,7 @@ def prepare(
     from cli.console.progress import encode_progress
     from cli.preparing import note_repetition, print_report, report, trained_tokenizer
     from lm.data.corpus import survey
-    from lm.data.kinds import prepare_corpus
+    from lm.data.tokens import prepare_corpus
     from lm.text.files import text_files
 
     config = DataConfig(**given["data"])
