@@ -41,6 +41,16 @@ def prepare(
     special: Specials = None,
     unknown: Unknown = None,
     force: Annotated[bool, typer.Option("--force", help="Replace tokens that the folder has already.")] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            min=1,
+            help="Processes that tokenize at the same time, each in 0.2 GB of memory [default: one a processor].",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
     given: Given,
 ) -> None:
@@ -60,12 +70,12 @@ def prepare(
     config = DataConfig(**given["data"])
     files = text_files(corpus, field=config.field, supervised=config.supervised)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    surveyed = survey(files, config)
+    surveyed = survey(files, config, workers=processes)
     loaded = loaded or trained_tokenizer(
         surveyed, TokenizerConfig(**given["tokenizer"]), special=special, unknown=unknown
     )
     with encode_progress() as progress:
-        prepared = prepare_corpus(surveyed, loaded, folder=out, force=force, progress=progress)
+        prepared = prepare_corpus(surveyed, loaded, folder=out, force=force, processes=processes, progress=progress)
     made = report(prepared)
     print_report(made)
     note_repetition(prepared.manifest)

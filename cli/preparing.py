@@ -44,6 +44,7 @@ def report(prepared: Prepared[Manifest]) -> dict[str, Any]:
     return {
         "folder": str(prepared.folder),
         "reused": prepared.reused,
+        "parts_found": prepared.parts_found,
         "vocab_size": manifest.vocab_size,
         "tokenizer": manifest.tokenizer,
         "splits": splits,
@@ -61,6 +62,8 @@ def print_report(report: Mapping[str, Any]) -> None:
         table.add_row(name, f"{split['documents']:,}", f"{split['tokens']:,}", size(split["bytes"]), compression)
     console = Console(stderr=True, highlight=False)
     console.print(table)
+    if report["parts_found"]:
+        note(f"found {report['parts_found']:,} finished parts of a preparation that was interrupted")
     note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
 
 
