@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cli.console.escapes import json_line
 from cli.console.messages import fact, note
 from cli.console.numbers import size
 from lm.config.tokenizer import TokenizerConfig
@@ -32,6 +33,15 @@ def trained_tokenizer(
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
         note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
     return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
+
+
+def tell(prepared: Prepared[Manifest], *, as_json: bool) -> None:
+    """Tell what was prepared: on stderr in words, and as JSON on stdout if that is wanted."""
+    made = report(prepared)
+    print_report(made)
+    note_repetition(prepared.manifest)
+    if as_json:
+        print(json_line(made))
 
 
 def report(prepared: Prepared[Manifest]) -> dict[str, Any]:

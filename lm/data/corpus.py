@@ -82,8 +82,8 @@ def survey(files: Sequence[TextFile], config: DataConfig, *, workers: int | None
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:
         raise InputError(f"no text is left to train on: {config.validation} is all there is (--validation)")
-    surveys = (_survey_all(group, config.separator, workers) for group in (kept, held_out))
-    return Corpus(*surveys, config)
+    of_training = _survey_all(kept, config.separator, workers)
+    return Corpus(of_training, _survey_all(held_out, config.separator, workers), config)
 
 
 def _survey_all(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[Survey, ...]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from lm import files, locks
+from lm.errors import InputError
 
 _SECONDS_TO_LOCK = 60
 """A folder this old that nobody has locked is abandoned; a new one may be about to be locked."""
@@ -101,6 +102,19 @@ def remove_abandoned(folder: Path, name: str | None = None) -> None:
 def remove_finished(place: Path) -> None:
     """Remove the finished parts of what is complete by now, which a process that was killed just then has left."""
     _remove_old([_of_parts(place)], 0)
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder, which is made if need be; InputError if one is in it."""
+    files.make_folder(folder.absolute())
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if not _is_free(folder, descriptor):
+            raise InputError(f"{folder}: another process is at work on it; wait for its end")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _of_parts(place: Path) -> Path:

@@ -166,9 +166,7 @@ def find_part(folder: Path) -> StoredPart | None:
     try:
         record = files.read_json(folder / _RECORD)
         whole = all(files.sha256(folder / name) == expected for name, expected in record["sha256"].items())
-        splits = {
-            split: options.build(PartSplit, values, where=split) for split, values in record["splits"].items()
-        }
+        splits = {split: options.build(PartSplit, values, where=split) for split, values in record["splits"].items()}
     except (InputError, UsageError, OSError, KeyError, TypeError, AttributeError):
         return None
     return StoredPart(folder, splits, found=True) if whole else None

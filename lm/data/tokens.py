@@ -202,7 +202,7 @@ def tokens_of_parts(
         if preparation.find(place) is not None:
             remove_finished(place.resolve())
         elif folder is not None:
-            refuse_other_files(folder, _TOKEN_FILES, force=force)
+            _refuse_other_files(folder, force=force)
             remove_abandoned(folder.resolve().parent, folder.resolve().name)
         return dataclasses.replace(preparation.find_or_make(place), parts_found=found)
 
@@ -226,16 +226,10 @@ class _Counted:
             self.found += part.found
 
 
-def refuse_other_files(folder: Path, own: re.Pattern[str], *, force: bool) -> None:
-    """Raise InputError if a folder holds anything but prepared tokens; also if it holds these, unless `force`.
-
-    Args:
-        folder: that is to be replaced.
-        own: matches the names of files that may be replaced.
-        force: whether to replace them.
-    """
+def _refuse_other_files(folder: Path, *, force: bool) -> None:
+    """Raise InputError if a folder holds anything but prepared tokens; also if it holds these, unless `force`."""
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if present and not (MANIFEST in present and all(map(own.fullmatch, present))):
+    if present and not (MANIFEST in present and all(map(_TOKEN_FILES.fullmatch, present))):
         raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")
     if present and not force:
         raise InputError(f"{folder}: holds other tokens already; choose another folder, or --force")

@@ -169,8 +169,8 @@ def kills(arguments: argparse.Namespace, folder: Path) -> None:
 
 def finished(out: Path) -> dict[str, tuple[int, int]]:
     """The finished parts of an unfinished folder, each with what tells it from one that was made again."""
-    parts = [path for path in out.with_name(f".{out.name}.parts").glob("*/part.json") if ".new-" not in path.parent.name]
-    return {path.parent.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in parts}
+    found = {path.parent.name: path.stat() for path in out.with_name(f".{out.name}.parts").glob("*/part.json")}
+    return {name: (status.st_ino, status.st_mtime_ns) for name, status in found.items() if ".new-" not in name}
 
 
 def parts(arguments: argparse.Namespace, folder: Path) -> None:
