@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -144,8 +145,21 @@ def started(name: str, texts: Path, out: Path, world: World = ALONE) -> Run:
     return start(out / name, case.config, corpus(case.kind, texts, case.config), world=world)
 
 
-def resumed(folder: Path, world: World = ALONE) -> Run:
-    return resume(folder, world=world) if world.writes else follow(world)
+def resumed(folder: Path, world: World = ALONE, *, shard: bool | None = None) -> Run:
+    """Go on with a run, and with its weights shared out or not if that is to change."""
+    changed = {} if shard is None else {"distribution": {"shard": shard}}
+    return resume(folder, world=world, changed=changed) if world.writes else follow(world)
+
+
+def halfway(run: Path, out: Path, *, step: int = 10) -> Path:
+    """A copy of a run as it was after a step that it has a checkpoint of."""
+    shutil.copytree(run, out)
+    for folder in (out / "checkpoints").iterdir():
+        if int(folder.name.removeprefix("step-")) > step:
+            shutil.rmtree(folder)
+    for pointer in ("best", "last"):
+        (out / pointer).write_text(f"step-{step}\n")
+    return out
 
 
 def in_processes(size: int, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -173,7 +187,7 @@ def in_processes(size: int, arguments: Sequence[str], **environment: str) -> sub
 
 
 def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
-    """In one of several processes: train the cases named, or go on with runs, given as paths."""
+    """In one of several processes: train the cases named, or go on with runs, as "how:path" (shared, whole, as it is)."""
     from lm.distributed.group import joined
     from lm.training import arithmetic
 
@@ -183,10 +197,11 @@ def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
     arithmetic.fastest = first
     with joined() as world:
         for name in work:
-            if "/" not in name:
+            how, _, path = name.rpartition(":")
+            if not how:
                 trained(name, texts, out, world)
                 continue
-            for _ in train(resumed(Path(name), world)):
+            for _ in train(resumed(Path(path), world, shard={"shared": True, "whole": False}.get(how))):
                 pass
 
 
