@@ -104,6 +104,7 @@ def _whole(value: Tensor) -> Tensor:
     if not isinstance(value, DTensor):
         return value
     on_device = value.to(value.device_mesh.device_type)
+    assert isinstance(on_device, DTensor)
     return on_device.full_tensor()
 
 
