@@ -82,8 +82,8 @@ class Workers(Generic[Item, Result]):
         for pipe in busy:
             self._send(pipe, True)
         while busy:
-            for pipe in wait(busy):
-                assert isinstance(pipe, Connection)
+            ready = {id(pipe) for pipe in wait(busy)}
+            for pipe in [pipe for pipe in busy if id(pipe) in ready]:
                 kind, value = self._receive(pipe)
                 if kind == _RESULT:
                     yield value

@@ -44,8 +44,8 @@ _Prompts = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Continue many prompts side by side: a line each, or of .jsonl an object each, with a prompt (or text) and, "
-        "if it has its own, seed and max_tokens; - for stdin. Results come in order.",
+        help="Continue many prompts side by side: a line each, or of .jsonl an object each, with a prompt (or text) "
+        "and, if it has its own, seed and max_tokens; - for stdin. Results come in order.",
         show_default=False,
     ),
 ]

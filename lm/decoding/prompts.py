@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from lm.errors import UsageError
@@ -59,5 +58,7 @@ def shared_beginning(texts: Sequence[str]) -> str:
     """
     if len(texts) < 2:
         return ""
-    common = os.path.commonprefix(texts)
+    first, last = min(texts), max(texts)  # what they share, all that lie between them do
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    common = "".join(character for character, _ in alike)
     return common[: max(0, *(common.rfind(space) for space in " \n\t"))].rstrip()

@@ -72,14 +72,10 @@ def refilled(
 class _RefilledBatch(Batch):
     """A batch into which samples come."""
 
-    def __init__(
-        self, steps: RaggedSteps, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
-    ) -> None:
+    def __init__(self, steps: RaggedSteps, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int) -> None:
         """No samples yet; see `refilled`."""
         self._ragged = steps
-        super().__init__(
-            steps, sampler, [], _nothing(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives
-        )
+        super().__init__(steps, sampler, [], _nothing(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives)
 
     def join(self, requests: Sequence[Request]) -> None:
         """Read the prompts of further samples, if there are any."""

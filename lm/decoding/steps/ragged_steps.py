@@ -147,7 +147,7 @@ class RaggedSteps:
         for number, row in enumerate(rows):
             row.start = window_start(len(row.tokens), self._context)
             readers.setdefault(row.window, []).append(number)
-        logits: list[Tensor] = [self._like] * len(rows)
+        logits: dict[int, Tensor] = {}
         for group in self._groups(list(readers)):
             found, cache = self._read_together(group)
             which = [(number, place) for place, window in enumerate(group) for number in readers[window]]
@@ -156,7 +156,7 @@ class RaggedSteps:
             if self._cache is not None:
                 places = torch.tensor([rows[number].place for number, _ in which], device=self._like.device)
                 self._cache.put(places, cache, torch.tensor([place for _, place in which], device=self._like.device))
-        return torch.stack(logits)
+        return torch.stack([logits[number] for number in range(len(rows))])
 
     def _groups(self, windows: Sequence[Window]) -> Iterator[list[Window]]:
         """Windows to be read together: of like length, for recurrent layers of the same."""
@@ -178,11 +178,8 @@ class RaggedSteps:
     def _read_together(self, windows: Sequence[Window]) -> tuple[Tensor, DecoderCache | RecurrentCache]:
         """(windows, vocabulary) logits of what follows, and a cache with the windows in it."""
         shared = self._shared(windows[0])
-        cache = self._model.new_cache()
-        if shared:
-            cache = copy.deepcopy(self._of_prefix)
-            assert cache is not None
-            cache.reorder(torch.zeros(len(windows), dtype=torch.long, device=self._like.device))
+        cache = (copy.deepcopy(self._of_prefix) if shared else None) or self._model.new_cache()
+        cache.reorder(torch.zeros(len(windows), dtype=torch.long, device=self._like.device))
         lengths = torch.tensor([len(window) - shared for window in windows], device=self._like.device)
         ids = self._ids([window[shared:] for window in windows])
         hidden = self._model.hidden(  # padding comes last, so that nothing that is real sees it

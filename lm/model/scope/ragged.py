@@ -63,7 +63,8 @@ def _with_room(buffer: Tensor | None, like: Tensor, rows: int, length: int, *, m
     n_rows, heads, room, head = buffer.shape
     if n_rows >= rows and room >= length:
         return buffer
-    grown = buffer.new_zeros(max(rows, n_rows), heads, room if room >= length else max(length, min(2 * room, most)), head)
+    longer = room if room >= length else max(length, min(2 * room, most))
+    grown = buffer.new_zeros(max(rows, n_rows), heads, longer, head)
     grown[:n_rows, :, :room] = buffer
     return grown
 
@@ -76,8 +77,9 @@ class RaggedCache(DecoderCache):
         self._layers = [RaggedKeyValueCache(most) for _ in range(layers)]
         super().__init__(self._layers)
 
-    def put(self, rows: Tensor, read: DecoderCache, which: Tensor) -> None:
+    def put(self, rows: Tensor, read: DecoderCache | RecurrentCache, which: Tensor) -> None:
         """Some rows begin anew with what others, (rows,) of them, were read as."""
+        assert isinstance(read, DecoderCache)
         for layer, other in zip(self._layers, read.own, strict=True):
             layer.put(rows, *(part.index_select(0, which) for part in other.contents()))
 
@@ -109,8 +111,9 @@ class RaggedCache(DecoderCache):
 class RaggedStates(RecurrentCache):
     """The states of recurrent layers, each row after another number of positions."""
 
-    def put(self, rows: Tensor, read: RecurrentCache, which: Tensor) -> None:
+    def put(self, rows: Tensor, read: DecoderCache | RecurrentCache, which: Tensor) -> None:
         """Some rows begin anew with what others, (rows,) of them, were read as."""
+        assert isinstance(read, RecurrentCache)
         read.reorder(which)
         before: Sequence[State | None] = self.states or [None] * len(read.states)
         self.states = [_placed(old, new, rows) for old, new in zip(before, read.states, strict=True)]

@@ -44,7 +44,9 @@ def live(steps: RaggedSteps, model: DecoderOnly, *, seed: int, rounds: int = 30,
     chance, rows = random.Random(seed), []
     for _ in range(rounds):
         if not rows or chance.random() < 0.4:
-            fresh = [[chance.randrange(50) for _ in range(chance.randint(1, longest))] for _ in range(chance.randint(1, 4))]
+            fresh = [
+                [chance.randrange(50) for _ in range(chance.randint(1, longest))] for _ in range(chance.randint(1, 4))
+            ]
             fresh += fresh[: chance.randint(0, 1)]  # the same once more
             found = steps.join(fresh)
             rows += [list(tokens) for tokens in fresh]
