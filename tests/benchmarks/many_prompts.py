@@ -1,6 +1,6 @@
 """`lm generate --prompts`: a batch that is refilled against the same prompts in fixed batches, in turns in one process.
 
-    python -m tests.benchmarks.many_prompts [--threads 1] [--rounds 3] [--prompts 500]
+    python -m tests.benchmarks.many_prompts [--threads 1] [--rounds 3] [--prompts 500] [--rows 16 64]
 
 A GPT-2 shape of 12.3 million random weights; prompts of 10 to 200 tokens, and texts of 1 to 200 tokens after them, both
 lengths drawn evenly by a seed, as if a stop token came at random. A fixed batch is what `lm generate` has without
@@ -17,6 +17,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -62,6 +63,7 @@ def main() -> None:
     for name, default in (("threads", 1), ("rounds", 3), ("prompts", 500)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--greedy", action="store_true")
+    parser.add_argument("--rows", type=int, nargs="+", default=[64], help="of the refilled batch")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     model, _ = build(torch.float32, context=512)
@@ -70,9 +72,7 @@ def main() -> None:
     sampler = Sampler.of(SamplingConfig(greedy=given.greedy, seed=0))
     ways: dict[str, Way] = {
         "fixed, 16": lambda: in_fixed_batches(model, asked, sampler, rows=16),
-        "refilled, 16": lambda: drawn(model, ordered, sampler, rows=16),
-        "refilled, 32": lambda: drawn(model, ordered, sampler, rows=32),
-        "refilled, 64": lambda: drawn(model, ordered, sampler, rows=64),
+        **{f"refilled, {rows}": partial(drawn, model, ordered, sampler, rows=rows) for rows in given.rows},
     }
     report(ways, rounds=given.rounds)
 
