@@ -29,7 +29,7 @@ from lm.decoding.sampling import Sampler
 from lm.errors import InputError
 from lm.files import replaced
 from lm.hardware import share_of
-from lm.processes import Work, Workers, in_order
+from lm.processes import Work, Workers, ordered
 from lm.text.files import text_files
 from lm.text.prompts import Prompt, read_prompts
 from lm.tokenizer.tokenizer import Tokenizer
@@ -130,7 +130,7 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
         stream = None if form.out is None else stack.enter_context(replaced(form.out))
         results = stack.enter_context(_results(asked, beginning, prompts, processes=processes))
         try:
-            for number, (prompt, found) in enumerate(in_order(_watched(results, asked, form, total=len(prompts)))):
+            for number, (prompt, found) in enumerate(ordered(_watched(results, asked, form, total=len(prompts)))):
                 _write(prompt, found, asked, form, stream, tokenizer, is_first=not number)
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None

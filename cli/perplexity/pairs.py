@@ -28,7 +28,7 @@ from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import inference_hardware, share_of
 from lm.model.block import count_parameters
 from lm.model.transformer import EncoderOnly
-from lm.processes import Share, Work, Workers, mapped, numbered
+from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 from lm.text.parallel import ParallelText, parallel_texts
 from lm.tokenizer.languages import tag_to
 
@@ -91,7 +91,7 @@ def _sharing(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[Sh
         yield mapped(workers)
 
 
-def _prepare(run: Path, hardware: HardwareConfig) -> Work[tuple[int, Batch], tuple[int, list[Nats]]]:
+def _prepare(run: Path, hardware: HardwareConfig) -> Work[tuple[int, Batch], tuple[int, Outcome]]:
     """What a process does that scores batches of pairs."""
     model = load_model(run, inference_hardware(hardware)).model
     assert not isinstance(model, EncoderOnly)

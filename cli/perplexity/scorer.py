@@ -22,7 +22,7 @@ from lm.evaluation.scorer import Scorer
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import share_of
 from lm.model.transformer import DecoderOnly
-from lm.processes import Share, Work, Workers, mapped, numbered
+from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 
 _ON_PAIRS = "measure it on pairs (--source, --target)"
 
@@ -87,7 +87,7 @@ def shared_hardware(given: Given, processes: int) -> Given:
 
 def _prepare(
     run: Path, given: Given, data: DataConfig, *, of_examples: bool
-) -> Work[tuple[int, Any], tuple[int, list[Nats]]]:
+) -> Work[tuple[int, Any], tuple[int, Outcome]]:
     """What a process does that scores batches."""
     text = LoadedScorer.load(run, given, data=data).text
     if of_examples:

@@ -18,7 +18,7 @@ from lm.decoding.sampling import Sampler
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import Line, TranslationModel
 from lm.hardware import inference_hardware, share_of
-from lm.processes import Share, Work, Workers, mapped, numbered
+from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 
 
 def load_translator(
@@ -74,6 +74,6 @@ def translator_of(
 
 def _prepare(
     runs: Sequence[Path], given: Given, *, to: str | None, sample: bool
-) -> Work[tuple[int, list[Line]], tuple[int, list[Translated]]]:
+) -> Work[tuple[int, list[Line]], tuple[int, Outcome]]:
     """What a process does that translates batches."""
     return numbered(load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch)

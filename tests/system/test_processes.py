@@ -1,7 +1,6 @@
-"""Files that several processes share out: the same results as those of one, in the same order.
+"""`lm train` in several processes: started, stopped, killed, and gone on with."""
 
-A quick case of this is in tests/cli/generation/test_prompts.py.
-"""
+from __future__ import annotations
 
 import json
 import os
@@ -9,112 +8,156 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from cli.main import run
-from tests.cli.small_runs import make_run
-from tests.cli.toy_translation import make_translation_run, pairs
+from lm.run_folder import find_checkpoint, load_state
+from tests.system.conftest import SMALL
+
+SECONDS = 120
+SETTINGS = ["--dtype", "float32", "--device", "cpu", *SMALL]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    return {
-        "text": make_run(folder / "text"),
-        "other": make_run(folder / "other", n_layers=1),
-        "masked": make_run(folder / "masked", objective="masked"),
-        "supervised": make_run(folder / "supervised", supervised=True),
-        "translation": make_translation_run(folder / "translation", steps=60),
-    }
+def started(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    launcher = ["-m", "torch.distributed.run", *torchrun, "-m", "cli"] if torchrun else ["-m", "cli"]
+    command = [sys.executable, *launcher, "train", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
 
 
-@pytest.fixture
-def files(tmp_path):
-    text = "The owl saw the fox by the mill. Über den Bäumen sang the owl.\n"
-    examples = [{"prompt": text * (n % 3), "completion": "the fox ran" * (n % 2 + 1)} for n in range(40)]
-    written = {
-        "text": text * 30,
-        "more": text * 7 + "<|endoftext|>\n" + text,
-        "examples.jsonl": "".join(json.dumps(example) + "\n" for example in examples),
-        "source": "".join(f"{source}\n" for source, _ in pairs(60, seed=5)),
-        "target": "".join(f"{target}\n" for _, target in pairs(60, seed=5)),
-    }
-    for name, content in written.items():
-        (tmp_path / name).write_text(content, encoding="utf-8")
-    return {name: str(tmp_path / name) for name in written}
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """The exit code, standard output and standard error of a command that ends in time."""
+    with process:
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # which the launcher passes on
+            raise
+    return process.returncode, out, err
 
 
-@pytest.fixture
-def same(capsys):
-    """Checks that two processes write what one writes."""
-
-    def check(*arguments) -> None:
-        written = []
-        for processes in ("1", "2"):
-            code = run([*map(str, arguments), "--threads", processes, "--processes", processes])
-            output = capsys.readouterr()
-            assert code == 0, output.err
-            written.append(output.out)
-        assert written[0] == written[1]
-        assert written[0]
-
-    return check
+def losses(folder: Path) -> list[float]:
+    entries = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [entry["loss"] for entry in entries if "loss" in entry]
 
 
-@pytest.mark.slow
-def test_perplexity_of_text(runs, files, same):
-    same("perplexity", runs["text"], files["text"], files["more"], "--json", "--batch-size", 2)
-
-
-@pytest.mark.slow
-def test_perplexity_of_whatever_can_be_measured(runs, files, same):
-    same("perplexity", runs["text"], files["text"], "--per-token", "--batch-size", 3, "--stride", 5)
-    same("perplexity", runs["text"], files["text"], "--versus", runs["other"], "--batch-size", 2)
-    same("perplexity", runs["masked"], files["more"], "--every", 3)
-    same("perplexity", runs["supervised"], files["examples.jsonl"], "--json", "--batch-size", 4)
-    same("perplexity", runs["translation"], "--source", files["source"], "--target", files["target"], "--json")
-
-
-@pytest.mark.slow
-def test_translations(runs, files, same):
-    same("translate", runs["translation"], files["source"], "--json", "--batch-tokens", 40)
-    same("translate", runs["translation"], files["source"], "--read-ahead", 7, "--n-best", 2)
-    same("translate", runs["translation"], files["source"], "--sample", "--seed", 3)
-
-
-@pytest.mark.slow
-def test_an_error_in_a_worker_is_a_line(runs, files, tmp_path, capsys):
-    assert run(["perplexity", str(tmp_path / "none"), files["text"], "--processes", "2"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-    assert run(["generate", str(tmp_path / "none"), "--prompts", files["text"], "--processes", "2"]) == 1
-    assert capsys.readouterr().err == f"lm: {tmp_path / 'none'}: no such run\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_all(runs, files, sent, code):
-    command = ["generate", str(runs["text"]), "--prompts", files["text"], "--max-tokens", "100000", "--processes", "2"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "cli.main", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:  # fmt: skip
-        until = time.monotonic() + 120
-        while len(_group(process.pid)) < 3:
-            assert time.monotonic() < until
-            time.sleep(0.2)
-        time.sleep(2)
-        os.killpg(process.pid, sent)
-        _, error = process.communicate(timeout=60)
-        assert (process.returncode, error) == (code, "")
-    until = time.monotonic() + 30
-    while _group(process.pid):
+def wait_for_step(folder: Path, step: int) -> None:
+    until = time.monotonic() + SECONDS
+    while not (folder / "metrics.jsonl").exists() or len(losses(folder)) < step:
         assert time.monotonic() < until
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
-def _group(number: int) -> list[str]:
-    """The processes of a group that are no zombies."""
-    found = subprocess.run(["ps", "-eo", "pgid=,stat=,pid="], capture_output=True, text=True).stdout
-    rows = [line.split() for line in found.splitlines()]
-    return [pid for group, state, pid in rows if int(group) == number and not state.startswith("Z")]
+def children(process: subprocess.Popen[str]) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def test_a_number_of_processes_that_is_none_is_refused(place, capsys):
+    assert run(["train", str(place / "text.txt"), "--processes", "0"]) == 2
+    assert "--processes must be at least 1" in capsys.readouterr().err
+
+
+def test_what_torchrun_has_started_is_not_started_again(place, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert run(["train", str(place / "text.txt"), "--processes", "2"]) == 2
+    assert "torchrun has started 4 processes" in capsys.readouterr().err
+
+
+def test_of_several_processes_one_says_what_is_wrong(place, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run(["train", str(place / "text.txt"), "--steps", "1", "--epochs", "2", "--source", "x"]) == 2
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_processes_train_as_one_does(place, tmp_path):
+    arguments = [str(place / "text.txt"), *SETTINGS, "--steps", "30", "--dropout", "0"]
+    assert ended(started(*arguments, "-o", str(tmp_path / "one")))[0] == 0
+    code, out, err = ended(started(*arguments, "-o", str(tmp_path / "two"), "--processes", "2", "--json"))
+    assert code == 0, err
+    assert json.loads(out)["steps"] == 30
+    assert err.count("done ") == err.count("plan ") == 1
+    assert "arning" not in err
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_agents_of_torchrun_train_as_one_process_does(place, tmp_path):
+    arguments = [str(place / "text.txt"), *SETTINGS, "--steps", "30", "--dropout", "0"]
+    assert ended(started(*arguments, "-o", str(tmp_path / "one")))[0] == 0
+    meeting = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:29517",
+               "--rdzv-id", "1", "--local-addr", "127.0.0.1")  # fmt: skip
+    agents = [started(*arguments, "-o", str(tmp_path / "two"), torchrun=meeting) for _ in range(2)]
+    assert [code for code, _, _ in map(ended, agents)] == [0, 0]
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["launcher", "rank"])
+def test_a_signal_stops_all_after_the_same_step_with_one_checkpoint(to, place, tmp_path):
+    folder = tmp_path / "run"
+    process = started(str(place / "text.txt"), *SETTINGS, "--steps", "100000", "-o", str(folder), "--processes", "2",
+                      "--evaluate-every", "0")  # fmt: skip
+    wait_for_step(folder, 5)
+    os.kill(process.pid if to == "launcher" else max(children(process)), signal.SIGTERM)
+    code, _, err = ended(process)
+    assert code == 143, err
+    assert err.count("stopped ") == 1
+    (only,) = (folder / "checkpoints").iterdir()
+    assert load_state(only).step == len(losses(folder))
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_all_in_one_line(place, tmp_path):
+    folder = tmp_path / "run"
+    arguments = [*SETTINGS, "--processes", "2"]
+    process = started(str(place / "text.txt"), *arguments, "--steps", "4000", "--checkpoint-every", "5", "-o",
+                      str(folder))  # fmt: skip
+    wait_for_step(folder, 12)
+    os.kill(max(children(process)), signal.SIGKILL)
+    began = time.monotonic()
+    code, _, err = ended(process)
+    assert time.monotonic() - began < 30
+    assert code == 1
+    assert err.count("lm: ") == 1
+    assert "--resume" in err.splitlines()[-1]
+    assert load_state(find_checkpoint(folder, which="last")).step >= 10
+
+
+@pytest.mark.slow
+def test_torchrun_starts_a_killed_run_anew_from_its_last_checkpoint(place, tmp_path):
+    folder = tmp_path / "run"
+    arguments = [
+        str(place / "text.txt"),
+        *SETTINGS,
+        "--steps",
+        "40",
+        "--checkpoint-every",
+        "5",
+        "--evaluate-every",
+        "0",
+    ]
+    process = started(*arguments, "-o", str(folder), torchrun=("--standalone", "--nproc-per-node", "2",
+                      "--max-restarts", "1"))  # fmt: skip
+    wait_for_step(folder, 12)
+    os.kill(max(children(process)), signal.SIGKILL)
+    code, _, err = ended(process)
+    assert code == 0, err
+    assert err.count("resume ") == 1
+    assert len(losses(folder)) == 40
+    assert ended(started(*arguments, "-o", str(tmp_path / "unbroken"), "--processes", "2"))[0] == 0
+    assert losses(folder) == losses(tmp_path / "unbroken")
+
+
+@pytest.mark.slow
+def test_an_error_of_the_first_process_is_one_line(tmp_path):
+    code, _, err = ended(started(str(tmp_path / "nothing.txt"), "--processes", "2", *SETTINGS))
+    assert code == 1
+    assert err.splitlines() == [f"lm: {tmp_path / 'nothing.txt'}: no such file or folder"]
