@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
@@ -52,6 +53,19 @@ def test_it_writes_as_it_would_in_transformers(place, capsys):
     drawn = theirs.generate(prompt, do_sample=False, max_new_tokens=9, pad_token_id=0)[0, prompt.shape[1] :].tolist()
     ended = drawn.index(tokenizer.end_of_text) if tokenizer.end_of_text in drawn else len(drawn)
     assert told["tokens"][:ended] == drawn[:ended]
+
+
+def test_it_writes_as_it_would_in_ctranslate2(place, capsys):
+    """As docs/interchange.md calls it, and as long as neither ends the text."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    told = json.loads(read(place, capsys, "generate", "{0}/run", "The owl", "--greedy", "--max-tokens", "9", "--json"))
+    read(place, capsys, "export", "{0}/run", "--to", "ctranslate2", "-o", "{0}/ct2")
+    tokenizer = tokenizers.Tokenizer.from_file(str(place / "ct2" / "tokenizer.json"))
+    prompt = ["<|endoftext|>", *tokenizer.encode("The owl").tokens]
+    generator = ctranslate2.Generator(str(place / "ct2"), intra_threads=1)
+    result = generator.generate_batch([prompt], max_length=9, include_prompt_in_result=False)[0]
+    assert result.sequences_ids[0] == told["tokens"][: len(result.sequences_ids[0])]
+    assert len(result.sequences_ids[0]) in (9, len(told["tokens"]))
 
 
 @torch.inference_mode()
