@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import random
-import resource
 import signal
 import statistics
 import subprocess
@@ -31,10 +30,11 @@ from lm.data.corpus import survey, train_tokenizer
 from lm.data.tokens import prepare_corpus
 from lm.distributed.group import joined
 from lm.distributed.world import World
-from lm.hardware import Hardware
+from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify
 from lm.text.files import text_files
 from lm.training.corpus import TrainingCorpus
+from lm.training.memory import held
 from lm.training.opening import follow
 from lm.training.resuming import resume
 from lm.training.run import Run
@@ -82,14 +82,15 @@ def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
 def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, steps: int) -> None:
     """Train some steps and write down what they took here."""
     torch.set_num_threads(threads)
+    base = peak_memory()
     with joined() as world:
         run = opened(world, folder / "run", config_of(shape, shard=shard), threads)
-        held = []
+        steps_held = []
 
         def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
             own = [getattr(t, "_local_tensor", t) for p in run.model.parameters() for t in
                    (p, p.grad, *(v for v in optimizer.state[p].values() if v.ndim))]  # fmt: skip
-            held.append(sum(t.numel() * t.element_size() for t in own))
+            steps_held.append(sum(t.numel() * t.element_size() for t in own))
 
         run.optimizers[0].register_step_post_hook(note)
         events = train(run)
@@ -101,8 +102,8 @@ def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, steps
             walls.append(time.perf_counter() - before)
         found = {
             "tokens": tokens, "wall": statistics.median(walls), "all": (time.perf_counter() - began) / steps,
-            "cpu": (time.process_time() - worked) / steps, "held": held[-1],
-            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "cpu": (time.process_time() - worked) / steps, "held": steps_held[-1],
+            "peak": peak_memory() - base,
         }  # fmt: skip
         (folder / f"{world.rank}.json").write_text(json.dumps(found))
 
@@ -131,15 +132,12 @@ def speed(rounds: int) -> None:
 
 
 def memory() -> None:
-    base = measured(1, "12M", 1, steps=1)[0]["peak"]
     for size, shard in ((1, False), (2, False), (2, True)):
         each = measured(size, "gpt2", 1, shard=shard, steps=1)
-        held, peak = (max(one[name] for one in each) for name in ("held", "peak"))
-        print(
-            f"{size} processes, shard {shard}: held {held / 1e6:.0f} MB, peak of a process {peak / 1e6:.0f} MB",
-            flush=True,
-        )
-    print(f"(peak of the small model {base / 1e6:.0f} MB)")
+        is_held, peak = (max(one[name] for one in each) for name in ("held", "peak"))
+        expected = held(config_of("gpt2", shard=shard), processes=size, dtype="float32").total
+        found = f"held {is_held / 1e6:.0f} MB; at most {peak / 1e6:.0f} MB more than at the start"
+        print(f"{size} processes, shard {shard}: {found}, {expected / 1e6:.0f} MB expected", flush=True)
 
 
 def moments(number: int) -> None:
