@@ -50,7 +50,7 @@ SHAPES = {
 LIMIT = 30.0
 SETTINGS = [
     "--preset", "tiny", "--steps", "40", "--evaluate-every", "20", "--checkpoint-every", "5", "--dropout", "0",
-    "--dtype", "float32", "--optimizer", "adamw", "--processes", "2",
+    "--dtype", "float32", "--optimizer", "adamw", "--learning-rate", "1e-3", "--processes", "2",
 ]  # fmt: skip
 
 
