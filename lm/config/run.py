@@ -72,6 +72,8 @@ class RunConfig:
     plan: Plan | None = None
 
     def __post_init__(self) -> None:
+        if self.hardware.dtype == "int8":
+            raise UsageError("weights of 8 bits are for using a model, not for training it: leave out --dtype int8")
         if self.training.compile and self.model.experts:
             raise UsageError("a model with experts is not compiled: its shapes depend on the tokens (--compile)")
         if self.model.is_recurrent and (self.distribution.shard or self.training.checkpoint_activations):
