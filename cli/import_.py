@@ -21,7 +21,7 @@ def import_(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Folder of the new run.")],
 ) -> None:
-    """Make a run of a model that was trained elsewhere: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3 or BERT.
+    """Make a run of a model that was trained elsewhere: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT, Marian.
 
     The run can be used like any other, and trained on with `lm train --from`; its numbers are those of the folder, in
     their type. Nothing is downloaded, no code of the folder is run, and pickles are not read. If a model has what ours
