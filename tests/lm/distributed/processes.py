@@ -19,9 +19,9 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data.corpus import survey, train_tokenizer
-from lm.data.kinds import prepare_corpus
 from lm.data.pairs import corpus as parallel
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.data.tokens import prepare_corpus
 from lm.distributed.world import ALONE, World
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts
