@@ -65,6 +65,7 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
     """
     if run.config.model.is_masked:
         weights = _with_own_head(run, weights)
+    weights = run.placed(weights)
     try:
         run.model.load_state_dict(weights)
     except RuntimeError as error:

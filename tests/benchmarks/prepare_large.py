@@ -146,7 +146,6 @@ def kills(arguments: argparse.Namespace, folder: Path) -> None:
     whole = measured(command(corpus, folder / "whole"))
     print(f"unbroken: {whole.seconds:.0f} s, {whole.processor:.0f} s of processors", flush=True)
     out, left, repeated = folder / "out", arguments.kills, 0
-    before = children_seconds()
     while left:
         kept = finished(out)
         process = subprocess.Popen(command(corpus, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -165,7 +164,6 @@ def kills(arguments: argparse.Namespace, folder: Path) -> None:
     subprocess.run(command(corpus, out), check=True, stdout=subprocess.DEVNULL)
     assert sum_of(out) == sum_of(folder / "whole")
     print(f"killed {arguments.kills} times: the same folder, {repeated} finished parts were made again")
-    print(f"{children_seconds() - before:.0f} s of processors with what was lost")
 
 
 def finished(out: Path) -> dict[str, tuple[int, int]]:
