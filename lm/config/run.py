@@ -10,6 +10,7 @@ from typing import Any
 from lm.config import options
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
@@ -56,7 +57,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that defines a run; `config.json` is this, as JSON."""
+    """Everything that defines a run; `config.json` is this, as JSON.
+
+    Attributes:
+        preset: the name of what its settings started from.
+        base_sha256: of the file of the weights that its adapters belong to.
+        plan: what was decided by looking at the machine and the data.
+    """
 
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -64,7 +71,9 @@ class RunConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     preset: str | None = None
+    base_sha256: str | None = None
     plan: Plan | None = None
 
     def __post_init__(self) -> None:
@@ -80,6 +89,8 @@ class RunConfig:
         if self.model.syntax != "none":
             self._check_trees()
         self._check_masking()
+        if self.lora and self.model.is_recurrent:
+            raise UsageError("adapters are for transformer blocks, not for recurrent layers: leave out --lora")
 
     def _check_trees(self) -> None:
         """UsageError for sources that come without the trees that the model reads."""
@@ -119,6 +130,7 @@ class RunConfig:
         return cls(
             **parts,
             preset=values.get("preset"),
+            base_sha256=values.get("base_sha256"),
             plan=plan if plan is None else options.build(Plan, plan, where=f"{where}, plan"),
         )
 
@@ -130,4 +142,5 @@ SECTIONS: dict[str, type] = {
     "parallel": ParallelConfig,
     "training": TrainingConfig,
     "hardware": HardwareConfig,
+    "lora": LoraConfig,
 }

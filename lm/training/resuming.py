@@ -14,6 +14,7 @@ from lm.data.kinds import data_files, data_key, open_data
 from lm.data.training_data import TrainingData
 from lm.errors import InputError, UsageError
 from lm.locks import LockFile
+from lm.model.lora import load_frozen
 from lm.run_folder import TrainingState
 from lm.training.corpus import TrainingCorpus
 from lm.training.journal import Journal
@@ -123,6 +124,8 @@ def _loaded(
     files = (run_folder.MODEL, run_folder.OPTIMIZER)
     weights, optimizer = (checkpoint.load_tensors(found / name) for name in files)
     try:
+        if config.lora:
+            load_frozen(run.model, checkpoint.load_base(found, config))
         restore(run, weights, optimizer)
     except torch.OutOfMemoryError:
         raise

@@ -14,7 +14,7 @@ from lm.data.training_data import TrainingData
 from lm.errors import TrainingError
 from lm.hardware import Hardware
 from lm.locks import LockFile
-from lm.model.transformer import build_model
+from lm.model.lora import build_adapted
 from lm.optimization.moving_average import MovingAverage
 from lm.optimization.optimizers import make_optimizers
 from lm.optimization.schedules import learning_rate
@@ -80,7 +80,7 @@ class Run:
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
         device = self.hardware.torch_device
-        self.model = build_model(self.config.model, seed=training.seed).to(device)
+        self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
         self.states = compiled(self.model, device) if training.compile else final_states(self.model)
         self.optimizers = make_optimizers(self.model, training, dtype=self.hardware.torch_optimizer_dtype)
         self.average = MovingAverage(self.model, decay=training.ema) if training.ema else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,16 +45,27 @@ def export(run: Path, folder: Path) -> Exported:
         InputError: the run is damaged, or the folder holds something or cannot be made.
         UsageError: no model of transformers is like this one.
     """
-    folder = folder.resolve()
     refuse_filled(folder)
     found = run_folder.find_checkpoint(run)
     config = run_folder.load_config(found)
     tokenizer, _ = checkpoint.load_tokenizers(found)
     family = family_of(config.model, tokenizer)
+    with fresh_folder(folder) as fresh:
+        _write(fresh, found, config, family, tokenizer)
+    return Exported(family, telling(config.model, family))
+
+
+@contextmanager
+def fresh_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write files into, which gets a name once they are on the disk; InputError if it holds something."""
+    folder = folder.resolve()
+    refuse_filled(folder)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         fresh.mkdir(parents=True)
-        _write(fresh, found, config, family, tokenizer)
+        yield fresh
+        for path in fresh.iterdir():
+            files.sync(path)
         if folder.is_dir():
             folder.rmdir()
         fresh.rename(folder)
@@ -60,7 +73,6 @@ def export(run: Path, folder: Path) -> Exported:
         raise InputError(f"{folder}: cannot be written ({error})") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return Exported(family, telling(config.model, family))
 
 
 def refuse_filled(folder: Path) -> None:
@@ -80,8 +92,6 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
     tokenizer.save(folder / FILE_NAME)
     save_file(dict(to_theirs(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
     files.replace_text(folder / CARD, model_card(config, family, tokenizer, run_folder.load_state(found)))
-    for path in folder.iterdir():
-        files.sync(path)
 
 
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:

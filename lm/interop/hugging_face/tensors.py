@@ -61,7 +61,7 @@ def to_theirs(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -
     """All tensors of a model, named and kept as in its family; biases that only the family has are zero."""
     for name, value in [*ours.items(), *_zeros(ours, config, family)]:
         place = kept(name, len(value), config, family)
-        rows = _swapped(value, 3, config.n_heads) if place.layout == "by head" else value
+        rows = swapped(value, 3, config.n_heads) if place.layout == "by head" else value
         parts = rows.split(place.sizes)
         for their_name, part in zip(place.names, parts, strict=True):
             yield their_name, (part.T if place.layout == "transposed" and part.ndim == 2 else part).contiguous()
@@ -84,7 +84,7 @@ def to_ours(
     value = parts[0] if len(parts) == 1 else torch.cat(parts)
     if place.layout == "transposed" and value.ndim == 2:
         value = value.T.contiguous()
-    return _swapped(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
+    return swapped(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
 
 
 def their_shape(shape: torch.Size, place: Kept, number: int) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ def their_shape(shape: torch.Size, place: Kept, number: int) -> tuple[int, ...]:
     return ours[::-1] if place.layout == "transposed" else ours
 
 
-def _swapped(value: Tensor, outer: int, inner: int) -> Tensor:
+def swapped(value: Tensor, outer: int, inner: int) -> Tensor:
     """(outer·inner·head, …) -> (inner·outer·head, …): what was grouped by one is grouped by the other."""
     return value.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
 

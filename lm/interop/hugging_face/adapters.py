@@ -1,0 +1,320 @@
+"""Low-rank adapters as PEFT has them, and back.
+
+adapter_config.json              rank, scale, and which layers have adapters
+adapter_model.safetensors        an A and a B for each of these layers
+README.md                        how to load them
+
+Where a family keeps several of our projections in one layer, that layer's adapter has the A of all of them, one below
+the other, and zeros in B where a projection has nothing from the A of another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lm import checkpoint, files, run_folder
+from lm.base import adapting, refer, refuse_adapted
+from lm.config.lora import KINDS, LoraConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.errors import InputError, UsageError
+from lm.interop.hugging_face.configuration import family_of
+from lm.interop.hugging_face.exporting import fresh_folder
+from lm.interop.hugging_face.families import Family
+from lm.interop.hugging_face.folder import CARD, read, read_json
+from lm.interop.hugging_face.tensors import kept, swapped
+from lm.model.lora import LoraLinear, adapters, build_adapted
+from lm.tensor_file import Entry, entries
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+_PREFIX = "base_model.model."
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",), "bias": ("none",), "use_dora": (False,), "lora_bias": (False,), "use_qalora": (False,),
+    "modules_to_save": (None, []), "layer_replication": (None,), "target_parameters": (None, []),
+    "trainable_token_indices": (None,), "alora_invocation_tokens": (None,), "use_bdlora": (None,),
+    "arrow_config": (None,), "kasa_config": (None,), "monteclora_config": (None,),
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
+}  # fmt: skip
+"""Keys of whose values only these say nothing that our adapters could not have; others may change the base too."""
+_CARD = """\
+---
+library_name: peft
+---
+
+# Low-rank adapters trained with lm
+
+Of rank {rank}, for a `{architecture}` of {layers} layers, {width} wide: the model that they were trained beside.
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("BASE"), ".")  # the folder of this card
+```
+"""
+
+
+class Low(NamedTuple):
+    """The matrices of an adapter: what it adds to a layer's weights is a multiple of `b @ a`."""
+
+    a: Tensor
+    b: Tensor
+
+
+def export_adapters(run: Path, folder: Path) -> Family:
+    """Write the adapters of a run's best checkpoint, or of a checkpoint, as PEFT loads them.
+
+    Args:
+        run: the run or checkpoint.
+        folder: to be made; it is there whole or not at all.
+
+    Returns:
+        The family of models that they are for, as which their base is exported.
+
+    Raises:
+        InputError: the run is damaged, or the folder holds something or cannot be made.
+        UsageError: it has no adapters, or no model of transformers is like this one.
+    """
+    found = run_folder.find_checkpoint(run)
+    run_folder.verify(found)
+    config = run_folder.load_config(found)
+    if not config.lora:
+        raise UsageError(f"{run}: has no adapters (lm train --lora); of a whole model, --to huggingface makes a folder")
+    family = family_of(config.model, checkpoint.load_tokenizers(found)[0])
+    saved = checkpoint.load_tensors(found / run_folder.MODEL)
+    theirs = dict(_to_theirs(saved, config, family))
+    with fresh_folder(folder) as fresh:
+        files.write_json(fresh / CONFIG, _to_json(theirs, config.lora, family))
+        named = {f"{_PREFIX}{name}.lora_{kind.upper()}.weight": value.contiguous()
+                 for name, low in theirs.items() for kind, value in low._asdict().items()}  # fmt: skip
+        save_file(named, fresh / WEIGHTS, metadata={"format": "pt"})
+        files.replace_text(fresh / CARD, _card(config, family))
+    return family
+
+
+def _to_theirs(saved: Mapping[str, Tensor], config: RunConfig, family: Family) -> Iterator[tuple[str, Low]]:
+    """The adapters of a checkpoint by the names of the family's layers."""
+    for name, layer in _layers(config.model, config.lora).items():
+        a, b = (saved[f"{name}.lora_{kind}"] for kind in "ab")
+        parts = [Low(*each) for each in zip(a.split(layer.rank), b.split(layer.projected), strict=True)]
+        place = kept(f"{name}.weight", layer.out_features, config.model, family)
+        names = [their_name.removesuffix(".weight") for their_name in place.names]
+        if len(names) == len(parts):
+            yield from zip(names, parts, strict=True)
+            continue
+        together = torch.block_diag(*(part.b for part in parts))
+        yield names[0], Low(a, swapped(together, 3, config.model.n_heads) if place.layout == "by head" else together)
+
+
+def _layers(model: ModelConfig, lora: LoraConfig) -> dict[str, LoraLinear]:
+    with torch.device("meta"):
+        return adapters(build_adapted(model, lora))
+
+
+def _to_json(theirs: Mapping[str, Low], lora: LoraConfig, family: Family) -> dict[str, Any]:
+    ranks = {re.sub(r"^.*?\.\d+\.", "", name): len(low.a) for name, low in theirs.items()}
+    others = {name: rank for name, rank in ranks.items() if rank != lora.rank}
+    return {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": None, "inference_mode": True,
+        "r": lora.rank, "lora_alpha": lora.scale * lora.width, "lora_dropout": lora.dropout,
+        "target_modules": sorted(ranks), "rank_pattern": others,
+        "alpha_pattern": {name: lora.scale * rank for name, rank in others.items()},
+        "fan_in_fan_out": any(part.layout == "transposed" for part in family.inner.values()), "bias": "none",
+    }  # fmt: skip
+
+
+def _card(config: RunConfig, family: Family) -> str:
+    model = config.model
+    return _CARD.format(
+        rank=config.lora.rank, architecture=family.architecture, layers=model.n_layers, width=model.d_model
+    )
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds adapters of PEFT, and not a model."""
+    return (folder / CONFIG).is_file()
+
+
+def import_adapters(folder: Path, base: Path, out: Path) -> Path:
+    """Write a run whose only checkpoint has the adapters of a folder; it can be used, not resumed.
+
+    All is compared with the header of the file before a tensor is read.
+
+    Args:
+        folder: as PEFT saves it, with weights in .safetensors.
+        base: the run of the model that they are for, whose best checkpoint is taken, or a checkpoint.
+        out: the folder of the new run; InputError if it holds one already.
+
+    Returns:
+        The new checkpoint's folder.
+
+    Raises:
+        InputError: the folder is damaged, or its adapters are not for this model or are of a kind that ours cannot be.
+        UsageError: the base has adapters itself, or no model of transformers is like it.
+    """
+    run_folder.refuse_existing(out)
+    settings = _Settings.read(folder)
+    found = run_folder.find_checkpoint(base)
+    run_folder.verify(found)
+    refuse_adapted(found)
+    config, (tokenizer, _) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
+    low = _to_ours(folder, config.model, family_of(config.model, tokenizer), settings)
+    rank = max(len(part.a) for parts in low.values() for part in parts)
+    kinds = [kind for kind in KINDS if any(kind.replace("-", "_") in name for name in low)]
+    lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
+    made = checkpoint.save_checkpoint(
+        out,
+        config=adapting(dataclasses.replace(config, plan=None, lora=lora), found),
+        tokenizer=tokenizer,
+        model=_of_one_rank(low, config.model, lora),
+        optimizer={},
+        state=run_folder.TrainingState(finished=True),
+        is_best=True,
+    )
+    refer(out, found)
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """What `adapter_config.json` says of adapters.
+
+    Attributes:
+        path: of the file.
+        ranks: by the ends of the names of layers; that of all others under "".
+        alphas: the same.
+        dropout: of what adapters read.
+        by_root: whether alpha is divided by the root of the rank (rsLoRA), and not by the rank.
+    """
+
+    path: Path
+    ranks: Mapping[str, float]
+    alphas: Mapping[str, float]
+    dropout: float
+    by_root: bool
+
+    @classmethod
+    def read(cls, folder: Path) -> _Settings:
+        """The settings in a folder; InputError for those of adapters that ours cannot be."""
+        path = folder / CONFIG
+        values = read_json(path)
+        if not isinstance(values, Mapping):
+            raise InputError(f"{path}: must be names with values; choose a folder of PEFT's")
+        for name, allowed in _NEUTRAL.items():
+            if values.get(name, allowed[0]) not in allowed:
+                raise InputError(f"{path}: {name} {str(values[name])[:60]!r} is of adapters that lm does not have")
+        if not (folder / WEIGHTS).is_file():
+            raise InputError(f"{folder}: has no {WEIGHTS}; pickles are not read")
+        dropout = _number(values.get("lora_dropout", 0.0), "lora_dropout", path, least=0)
+        ranks, alphas = (
+            {"": values.get(one, 8), **_pattern(values, pattern, path)}
+            for one, pattern in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern"))
+        )
+        for rank in ranks.values():
+            _number(rank, "r", path, least=1)
+        for alpha in alphas.values():
+            _number(alpha, "lora_alpha", path, least=0)
+        return cls(path, ranks, alphas, dropout, by_root=values.get("use_rslora") is True)
+
+    @property
+    def scale(self) -> float:
+        """What is added is multiplied by this, unless a layer has a rank or an alpha of its own."""
+        return self._scaled(self.ranks[""], self.alphas[""])
+
+    def of(self, name: str) -> tuple[int, float]:
+        """The rank and the scale of a layer of theirs."""
+        rank, alpha = (_matching(values, name) for values in (self.ranks, self.alphas))
+        return int(rank), self._scaled(rank, alpha)
+
+    def _scaled(self, rank: float, alpha: float) -> float:
+        return alpha / (math.sqrt(rank) if self.by_root else rank)
+
+
+def _pattern(values: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    found = values.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise InputError(f"{path}: {name} must be names with numbers")
+    return found
+
+
+def _number(value: Any, name: str, path: Path, *, least: float) -> float:  # noqa: ANN401 (whatever the file holds)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1 << 31:
+        raise InputError(f"{path}: {name} {str(value)[:60]!r} is no number that it can be")
+    return value
+
+
+def _matching(values: Mapping[str, float], name: str) -> float:
+    """The value for a layer: that of the first end of a name, dots being as in PEFT any character, that is its own."""
+    ends = (key for key in values if key and re.match(rf"(.*\.)?({re.escape(key)})$", name))
+    return values[next(ends, "")]
+
+
+def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: _Settings) -> dict[str, list[Low]]:
+    """The adapters of a folder by our layers, one for each projection; their B are scaled as `settings.scale` wants it.
+
+    Raises:
+        InputError: the folder has none for this model, or one of another shape or for a layer that it has not.
+    """
+    there, found = entries(folder / WEIGHTS), {}
+    left = set(there)
+    for name, layer in _layers(model, LoraConfig(rank=1)).items():
+        place = kept(f"{name}.weight", layer.out_features, model, family)
+        lows = []
+        for their_name, size in zip(place.names, place.sizes, strict=True):
+            module = their_name.removesuffix(".weight")
+            names = [f"{_PREFIX}{module}.lora_{kind}.weight" for kind in "AB"]
+            low = None
+            if set(names) <= there.keys():
+                left -= set(names)
+                rank, scale = settings.of(module)
+                low = _read([there[each] for each in names], names, (rank, layer.in_features, size))
+                low = low._replace(b=low.b * (scale / settings.scale if settings.scale else 1.0))
+            lows.append(low)
+        if any(lows):
+            found[name] = _parts(lows, layer, by_head=model.n_heads if place.layout == "by head" else 0)
+    if left or not found:
+        problem = f"has {min(left)}, for which the base has no layer" if left else "has no adapters for the base"
+        raise InputError(f"{folder / WEIGHTS}: {problem}; name the run of the model that they were made for (--from)")
+    return found
+
+
+def _read(places: list[Entry], names: list[str], sizes: tuple[int, int, int]) -> Low:
+    """The matrices at two places of a file, of this rank and for so many inputs and outputs."""
+    rank, inputs, outputs = sizes
+    for entry, name, shape in zip(places, names, ((rank, inputs), (outputs, rank)), strict=True):
+        if entry.shape != shape:
+            raise InputError(f"{entry.path}: {name} is {entry.shape}, but for this base and by {CONFIG} it is {shape}")
+    return Low(*(read(entry).float() for entry in places))
+
+
+def _parts(lows: list[Low | None], layer: LoraLinear, *, by_head: int) -> list[Low]:
+    """An adapter for each projection of a layer of ours, from those of the layers that it has in the family."""
+    if len(lows) == len(layer.projected):
+        sizes = zip(lows, layer.projected, strict=True)
+        return [low or Low(torch.zeros(0, layer.in_features), torch.zeros(size, 0)) for low, size in sizes]
+    (low,) = lows
+    assert low is not None
+    rows = swapped(low.b, by_head, 3) if by_head else low.b
+    return [Low(low.a[b.any(0)], b[:, b.any(0)]) for b in rows.split(layer.projected)]
+
+
+def _of_one_rank(low: Mapping[str, list[Low]], model: ModelConfig, lora: LoraConfig) -> dict[str, Tensor]:
+    """The tensors of a checkpoint: adapters of lower ranks, and layers without any, are filled up with zeros."""
+    tensors = {}
+    for name, layer in _layers(model, lora).items():
+        a = torch.zeros(len(layer.projected), lora.width, layer.in_features)
+        b = torch.zeros(layer.out_features, lora.width)
+        for number, (part, rows) in enumerate(zip(low.get(name, []), b.split(layer.projected), strict=False)):
+            a[number, : len(part.a)], rows[:, : part.b.shape[1]] = part.a, part.b
+        tensors |= {f"{name}.lora_a": a.flatten(0, 1), f"{name}.lora_b": b}
+    return tensors
