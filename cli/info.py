@@ -76,7 +76,7 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
     folder = find_checkpoint(Path(target), which="last")
     verify(folder)
     config, state = load_config(folder), load_state(folder)
-    found = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    found: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
     if config.lora:
         found["base"] = named_base(folder)
     if config.model.experts:

@@ -105,7 +105,7 @@ def _linear_layers(
     """The layers that are to have adapters, each after what it is part of and its name there."""
     owners = tuple(_OWNERS[kind] for kind in config.kinds)
     for owner in model.modules():
-        if isinstance(owner, owners):
+        if isinstance(owner, MultiHeadAttention | FeedForward) and isinstance(owner, owners):
             yield from ((owner, name, layer) for name, layer in owner.named_children() if isinstance(layer, Linear))
 
 

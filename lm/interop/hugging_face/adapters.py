@@ -310,7 +310,7 @@ def _parts(lows: list[Low | None], layer: LoraLinear, *, by_head: int) -> list[L
 
 def _of_one_rank(low: Mapping[str, list[Low]], model: ModelConfig, lora: LoraConfig) -> dict[str, Tensor]:
     """The tensors of a checkpoint: adapters of lower ranks, and layers without any, are filled up with zeros."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for name, layer in _layers(model, lora).items():
         a = torch.zeros(len(layer.projected), lora.width, layer.in_features)
         b = torch.zeros(layer.out_features, lora.width)
