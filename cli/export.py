@@ -64,4 +64,4 @@ def _export_adapters(run: Path, out: Path) -> None:
     from lm.run_folder import find_checkpoint
 
     family = export_adapters(run, out)
-    fact("adapters", f"for a {family.architecture}, which {named_base(find_checkpoint(run))} is exported as")
+    fact("lora", f"for a {family.architecture}, which {named_base(find_checkpoint(run))} is exported as")

@@ -52,7 +52,7 @@ def import_(
     if is_adapter(folder) and base is not None:
         checkpoint = import_adapters(folder, base, out)
         lora, size = load_config(checkpoint).lora, count(count_parameters(checkpoint))
-        fact("adapters", f"rank {lora.rank} on {' and '.join(lora.kinds)}, {size} parameters, beside those of {base}")
+        fact("lora", f"rank {lora.rank} on {' and '.join(lora.kinds)}, {size} parameters, beside those of {base}")
         fact("wrote", str(checkpoint))
         return
     if is_adapter(folder):

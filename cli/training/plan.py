@@ -25,7 +25,7 @@ def describe(run: Run) -> None:
     kind = f"{count(parameters)} parameters (preset {run.config.preset})"
     fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads(run.plan.threads)}")
     if run.config.lora:
-        fact("adapters", _adapters(run))
+        fact("lora", _adapters(run))
     batch, (size, of_what) = run.data.batch_size(), run.data.epoch_size(parameters)
     epoch = f"{count(size)} {of_what}"
     fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
