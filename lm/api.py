@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.checkpoint import LoadedModel, load_model
+from lm.checkpoint import merge as write_merged
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.hardware import HardwareConfig
@@ -267,6 +268,16 @@ def export(run: Place, folder: Place) -> None:
         UsageError: no model of transformers has the same blocks; the message names the fields that decide.
     """
     exporting.export(Path(run), Path(folder))
+
+
+def merge(run: Place, out: Place) -> None:
+    """Write a plain run of one that has low-rank adapters, added to the weights that they belong to.
+
+    Raises:
+        InputError: the run is damaged, or the weights that it adapts are gone or have changed.
+        UsageError: it has no adapters.
+    """
+    write_merged(Path(run), Path(out))
 
 
 def import_model(folder: Place, out: Place, hardware: HardwareConfig = _HARDWARE) -> Model:

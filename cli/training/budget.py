@@ -14,7 +14,7 @@ from cli.training.text import TextCorpus
 from lm.benchmark import training as benchmark
 from lm.budget import sizing
 from lm.config.durations import seconds
-from lm.config.presets import named_by_depth, resolve
+from lm.config.presets import is_portable, named_by_depth, portable, resolve
 from lm.config.run import RunConfig
 from lm.errors import UsageError
 
@@ -52,7 +52,13 @@ def sized(corpus: TextCorpus | PairCorpus, budget: str, config: RunConfig) -> tu
     settings = found.settings()
     if not of_pairs and not corpus.prepared:
         settings["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=corpus_bytes):.2g}"}
-    return named_by_depth(found.depth, pairs=of_pairs), settings
+    return _named_like(config, found.depth, pairs=of_pairs), settings
+
+
+def _named_like(config: RunConfig, depth: int, *, pairs: bool) -> str:
+    """The preset of so many layers, portable if that of a config is."""
+    name = named_by_depth(depth, pairs=pairs)
+    return portable(name) if is_portable(config.preset) else name
 
 
 def _described(found: sizing.Size, corpus_bytes: int, config: RunConfig) -> str:
@@ -70,7 +76,7 @@ def _measured_rate(config: RunConfig, budget: str, *, pairs: bool) -> float:
         "training": {"batch_tokens": tokens},
         "model": {"decoder_only": config.model.decoder_only},
     }
-    like = resolve(named_by_depth(depth, pairs=pairs), given)
+    like = resolve(_named_like(config, depth, pairs=pairs), given)
     return benchmark.rate(dataclasses.replace(like, hardware=config.hardware), seconds=seconds_to_measure(budget))
 
 

@@ -85,6 +85,15 @@ Depth = Annotated[
         "each side, translation-depth-N.",
     ),
 ]
+Portable = Annotated[
+    bool,
+    typer.Option(
+        "--portable",
+        help="Build the model of blocks that other systems run too (Qwen3's: RMSNorm, SwiGLU, QK-norm, rotary "
+        "positions), so that lm export needs no code of ours. For tiny, small, base, --depth and --budget; the preset "
+        "portable-NAME is the same. docs/recipe.md says what it costs.",
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(

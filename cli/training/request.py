@@ -92,17 +92,26 @@ class NewRun:
         out: the folder to be made.
         preset: the name of the settings to start from.
         depth: the number of layers that names a preset.
+        portable: whether the blocks are to be those that other systems run.
         config: a TOML file of settings.
         weights: a run to start from the weights of.
         tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
+
+    Raises:
+        UsageError: of new blocks and those of another run, both are asked for.
     """
 
     out: Path | None
     preset: str | None
     depth: int | None
+    portable: bool
     config: Path | None
     weights: Path | None
     tokenizer: Path | None
+
+    def __post_init__(self) -> None:
+        if self.portable and self.weights:
+            raise UsageError("--from brings the blocks of its run: leave out --portable")
 
     def named_preset(self, given: Given, *, pairs: bool) -> str | None:
         """The preset that `preset` or `depth` names, if one does; flags win over the environment.

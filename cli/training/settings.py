@@ -11,7 +11,7 @@ from typing import Any
 from cli.flags.options import Given
 from lm.config.data import ParallelConfig
 from lm.config.options import options
-from lm.config.presets import overlaid, resolve
+from lm.config.presets import overlaid, portable, resolve
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.toml import read_toml
 from lm.config.training import TrainingConfig
@@ -70,6 +70,7 @@ def settle(
     given: Given,
     *,
     default: str,
+    is_portable: bool,
     sized: Callable[[str, RunConfig], tuple[str, dict[str, dict[str, Any]]]],
 ) -> Settings:
     """The settings of a new run: those of the preset, the model to start from, the file, the environment, the flags.
@@ -82,6 +83,7 @@ def settle(
         weights: a run, the shape of whose model is taken.
         given: environment and flags.
         default: the preset if nothing names one.
+        is_portable: whether the portable form of the preset is asked for.
         sized: chooses a preset for a budget, and the settings that differ from it.
     """
     named, values = read_toml(file) if file else (None, {})
@@ -92,7 +94,8 @@ def settle(
         fixed["model"] = {**base, **fixed["model"]}
     budget = fixed["training"].get("budget")
     if budget is None or preset or named or weights:
-        return Settings(resolve(preset or named or default, fixed), fixed, is_sized=False)
-    chosen_preset, chosen = sized(budget, resolve(default, fixed))
+        name = preset or named or default
+        return Settings(resolve(portable(name) if is_portable else name, fixed), fixed, is_sized=False)
+    chosen_preset, chosen = sized(budget, resolve(portable(default) if is_portable else default, fixed))
     everything = {name: overlaid(chosen.get(name, {}), fixed[name]) for name in SECTIONS}
     return Settings(resolve(chosen_preset, everything), fixed, is_sized=True)

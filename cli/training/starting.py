@@ -18,12 +18,13 @@ from cli.training.settings import Settings, settle
 from cli.training.text import TextCorpus
 from lm.base import refuse_adapted
 from lm.checkpoint import load_weights
-from lm.config.model import check_heads_given
-from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET
+from lm.config.model import ModelConfig, check_heads_given
+from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, is_portable
 from lm.config.run import RunConfig
 from lm.data.kinds import check_model
 from lm.errors import UsageError
 from lm.hardware import found_device
+from lm.interop.hugging_face.configuration import nearest_family
 from lm.run_folder import find_checkpoint, refuse_existing
 from lm.training.compiling import check_compiler
 from lm.training.initial_weights import check_weights, spare_tokens
@@ -63,7 +64,9 @@ def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given) -> Sett
     """The settings of the run, with those of the tokens where they are prepared already."""
     preset = new.named_preset(given, pairs=corpus.holds_pairs)
     default = DEFAULT_TRANSLATION_PRESET if corpus.holds_pairs else DEFAULT_PRESET
-    settings = settle(preset, new.config, new.weights, given, default=default, sized=partial(sized, corpus))
+    settings = settle(
+        preset, new.config, new.weights, given, default=default, is_portable=new.portable, sized=partial(sized, corpus)
+    )
     if given.typed["tokenizer"] and (new.tokenizer or new.weights or corpus.prepared):
         flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
         raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
@@ -78,6 +81,8 @@ def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: b
     refuse_existing(folder)
     refuse_trained(folder)
     check_model(config.model, pairs=pairs)
+    if is_portable(config.preset):
+        _check_portable(config.model)
     if new.weights:
         check_weights(config.model, new.weights)
     if config.lora:
@@ -91,6 +96,13 @@ def _check_base(weights: Path | None) -> None:
     if weights is None:
         raise UsageError("adapters are trained beside the weights of a run: name it (--from), or leave out --lora")
     refuse_adapted(find_checkpoint(weights))
+
+
+def _check_portable(config: ModelConfig) -> None:
+    """Refuse settings that take the blocks away from what other systems run."""
+    _, differing = nearest_family(config)
+    if differing:
+        raise UsageError(f"other systems don't run {differing}: leave it out of a portable model, or --portable")
 
 
 def _free_folder(corpus: str, preset: str) -> Path:

@@ -38,6 +38,7 @@ def train(
     out: flags.Out = None,
     preset: flags.Preset = None,
     depth: flags.Depth = None,
+    portable: flags.Portable = False,
     config: flags.Config = None,
     weights: flags.Weights = None,
     tokenizer: flags.Tokenizer = None,
@@ -68,7 +69,7 @@ def train(
     pair_files = PairFiles(
         source or (), target or (), pairs or (), validation_source, validation_target, heads or (), validation_heads
     )
-    new = NewRun(out, preset, depth, config, weights, tokenizer)
+    new = NewRun(out, preset, depth, portable, config, weights, tokenizer)
     request = Request(TrainingFiles(corpus or (), pair_files), new, resume)
     request.check(given)
     from cli.training import running

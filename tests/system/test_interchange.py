@@ -114,6 +114,25 @@ def test_it_is_trained_on_and_taken_away_again(place, capsys):
     assert moved.abs().max() > 0
 
 
+def test_a_portable_run_is_a_model_of_transformers(place, capsys):
+    read(place, capsys, "train", "{0}/text.txt", "--portable", "-o", "{0}/portable", *SHORT)
+    read(place, capsys, "export", "{0}/portable", "-o", "{0}/qwen3")
+    assert isinstance(AutoModelForCausalLM.from_pretrained(place / "qwen3"), Qwen3ForCausalLM)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [(["--value-residual"], "don't run value_residual True"), (["--positions", "alibi"], "don't run positions alibi"),
+     (["--preset", "gpt2"], "the preset gpt2 has blocks of its own")],
+)  # fmt: skip
+def test_what_is_not_portable_is_refused(place, capsys, flags, message):
+    assert run(["train", str(place / "text.txt"), "--portable", "-o", str(place / "none"), *SHORT, *flags]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert not (place / "none").exists()
+
+
 def test_it_cannot_be_resumed(place, capsys):
     assert run(["train", "--resume", str(place / "run")]) == 1
     told = capsys.readouterr().err

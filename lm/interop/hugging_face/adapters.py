@@ -11,11 +11,9 @@ the other, and zeros in B where a projection has nothing from the A of another.
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -27,25 +25,16 @@ from lm.config.lora import KINDS, LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
+from lm.interop.hugging_face.adapter_settings import CONFIG, WEIGHTS, Settings, to_json
 from lm.interop.hugging_face.configuration import family_of
 from lm.interop.hugging_face.exporting import fresh_folder
 from lm.interop.hugging_face.families import Family
-from lm.interop.hugging_face.folder import CARD, read, read_json
+from lm.interop.hugging_face.folder import CARD, read
 from lm.interop.hugging_face.tensors import kept, swapped
 from lm.model.lora import LoraLinear, adapters, build_adapted
 from lm.tensor_file import Entry, entries
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
 _PREFIX = "base_model.model."
-_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",), "bias": ("none",), "use_dora": (False,), "lora_bias": (False,), "use_qalora": (False,),
-    "modules_to_save": (None, []), "layer_replication": (None,), "target_parameters": (None, []),
-    "trainable_token_indices": (None,), "alora_invocation_tokens": (None,), "use_bdlora": (None,),
-    "arrow_config": (None,), "kasa_config": (None,), "monteclora_config": (None,),
-    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
-}  # fmt: skip
-"""Keys of whose values only these say nothing that our adapters could not have; others may change the base too."""
 _CARD = """\
 ---
 library_name: peft
@@ -94,7 +83,8 @@ def export_adapters(run: Path, folder: Path) -> Family:
     saved = checkpoint.load_tensors(found / run_folder.MODEL)
     theirs = dict(_to_theirs(saved, config, family))
     with fresh_folder(folder) as fresh:
-        files.write_json(fresh / CONFIG, _to_json(theirs, config.lora, family))
+        ranks = {name: len(low.a) for name, low in theirs.items()}
+        files.write_json(fresh / CONFIG, to_json(ranks, config.lora, family))
         named = {f"{_PREFIX}{name}.lora_{kind.upper()}.weight": value.contiguous()
                  for name, low in theirs.items() for kind, value in low._asdict().items()}  # fmt: skip
         save_file(named, fresh / WEIGHTS, metadata={"format": "pt"})
@@ -119,18 +109,6 @@ def _to_theirs(saved: Mapping[str, Tensor], config: RunConfig, family: Family) -
 def _layers(model: ModelConfig, lora: LoraConfig) -> dict[str, LoraLinear]:
     with torch.device("meta"):
         return adapters(build_adapted(model, lora))
-
-
-def _to_json(theirs: Mapping[str, Low], lora: LoraConfig, family: Family) -> dict[str, Any]:
-    ranks = {re.sub(r"^.*?\.\d+\.", "", name): len(low.a) for name, low in theirs.items()}
-    others = {name: rank for name, rank in ranks.items() if rank != lora.rank}
-    return {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": None, "inference_mode": True,
-        "r": lora.rank, "lora_alpha": lora.scale * lora.width, "lora_dropout": lora.dropout,
-        "target_modules": sorted(ranks), "rank_pattern": others,
-        "alpha_pattern": {name: lora.scale * rank for name, rank in others.items()},
-        "fan_in_fan_out": any(part.layout == "transposed" for part in family.inner.values()), "bias": "none",
-    }  # fmt: skip
 
 
 def _card(config: RunConfig, family: Family) -> str:
@@ -163,7 +141,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
         UsageError: the base has adapters itself, or no model of transformers is like it.
     """
     run_folder.refuse_existing(out)
-    settings = _Settings.read(folder)
+    settings = Settings.read(folder)
     found = run_folder.find_checkpoint(base)
     run_folder.verify(found)
     refuse_adapted(found)
@@ -185,81 +163,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     return made
 
 
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    """What `adapter_config.json` says of adapters.
-
-    Attributes:
-        path: of the file.
-        ranks: by the ends of the names of layers; that of all others under "".
-        alphas: the same.
-        dropout: of what adapters read.
-        by_root: whether alpha is divided by the root of the rank (rsLoRA), and not by the rank.
-    """
-
-    path: Path
-    ranks: Mapping[str, float]
-    alphas: Mapping[str, float]
-    dropout: float
-    by_root: bool
-
-    @classmethod
-    def read(cls, folder: Path) -> _Settings:
-        """The settings in a folder; InputError for those of adapters that ours cannot be."""
-        path = folder / CONFIG
-        values = read_json(path)
-        if not isinstance(values, Mapping):
-            raise InputError(f"{path}: must be names with values; choose a folder of PEFT's")
-        for name, allowed in _NEUTRAL.items():
-            if values.get(name, allowed[0]) not in allowed:
-                raise InputError(f"{path}: {name} {str(values[name])[:60]!r} is of adapters that lm does not have")
-        if not (folder / WEIGHTS).is_file():
-            raise InputError(f"{folder}: has no {WEIGHTS}; pickles are not read")
-        dropout = _number(values.get("lora_dropout", 0.0), "lora_dropout", path, least=0)
-        ranks, alphas = (
-            {"": values.get(one, 8), **_pattern(values, pattern, path)}
-            for one, pattern in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern"))
-        )
-        for rank in ranks.values():
-            _number(rank, "r", path, least=1)
-        for alpha in alphas.values():
-            _number(alpha, "lora_alpha", path, least=0)
-        return cls(path, ranks, alphas, dropout, by_root=values.get("use_rslora") is True)
-
-    @property
-    def scale(self) -> float:
-        """What is added is multiplied by this, unless a layer has a rank or an alpha of its own."""
-        return self._scaled(self.ranks[""], self.alphas[""])
-
-    def of(self, name: str) -> tuple[int, float]:
-        """The rank and the scale of a layer of theirs."""
-        rank, alpha = (_matching(values, name) for values in (self.ranks, self.alphas))
-        return int(rank), self._scaled(rank, alpha)
-
-    def _scaled(self, rank: float, alpha: float) -> float:
-        return alpha / (math.sqrt(rank) if self.by_root else rank)
-
-
-def _pattern(values: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
-    found = values.get(name) or {}
-    if not isinstance(found, Mapping):
-        raise InputError(f"{path}: {name} must be names with numbers")
-    return found
-
-
-def _number(value: Any, name: str, path: Path, *, least: float) -> float:  # noqa: ANN401 (whatever the file holds)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1 << 31:
-        raise InputError(f"{path}: {name} {str(value)[:60]!r} is no number that it can be")
-    return value
-
-
-def _matching(values: Mapping[str, float], name: str) -> float:
-    """The value for a layer: that of the first end of a name, dots being as in PEFT any character, that is its own."""
-    ends = (key for key in values if key and re.match(rf"(.*\.)?({re.escape(key)})$", name))
-    return values[next(ends, "")]
-
-
-def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: _Settings) -> dict[str, list[Low]]:
+def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: Settings) -> dict[str, list[Low]]:
     """The adapters of a folder by our layers, one for each projection; their B are scaled as `settings.scale` wants it.
 
     Raises:

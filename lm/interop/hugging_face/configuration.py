@@ -31,16 +31,20 @@ def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
     Raises:
         UsageError: there is none; the message names the fields that the nearest has otherwise.
     """
-    differing = {family.model_type: _differing(config, family) for family in FAMILIES}
     for family in FAMILIES:
-        if not differing[family.model_type] and _takes(tokenizer, family):
+        if not _differing(config, family) and _takes(tokenizer, family):
             return family
-    nearest = min(FAMILIES, key=lambda family: len(differing[family.model_type]))
-    named = " and ".join(f"{name} {_facts(config)[name]}" for name in differing[nearest.model_type])
+    nearest, differing = nearest_family(config)
     raise UsageError(
-        f"transformers has no model with {named}, without which this would be {nearest.architecture}: "
+        f"transformers has no model with {differing}, without which this would be {nearest.architecture}: "
         "train one without to export it"
     )
+
+
+def nearest_family(config: ModelConfig) -> tuple[Family, str]:
+    """The family that has the fewest fields otherwise than a model, and these with their values; empty if it fits."""
+    family = min(FAMILIES, key=lambda family: len(_differing(config, family)))
+    return family, " and ".join(f"{name} {_facts(config)[name]}" for name in _differing(config, family))
 
 
 def telling(config: ModelConfig, family: Family) -> str:

@@ -30,9 +30,9 @@ class Lengths:
 
     def measure(self, lengths: Sequence[int], *, seed: int = 1) -> None:
         """All costs first, on a machine that should do nothing else; then all losses."""
-        for length in lengths:
-            for cost in costs(length, list(KINDS), Setting()):
-                self._note(_COST, cost.kind, length, cost.seconds)
+        if f"{_COST} full" not in self.found:
+            for cost in costs(lengths, list(KINDS), Setting()):
+                self._note(_COST, cost.kind, cost.length, cost.seconds)
         for length in lengths:
             for kind in KINDS:
                 if f"{length}" not in self.found.get(f"{_LOSS} {kind}", {}):

@@ -26,6 +26,7 @@ def test_validation_is_held_out_in_one_way(pairs, capsys):
         (["text.txt", "--heads", "c"], "--heads are of the words of sources"),
         (["--source", "a", "--target", "b", "--validation-heads", "c"], "--validation-heads goes with --heads"),
         (["text.txt", "--depth", "2", "--preset", "tiny"], "--depth 2 is the preset depth-2"),
+        (["text.txt", "--portable", "--from", "run"], "--from brings the blocks of its run"),
     ],
 )
 def test_contradictions_are_one_line(capsys, arguments, message):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config.presets import PRESETS, named_by_depth, preset, resolve
+from lm.config.presets import PRESETS, named_by_depth, portable, preset, resolve
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
+from lm.interop.hugging_face.configuration import nearest_family
 
 
 def test_unknown_presets_suggest_the_nearest():
@@ -85,3 +86,20 @@ def test_one_stack_has_the_layers_of_two(name):
     assert (one.model.n_encoder_layers, one.model.translates) == (0, True)
     assert one.training == two.training
     assert resolve(name, {"model": {"decoder_only": True, "n_layers": 2}}).model.n_layers == 2
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "base", "depth-1", "depth-12"])
+def test_a_portable_preset_differs_in_its_blocks_alone(name):
+    ours, theirs = resolve(name), resolve(portable(name))
+    assert theirs.training == ours.training
+    assert theirs.tokenizer == ours.tokenizer
+    assert (theirs.model.d_model, theirs.model.n_layers) == (ours.model.d_model, ours.model.n_layers)
+    family, differing = nearest_family(theirs.model)
+    assert (family.model_type, differing) == ("qwen3", "")
+    assert nearest_family(ours.model)[1]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "translation", "translation-depth-3", "llama-15m"])
+def test_presets_with_blocks_of_their_own_have_no_portable_form(name):
+    with pytest.raises(UsageError, match="--portable"):
+        resolve(portable(name))
