@@ -16,6 +16,7 @@ from lm.hardware import Hardware
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import TEXT
 from tests.cli.toy_translation import make_translation_run, pairs
+from tests.compiler import needs_compiler
 from tests.system.conftest import SMALL
 
 QUICK = ["--steps", "4", "--evaluate-every", "2", "--batch-size", "4", "--learning-rate", "1e-2"]
@@ -179,3 +180,18 @@ def test_a_base_that_is_gone_is_named_by_every_command(home, tmp_path, monkeypat
     assert run(["generate", "tuned", "The owl", "--max-tokens", "2"]) == 1  # a run may get another best one
     (tmp_path / "tuned" / "base").write_text(str(find_checkpoint(home / "runs" / "base")))
     assert run(["generate", "tuned", "The owl", "--max-tokens", "2"]) == 0
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_compiled_they_learn_the_same(home, told):
+    for name, flags in (("plain", ["--no-compile"]), ("compiled", ["--compile"])):
+        told("train", "text.txt", "--from", "runs/base", "-o", f"runs/{name}", "--dtype", "float32", *LORA, *flags)
+    losses = [
+        [json.loads(line)["loss"] for line in (home / "runs" / name / "metrics.jsonl").read_text().splitlines()
+         if '"loss"' in line] for name in ("plain", "compiled")
+    ]  # fmt: skip
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+    ours, theirs = (load_file(find_checkpoint(home / "runs" / name) / "model.safetensors")
+                    for name in ("plain", "compiled"))  # fmt: skip
+    assert ours.keys() == theirs.keys()
