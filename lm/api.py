@@ -14,6 +14,7 @@ from lm.checkpoint import LoadedModel, load_model
 from lm.checkpoint import merge as write_merged
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
+from lm.config.export import ExportConfig, NumberType, System
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig, check_heads_given
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolve
@@ -35,7 +36,8 @@ from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
 from lm.hardware import inference_hardware
-from lm.interop.hugging_face import exporting, importing
+from lm.interop import exporting
+from lm.interop.hugging_face import importing
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import refuse_existing
 from lm.text.files import text_files
@@ -260,14 +262,20 @@ def train(
     return events(start(Path(out), config, prepared))
 
 
-def export(run: Place, folder: Place) -> None:
-    """Write a run as a folder that Hugging Face's transformers loads without code of ours; docs/interchange.md.
+def export(run: Place, out: Place, to: System = "huggingface", number_type: NumberType | None = None) -> None:
+    """Write a run as another system loads it; docs/interchange.md.
+
+    Args:
+        run: folder of a run, whose best checkpoint is taken, or of a checkpoint.
+        out: folder to be made; for gguf a file.
+        to: "huggingface" (transformers), "gguf" (llama.cpp) or "ctranslate2".
+        number_type: of the matrices, where it can be chosen; as for `--type` of `lm export`.
 
     Raises:
-        InputError: the run is damaged, or the folder holds something.
-        UsageError: no model of transformers has the same blocks; the message names the fields that decide.
+        InputError: the run is damaged, there is something at `out`, or the package for `to` is not installed.
+        UsageError: the system has nothing like the model; the message names the fields that decide.
     """
-    exporting.export(Path(run), Path(folder))
+    exporting.export(Path(run), Path(out), ExportConfig(to=to, type=number_type))
 
 
 def merge(run: Place, out: Place) -> None:

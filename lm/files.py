@@ -126,6 +126,54 @@ def _lasting(path: Path) -> Path | int | None:
     return None if stat.S_ISREG(status.st_mode) else path
 
 
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A place to write a file that takes the name `path` once it is whole, and is not there at all if not.
+
+    Raises:
+        InputError: there is something of this name, or its folder cannot be made or written to.
+    """
+    check_place(path)
+    if path.exists():
+        raise InputError(f"{path}: is there already; choose a new file (-o)")
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with naming(path):
+            yield fresh
+        sync(fresh)
+        fresh.replace(path)
+        sync(path.parent)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill that takes the name `folder` once it is whole, and is not there at all if not.
+
+    Raises:
+        InputError: there is a folder of this name that holds anything, or it cannot be made.
+    """
+    folder = folder.resolve()
+    check_folder(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"{folder}: is not empty; choose an empty or a new folder (-o)")
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        fresh.mkdir(parents=True)
+        with naming(folder):
+            yield fresh
+        for path in fresh.iterdir():
+            sync(path)
+        if folder.is_dir():
+            folder.rmdir()
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
 def replace_text(path: Path, text: str) -> None:
     """Replace a file's text: a reader finds the old or the new."""
     with replaced(path) as file:

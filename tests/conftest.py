@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -35,3 +35,13 @@ def the_first_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
         return choices[0]
 
     monkeypatch.setattr(arithmetic, "fastest", first)
+
+
+@pytest.fixture(scope="session")
+def code_of_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Code that comes in the folders of models is kept, by transformers, where the tests end with it."""
+    from transformers import dynamic_module_utils
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+        yield

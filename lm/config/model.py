@@ -80,6 +80,8 @@ class ModelConfig(ModelFields):
             raise UsageError(f"a masked model is one stack that does not translate: leave out {flag} or --objective")
         if self.labels and not self.is_masked:
             raise UsageError("labels are for a classifier, which is a masked model (--objective masked)")
+        if self.token_types and not self.is_masked:
+            raise UsageError("token_types are for masked models (--token-types, --objective masked)")
         if len(set(self.labels)) < len(self.labels) or not all(isinstance(label, str) for label in self.labels):
             raise UsageError("labels must be different texts")
 

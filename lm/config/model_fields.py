@@ -171,6 +171,12 @@ class ModelFields(Checked):
         "makes a model that fills blanks and, with --supervised, one that classifies.",
     )
     embedding_norm: bool = option(False, "Normalise embeddings before the first block, as BERT does.")
+    token_types: int = option(
+        0,
+        "Types of tokens, as BERT has for pairs of sentences, whose vectors are added to embeddings; texts are of the "
+        "first. 0 has none.",
+        minimum=0,
+    )
     output_transform: bool = option(
         False,
         "As BERT does, send final states through one more linear layer, activation and normalisation before the output "

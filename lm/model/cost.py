@@ -15,7 +15,8 @@ from lm.model.lora import build_adapted
 from lm.model.scope.patterns import pattern_of, pattern_pairs
 
 _PARTS = {
-    "token embeddings": "", "positions": "positions", "attention": "attention", "cross-attention": "cross_attention",
+    "token embeddings": "", "token types": "embedding.types", "positions": "positions",
+    "attention": "attention", "cross-attention": "cross_attention",
     "feed-forward": "feed_forward", "gates": ".gate.", "experts": ".experts.", "recurrent layers": "recurrent",
     "norms": "norm", "learned shares": "shares", "output layer": "head.", "output bias": "output_bias",
     "output transform": "transform.", "label head": "classifier.", "adapters": ".lora_",

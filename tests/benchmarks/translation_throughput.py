@@ -25,7 +25,7 @@ from lm.config.hardware import HardwareConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import inference_hardware
-from lm.interop.ctranslate2 import export
+from lm.interop.ctranslate2.exporting import export
 from lm.text.lines import file_lines
 
 OUR_BATCHES = (512, 1024, 2048, 4096)  # source tokens
@@ -52,7 +52,7 @@ def theirs(
 
     def translate() -> list[str]:
         encoded = [ids.tolist() for ids in reader.encode_batch([source.strip() for source in sources])]
-        spelled = [[*tag, *(names[index] for index in ids), names[reader.end_of_text]] for ids in encoded]
+        spelled = [[*tag, *(names[index] for index in ids)] for ids in encoded]
         results = translator.translate_batch(
             spelled, beam_size=BEAM, length_penalty=1, max_batch_size=batch, max_decoding_length=LONGEST,
             min_decoding_length=0,  # else no candidate may end at once, which frees a place in the beam
@@ -88,7 +88,7 @@ def main() -> None:
     model = TranslationModel.of(loaded)
     sources = [line for line in itertools.islice(file_lines(given.source), given.sentences) if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
-        export(model.model, Path(folder), tokenizer=model.tokenizer, source_tokenizer=loaded.source_tokenizer)
+        export(given.run, Path(folder))
         layouts = {(given.threads, 1), (1, given.threads)}  # one process after another, or one a core
         translators = [
             ctranslate2.Translator(folder, compute_type="float32", inter_threads=inter, intra_threads=intra)

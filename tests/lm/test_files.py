@@ -169,3 +169,39 @@ def test_the_cache_is_where_the_environment_says(variables, expected, monkeypatc
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert files.cache_root() == Path(expected)
+
+
+def test_a_new_file_takes_its_name_once_it_is_whole(tmp_path):
+    place = tmp_path / "below" / "new.bin"
+    with files.new_file(place) as fresh:
+        fresh.write_bytes(b"text")
+        assert not place.exists()
+    assert place.read_bytes() == b"text"
+    assert [path.name for path in place.parent.iterdir()] == ["new.bin"]
+    with pytest.raises(InputError, match="new.bin: is there already; choose a new file"), files.new_file(place):
+        pass
+
+
+def test_a_new_folder_takes_its_name_once_it_is_whole(tmp_path):
+    place = tmp_path / "below" / "new"
+    place.mkdir(parents=True)  # an empty one may stand there
+    with files.new_folder(place) as fresh:
+        (fresh / "a").write_text("text")
+        assert not any(place.iterdir())
+    assert (place / "a").read_text() == "text"
+    assert [path.name for path in place.parent.iterdir()] == ["new"]
+    with pytest.raises(InputError, match="new: is not empty; choose an empty or a new folder"), files.new_folder(place):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["new_file", "new_folder"])
+def test_what_fails_leaves_nothing_behind(kind, tmp_path):
+    def fail() -> None:
+        with getattr(files, kind)(tmp_path / "new") as fresh:
+            path = fresh if kind == "new_file" else fresh / "a"
+            path.write_text("a beginning")
+            raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 (its own)
+        fail()
+    assert not any(tmp_path.iterdir())

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm.config.lora import LoraConfig
+from lm.config.run import RunConfig
 from lm.errors import InputError
-from lm.interop.hugging_face.families import Family
+from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import read_json
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -100,12 +100,14 @@ def _matching(values: Mapping[str, float], name: str) -> float:
     return values[next(ends, "")]
 
 
-def to_json(ranks: Mapping[str, int], lora: LoraConfig, family: Family) -> dict[str, Any]:
+def to_json(ranks: Mapping[str, int], config: RunConfig, family: Family) -> dict[str, Any]:
     """The settings of adapters of these ranks, by the names of the family's layers, as adapter_config.json has them."""
+    lora, continues = config.lora, not (config.model.is_masked or config.model.translates)
     of_kind = {re.sub(r"^.*?\.\d+\.", "", name): rank for name, rank in ranks.items()}
     others = {name: rank for name, rank in of_kind.items() if rank != lora.rank}
     return {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": None, "inference_mode": True,
+        "peft_type": "LORA", "task_type": "CAUSAL_LM" if continues else None, "base_model_name_or_path": None,
+        "inference_mode": True,
         "r": lora.rank, "lora_alpha": lora.scale * lora.width, "lora_dropout": lora.dropout,
         "target_modules": sorted(of_kind), "rank_pattern": others,
         "alpha_pattern": {name: lora.scale * rank for name, rank in others.items()},

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,8 +28,7 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.adapter_settings import CONFIG, WEIGHTS, Settings, to_json
 from lm.interop.hugging_face.configuration import family_of
-from lm.interop.hugging_face.exporting import fresh_folder
-from lm.interop.hugging_face.families import Family
+from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CARD, read
 from lm.interop.hugging_face.tensors import kept, swapped
 from lm.model.lora import LoraLinear, adapters, build_adapted
@@ -79,17 +79,31 @@ def export_adapters(run: Path, folder: Path) -> Family:
     config = run_folder.load_config(found)
     if not config.lora:
         raise UsageError(f"{run}: has no adapters (lm train --lora); of a whole model, --to huggingface makes a folder")
+    if config.model.labels:
+        raise UsageError(
+            f"{run}: has a head for its labels beside its adapters; --to huggingface has both in one model"
+        )
     family = family_of(config.model, checkpoint.load_tokenizers(found)[0])
     saved = checkpoint.load_tensors(found / run_folder.MODEL)
     theirs = dict(_to_theirs(saved, config, family))
-    with fresh_folder(folder) as fresh:
-        ranks = {name: len(low.a) for name, low in theirs.items()}
-        files.write_json(fresh / CONFIG, to_json(ranks, config.lora, family))
-        named = {f"{_PREFIX}{name}.lora_{kind.upper()}.weight": value.contiguous()
-                 for name, low in theirs.items() for kind, value in low._asdict().items()}  # fmt: skip
-        save_file(named, fresh / WEIGHTS, metadata={"format": "pt"})
-        files.replace_text(fresh / CARD, _card(config, family))
+    try:
+        with files.new_folder(folder) as fresh:
+            _write(fresh, theirs, config, family)
+    except SafetensorError as error:
+        raise InputError(f"{folder}: cannot be written ({error})") from None
     return family
+
+
+def _write(folder: Path, theirs: Mapping[str, Low], config: RunConfig, family: Family) -> None:
+    """The files of a folder, of adapters by the names of the family's layers."""
+    files.write_json(folder / CONFIG, to_json({name: len(low.a) for name, low in theirs.items()}, config, family))
+    named = {
+        f"{_PREFIX}{name}.lora_{kind.upper()}.weight": value.contiguous()
+        for name, low in theirs.items()
+        for kind, value in low._asdict().items()
+    }
+    save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
+    files.replace_text(folder / CARD, _card(config, family))
 
 
 def _to_theirs(saved: Mapping[str, Tensor], config: RunConfig, family: Family) -> Iterator[tuple[str, Low]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from lm.config.run import RunConfig
 from lm.data.manifest import Manifest
 from lm.errors import LMError
-from lm.interop.hugging_face.families import Family
+from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, Family
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -16,7 +16,7 @@ _NAMED = 5
 _CARD = """\
 ---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {task}
 tags:
 - lm-toolkit
 ---
@@ -24,17 +24,16 @@ tags:
 # A language model trained with lm
 
 A `{architecture}` of {layers} layers, {width} wide, with a context of {context:,} tokens and a vocabulary of
-{vocabulary:,}. It loads in transformers without code of its own.
+{vocabulary:,}. It loads in transformers {code}.
 
 ## Use
 
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {auto}, AutoTokenizer
 
 folder = "."  # of this card
-tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
-prompt = tokenizer({prompt}, return_tensors="pt")
-print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100)[0], skip_special_tokens=True))
+tokenizer, model = AutoTokenizer.from_pretrained(folder), {auto}.from_pretrained(folder{trusting})
+{use}
 ```
 
 {framing}
@@ -43,24 +42,55 @@ print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100)[0], skip_spe
 
 {training}
 """
+_USES = {
+    CONTINUING: (
+        "text-generation",
+        """\
+prompt = tokenizer({bos}"It was", return_tensors="pt")
+print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100)[0], skip_special_tokens=True))""",
+    ),
+    FILLING: (
+        "fill-mask",
+        """\
+text = tokenizer(f"It was a {{tokenizer.mask_token}} day.", return_tensors="pt")
+print(tokenizer.decode(model(**text).logits[text.input_ids == tokenizer.mask_token_id].argmax(-1)))""",
+    ),
+    LABELLING: (
+        "text-classification",
+        """\
+text = tokenizer("The parcel never came.", return_tensors="pt")
+print(model.config.id2label[model(**text).logits.argmax().item()])""",
+    ),
+}
+"""What a model is for, and how it is used, by the class that loads it."""
 
 
 def model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:
     """The card, in Markdown; it names no file of the machine that the run was trained on."""
-    start = None if tokenizer.start_of_text is None else tokenizer.token(tokenizer.start_of_text)
+    task, use = _USES[family.auto]
     facts = [*_data(config), *_length(config, state), *_losses(state)]
     return _CARD.format(
+        task=task,
         architecture=family.architecture,
         layers=config.model.n_layers,
         width=config.model.d_model,
         context=config.model.context_length,
         vocabulary=config.model.vocab_size,
-        prompt='"It was"' if start is None else 'tokenizer.bos_token + "It was"',
-        framing="The tokenizer has no special tokens."
-        if start is None
-        else f"Each text began with `{start}` in training, which the tokenizer does not add by itself.",
+        code="by the code in this folder, which needs only torch" if family.keeps_names else "without code of its own",
+        auto=family.auto,
+        trusting=", trust_remote_code=True" if family.keeps_names else "",
+        use=use.format(bos="" if tokenizer.start_of_text is None else "tokenizer.bos_token + "),
+        framing=_framing(tokenizer, is_masked=config.model.is_masked),
         training="\n".join(f"- {fact}" for fact in facts) or "Nothing is known of its training.",
     )
+
+
+def _framing(tokenizer: Tokenizer, *, is_masked: bool) -> str:
+    if tokenizer.start_of_text is None:
+        return "The tokenizer has no special tokens."
+    does = "adds" if is_masked else "does not add"
+    start = tokenizer.token(tokenizer.start_of_text)
+    return f"Each text began with `{start}` in training, which the tokenizer {does} by itself."
 
 
 def _data(config: RunConfig) -> list[str]:

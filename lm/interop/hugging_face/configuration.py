@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face import rotary, window
-from lm.interop.hugging_face.families import FAMILIES, Family, Setting
+from lm.interop.hugging_face import own, rotary, window
+from lm.interop.hugging_face.families import FAMILIES
+from lm.interop.hugging_face.family import LABELLING, Family, Setting
 from lm.tokenizer.tokenizer import Tokenizer
 
 _RESOLVED = {
@@ -26,31 +27,46 @@ _LARGEST = 1 << 31
 
 
 def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
-    """The family that a model belongs to, with the tokenizer it has.
+    """The family that a model belongs to, with the tokenizer it has: one that transformers has, or else one of ours.
 
     Raises:
-        UsageError: there is none; the message names the fields that the nearest has otherwise.
+        UsageError: there is none; the message names the fields that decide.
     """
     for family in FAMILIES:
         if not _differing(config, family) and _takes(tokenizer, family):
             return family
-    nearest, differing = nearest_family(config)
+    for family in own.OWN:
+        if not _differing(config, family):
+            return family
     raise UsageError(
-        f"transformers has no model with {differing}, without which this would be {nearest.architecture}: "
-        "train one without to export it"
+        f"a folder for transformers cannot have {_named(config, _nearest(config, own.OWN))}: "
+        "train a model without to export it"
     )
 
 
-def nearest_family(config: ModelConfig) -> tuple[Family, str]:
+def nearest_family(config: ModelConfig, families: Sequence[Family] = FAMILIES) -> tuple[Family, str]:
     """The family that has the fewest fields otherwise than a model, and these with their values; empty if it fits."""
-    family = min(FAMILIES, key=lambda family: len(_differing(config, family)))
-    return family, " and ".join(f"{name} {_facts(config)[name]}" for name in _differing(config, family))
+    family = _nearest(config, families)
+    return family, _named(config, family)
 
 
 def telling(config: ModelConfig, family: Family) -> str:
     """What decided that a model belongs to its family."""
-    facts = _facts(config)
-    return ", ".join(f"{name} {facts[name]}" for name in _TELLING if name in family.requires)
+    if family.keeps_names:
+        nearest = _nearest(config, [one for one in FAMILIES if one.auto == family.auto])
+        return f"without {_named(config, nearest) or 'its tokenizer'} it would be {nearest.architecture}"
+    known = facts(config)
+    return ", ".join(f"{name} {known[name]}" for name in _TELLING if name in family.requires)
+
+
+def _nearest(config: ModelConfig, families: Sequence[Family]) -> Family:
+    return min(families, key=lambda family: len(_differing(config, family)))
+
+
+def _named(config: ModelConfig, family: Family) -> str:
+    """The fields that a model has otherwise than a family, with their values."""
+    known = facts(config)
+    return " and ".join(f"{name} {known[name]}" for name in _differing(config, family))
 
 
 def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
@@ -58,9 +74,12 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
     values = {setting.theirs: setting.written(value_of(setting.ours, config)) for setting in family.settings}
     rotation = rotary.to_json(config, family.rotary) if family.rotary else {}
     neutral = {name: allowed[0] for name, allowed in family.neutral.items() if allowed[0] is not None}
+    resolved = own.resolved(config) if family.keeps_names else {}
+    labels = {str(number): label for number, label in enumerate(config.labels)}
+    named = {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
     return {
-        "architectures": [family.architecture], "model_type": family.model_type, **values, **rotation,
-        **window.to_json(config, family.windowed), **neutral,
+        "architectures": [family.architecture], "model_type": family.model_type, **values, **rotation, **resolved,
+        **window.to_json(config, family.windowed), **neutral, **(named if labels else {}),
     }  # fmt: skip
 
 
@@ -83,7 +102,10 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: A
     for name, allowed in {**_OF_ITS_OWN, **family.neutral}.items():
         if not _is_neutral(values.get(name, allowed[0]), allowed):
             raise _refused(path, name, values[name])
-    fields = dict(family.implies)
+    labels = _labels(values, path) if family.auto == LABELLING else ()
+    if family.keeps_names:
+        return family, own.from_json(values, family, labels, path)
+    fields = {**family.implies, "labels": labels}
     for setting in family.settings:
         fields[setting.ours] = _ours(setting, values, path)
     if family.rotary:
@@ -95,20 +117,30 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: A
         raise InputError(f"{path}: {error}") from None
 
 
+def _labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
+    """The names of what a classifier chooses from."""
+    named = values.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers leaves out what it calls so
+    if not isinstance(named, Mapping) or set(named) != {str(number) for number in range(len(named))}:
+        raise _refused(path, "id2label", named)
+    return tuple(named[str(number)] for number in range(len(named)))
+
+
 def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
     if not isinstance(values, Mapping):
         raise InputError(f"{path}: must be names with values; choose the folder of a model")
-    found = next((family for family in FAMILIES if family.model_type == values.get("model_type")), None)
-    if found is None:
-        known = ", ".join(family.model_type for family in FAMILIES)
+    families = [family for family in (*FAMILIES, *own.OWN) if family.model_type == values.get("model_type")]
+    if not families:
+        known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
         raise InputError(f"{path}: model_type {_shown(values.get('model_type'))} is not one of {known}")
-    architectures = values.get("architectures") or [found.architecture]
-    if architectures != [found.architecture]:
-        raise InputError(f"{path}: architectures {_shown(architectures)} is not [{found.architecture!r}]")
+    architectures = values.get("architectures") or [families[0].architecture]
+    found = next((family for family in families if architectures == [family.architecture]), None)
+    if found is None:
+        known = " or ".join(f"[{family.architecture!r}]" for family in families)
+        raise InputError(f"{path}: architectures {_shown(architectures)} is not {known}")
     return found
 
 
-def _facts(config: ModelConfig) -> dict[str, Any]:
+def facts(config: ModelConfig) -> dict[str, Any]:
     """The fields of a model, those that may be left open as None where they are as usual."""
     return {
         **vars(config),
@@ -129,8 +161,8 @@ def _takes(tokenizer: Tokenizer, family: Family) -> bool:
 
 
 def _differing(config: ModelConfig, family: Family) -> list[str]:
-    facts = _facts(config)
-    return [name for name, allowed in family.requires.items() if facts[name] not in allowed]
+    known = facts(config)
+    return [name for name, allowed in family.requires.items() if known[name] not in allowed]
 
 
 def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401

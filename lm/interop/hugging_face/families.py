@@ -1,4 +1,4 @@
-"""The families of models that transformers has and we have too, each as data: its settings, and what tensors are named.
+"""The families of models that transformers has and we have too, each as data.
 
 Everything here is read in both directions, by export and by import.
 """
@@ -6,114 +6,12 @@ Everything here is read in both directions, by export and by import.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from lm.interop.hugging_face import bert
+from lm.interop.hugging_face.family import ACTIVATIONS, COMMON, Family, Part, Rotary, Setting
 from lm.interop.hugging_face.window import Windowed
 
-Layout = Literal["rows", "transposed", "by head"]
-"""How a family keeps the rows of our matrix.
-
-rows: as they are, in one tensor or in several that follow each other; transposed: inputs first; by head: queries, keys
-and values of a head beside each other, where ours have all queries first.
-"""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A key of a family's config.json and the field of our ModelConfig that says the same.
-
-    Attributes:
-        theirs: the key.
-        ours: the field.
-        default: what transformers takes where the key is missing.
-        values: their values and ours, where they are spelled differently; the first of several for ours is written.
-        also: values of ours that only become theirs: what theirs has beyond ours is zero then.
-    """
-
-    theirs: str
-    ours: str
-    default: Any = None
-    values: Mapping[Any, Any] | None = None
-    also: Mapping[Any, Any] = field(default_factory=dict)
-
-    def written(self, value: Any) -> Any:  # noqa: ANN401 (any setting)
-        """Their value for one of ours."""
-        if self.values is None:
-            return value
-        return self.also.get(value, next((theirs for theirs, ours in self.values.items() if ours == value), None))
-
-
-@dataclass(frozen=True)
-class Part:
-    """The tensors that a family has for one of our layers, without `.weight` and `.bias`."""
-
-    names: tuple[str, ...]
-    layout: Layout = "rows"
-
-
-@dataclass(frozen=True)
-class Rotary:
-    """The keys that say how rotary positions turn, but for their scaling, and the share that is turned without one."""
-
-    base: str = "rope_theta"
-    share: str = "partial_rotary_factor"
-    default_share: float = 1.0
-
-
-@dataclass(frozen=True)
-class Family:
-    """A kind of model in transformers.
-
-    Attributes:
-        model_type: its name in config.json.
-        architecture: the class that continues texts.
-        settings: what varies.
-        requires: what doesn't, as fields or properties of our ModelConfig with the values that they may have.
-        implies: fields of our ModelConfig that follow from the family and from nothing in config.json.
-        neutral: keys of config.json whose other values mean another model, with those that they may have.
-        prefix: of the names of all tensors but the output layer's, which some files leave out.
-        outer: names of what there is once; those of our layers to theirs.
-        inner: names of what each block has.
-        block: how the names of a block begin, after the prefix.
-        head: the names that the output layer has, the first of which is written.
-        unused: endings of tensors that files of this family may hold and no model needs.
-        has_biases: whether norms and linear layers, but for those of attention where a setting says it, have biases,
-            which are zero where ours have none.
-        rotary: of families with rotary positions.
-        windowed: how it says that attention sees a window.
-        words: the expression by which transformers splits texts into words, whatever tokenizer.json says, after NFC.
-    """
-
-    model_type: str
-    architecture: str
-    settings: tuple[Setting, ...]
-    requires: Mapping[str, tuple[Any, ...]]
-    prefix: str
-    outer: Mapping[str, str]
-    inner: Mapping[str, Part]
-    block: str
-    head: tuple[str, ...] = ("lm_head",)
-    implies: Mapping[str, Any] = field(default_factory=dict)
-    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()
-    has_biases: bool = False
-    rotary: Rotary | None = None
-    windowed: Windowed = "never"
-    words: str | None = None
-
-
-_NOWHERE: Mapping[str, tuple[Any, ...]] = {
-    "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
-    "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
-    "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
-    "attention": ("full",),
-}  # fmt: skip
-"""What no family here has otherwise."""
-_ACTIVATIONS = {
-    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_fast": "gelu-tanh", "relu": "relu", "relu2": "relu2",
-}  # fmt: skip
 _ALL_OR_NONE = {True: "all", False: "none"}
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -130,7 +28,7 @@ GPT2 = Family(
         Setting("n_layer", "n_layers", 12),
         Setting("n_head", "n_heads", 12),
         Setting("n_inner", "d_ff"),
-        Setting("activation_function", "activation", "gelu_new", _ACTIVATIONS),
+        Setting("activation_function", "activation", "gelu_new", ACTIVATIONS),
         Setting("layer_norm_epsilon", "norm_eps", 1e-5),
         Setting("tie_word_embeddings", "tie_embeddings", True),
         Setting("embd_pdrop", "dropout", 0.1),
@@ -139,7 +37,7 @@ GPT2 = Family(
         Setting("initializer_range", "init_std", 0.02),
     ),
     requires={
-        **_NOWHERE, "norm": ("layernorm",), "positions": ("learned",), "activation": tuple(_ACTIVATIONS.values()),
+        **COMMON, "norm": ("layernorm",), "positions": ("learned",), "activation": tuple(ACTIVATIONS.values()),
         "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "parallel_residual": (False,),
     },
     implies={"norm": "layernorm", "positions": "learned", "bias": True},
@@ -171,7 +69,7 @@ GPT_NEOX = Family(
         Setting("num_hidden_layers", "n_layers", 44),
         Setting("num_attention_heads", "n_heads", 64),
         Setting("intermediate_size", "d_ff", 24576),
-        Setting("hidden_act", "activation", "gelu", _ACTIVATIONS),
+        Setting("hidden_act", "activation", "gelu", ACTIVATIONS),
         Setting("layer_norm_eps", "norm_eps", 1e-5),
         Setting("use_parallel_residual", "parallel_residual", True),
         Setting("attention_bias", "attention_bias", True, _ALL_OR_NONE),
@@ -181,7 +79,7 @@ GPT_NEOX = Family(
         Setting("initializer_range", "init_std", 0.02),
     ),
     requires={
-        **_NOWHERE, "norm": ("layernorm",), "positions": ("rotary",), "activation": tuple(_ACTIVATIONS.values()),
+        **COMMON, "norm": ("layernorm",), "positions": ("rotary",), "activation": tuple(ACTIVATIONS.values()),
         "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "attention_bias": ("all", "none"),
     },
     implies={"norm": "layernorm", "positions": "rotary", "bias": True},
@@ -245,7 +143,7 @@ def _like_llama(
             *settings,
         ),
         requires={
-            **_NOWHERE, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",),
+            **COMMON, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",),
             "rotary_share": (1.0,), "parallel_residual": (False,), **requires,
         },
         implies={"norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", **(implies or {})},
@@ -297,5 +195,5 @@ MISTRAL = _like_llama(
     windowed="by width",
 )
 
-FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3)
+FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, *bert.FAMILIES)
 """The first that fits a model is the one that it is exported as."""

@@ -15,7 +15,7 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.interop.hugging_face.configuration import from_json
-from lm.interop.hugging_face.families import Family
+from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CONFIG, read, read_config, tokenizer_file, weights_of
 from lm.interop.hugging_face.tensors import kept, their_shape, to_ours
 from lm.model.transformer import build_model
@@ -73,7 +73,8 @@ def _named(weights: Mapping[str, Entry], model: ModelConfig, family: Family) -> 
     is_prefixed = any(name.startswith(family.prefix) for name in weights)
     heads = {f"{name}.weight" for name in family.head}
     named = {}
-    for name, entry in weights.items():
+    for given, entry in weights.items():
+        name = _renamed(given, family)
         if name.endswith(family.unused) or (name in heads and model.tie_embeddings):
             continue
         if name in heads:
@@ -81,6 +82,12 @@ def _named(weights: Mapping[str, Entry], model: ModelConfig, family: Family) -> 
         else:
             named[name if is_prefixed else family.prefix + name] = entry
     return named
+
+
+def _renamed(name: str, family: Family) -> str:
+    """A tensor's name as it is today."""
+    old = next((ending for ending in family.renamed if name.endswith(ending)), None)
+    return name if old is None else name.removesuffix(old) + family.renamed[old]
 
 
 def _shapes(weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path) -> dict[str, torch.Size]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lm.config.model import ModelConfig
 from lm.errors import InputError
-from lm.interop.hugging_face.families import Rotary
+from lm.interop.hugging_face.family import Rotary
 from lm.model.positions.frequencies import Scaling
 
 _CONTEXT = "original_max_position_embeddings"
@@ -35,10 +35,16 @@ def to_json(config: ModelConfig, rotary: Rotary) -> dict[str, Any]:
     if rotary.default_share != 1 or config.rotary_share != 1:
         keys[rotary.share] = config.rotary_share
     if config.rope_scaling != "none":
-        scaling, numbers = Scaling.of(config), _NUMBERS[config.rope_scaling]
-        scaled = {theirs: getattr(scaling, ours) for theirs, ours in numbers.items()}
+        ours = numbers(config)
+        scaled = {theirs: ours[name] for theirs, name in _NUMBERS[config.rope_scaling].items()}
         keys["rope_scaling"] = {"rope_type": config.rope_scaling, **scaled}
     return keys
+
+
+def numbers(config: ModelConfig) -> dict[str, float]:
+    """The attributes of our Scaling that the model's kind of scaling has; none if it has no scaling."""
+    scaling = Scaling.of(config)
+    return {name: getattr(scaling, name) for name in _NUMBERS.get(config.rope_scaling, {}).values()}
 
 
 def from_json(values: Mapping[str, Any], rotary: Rotary, *, context_length: int, path: Path) -> dict[str, Any]:
@@ -62,24 +68,24 @@ def from_json(values: Mapping[str, Any], rotary: Rotary, *, context_length: int,
         raise InputError(f"{path}: rope_type {kind!r} is not one of default, {', '.join(_NUMBERS)}")
     if scaling.get("truncate", True) is not True:
         raise InputError(f"{path}: truncate {scaling['truncate']!r} is of a model that lm does not have")
-    numbers = {theirs: scaling.get(theirs) for theirs in (*_NUMBERS[kind], *_OF_YARN)}
-    if (above := values.get(_CONTEXT)) is not None and _CONTEXT in numbers:
-        numbers[_CONTEXT] = above  # which transformers prefers
-    wrong = next((name for name, value in numbers.items() if not _is_number(value)), None)
-    if wrong or numbers["factor"] is None:
+    given = {theirs: scaling.get(theirs) for theirs in (*_NUMBERS[kind], *_OF_YARN)}
+    if (above := values.get(_CONTEXT)) is not None and _CONTEXT in given:
+        given[_CONTEXT] = above  # which transformers prefers
+    wrong = next((name for name, value in given.items() if not _is_number(value)), None)
+    if wrong or given["factor"] is None:
         raise InputError(f"{path}: rope_scaling {kind} needs a number as {wrong or 'factor'}")
-    return {**fields, "rope_scaling": kind, **_scaling(numbers, kind, context_length)}
+    return {**fields, "rope_scaling": kind, **_scaling(given, kind, context_length)}
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 (whatever is there)
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12)
 
 
-def _scaling(numbers: Mapping[str, Any], kind: str, context_length: int) -> dict[str, Any]:
-    found = {f"rope_{ours}": numbers[theirs] for theirs, ours in _NUMBERS[kind].items()}
+def _scaling(given: Mapping[str, Any], kind: str, context_length: int) -> dict[str, Any]:
+    found = {f"rope_{ours}": given[theirs] for theirs, ours in _NUMBERS[kind].items()}
     if "rope_context" in found:
         found["rope_context"] = found["rope_context"] or context_length
-    if kind == "yarn" and found["rope_temperature"] is None and all(numbers[name] for name in _OF_YARN):
-        of_keys, of_all = (1 + 0.1 * numbers[name] * math.log(max(1, numbers["factor"])) for name in _OF_YARN)
+    if kind == "yarn" and found["rope_temperature"] is None and all(given[name] for name in _OF_YARN):
+        of_keys, of_all = (1 + 0.1 * given[name] * math.log(max(1, given["factor"])) for name in _OF_YARN)
         found["rope_temperature"] = of_keys / of_all
     return found

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.interop.hugging_face.families import Family, Layout, Part
+from lm.interop.hugging_face.family import Family, Layout, Part
 
 _OURS = re.compile(r"decoder\.blocks\.(\d+)\.(.+)")
-_HEAD = "head"
+_HEAD, _TYPES = "head", "embedding.types"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ def kept(name: str, rows: int, config: ModelConfig, family: Family) -> Kept:
         config: of the model.
         family: of the model.
     """
+    if family.keeps_names:
+        return Kept((name,), "rows", (rows,))
+    if name in family.tensors:
+        return Kept((family.tensors[name],), "rows", (rows,))
     layer, kind = name.rpartition(".")[::2]
     if layer == _HEAD:
         return Kept((f"{family.head[0]}.{kind}",), "rows", (rows,))
@@ -58,7 +62,7 @@ def _part(layer: str, family: Family) -> Part:
 
 
 def to_theirs(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of a model, named and kept as in its family; biases that only the family has are zero."""
+    """All tensors of a model, named and kept as in its family; what only the family has is zero."""
     for name, value in [*ours.items(), *_zeros(ours, config, family)]:
         place = kept(name, len(value), config, family)
         rows = swapped(value, 3, config.n_heads) if place.layout == "by head" else value
@@ -99,7 +103,9 @@ def swapped(value: Tensor, outer: int, inner: int) -> Tensor:
 
 
 def _zeros(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
-    """The biases that the family has beyond ours."""
+    """The biases, and the type of all tokens, that the family has beyond ours."""
+    if _TYPES in family.tensors and _TYPES not in ours:
+        yield _TYPES, ours["embedding.tokens.weight"].new_zeros(1, config.d_model)
     for name, value in ours.items():
         layer = name.removesuffix(".weight")
         if layer != name and f"{layer}.bias" not in ours and _has_bias(layer, config, family):
@@ -107,7 +113,7 @@ def _zeros(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> I
 
 
 def _has_bias(layer: str, config: ModelConfig, family: Family) -> bool:
-    if layer == _HEAD or layer.startswith("embedding."):
+    if family.keeps_names or layer in {_HEAD, "embedding.tokens", "embedding.positions"}:
         return False
     if layer.endswith(("attention.input", "attention.output")):
         setting = next((setting for setting in family.settings if setting.ours == "attention_bias"), None)

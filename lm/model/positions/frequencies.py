@@ -52,7 +52,7 @@ def frequencies(config: ModelConfig) -> Tensor:
 
     Source: Su et al. 2021, section 3.2.
     """
-    plain = config.rope_base ** (-torch.arange(0, config.rotated, 2, dtype=torch.float64) / config.rotated)
+    plain = unscaled(config)
     if config.rope_scaling == "none":
         return plain
     scaling = Scaling.of(config)
@@ -61,6 +61,11 @@ def frequencies(config: ModelConfig) -> Tensor:
         return slowed
     kept = _by_turns(plain, scaling) if config.rope_scaling == "llama3" else _by_number(config, scaling)
     return torch.lerp(slowed, plain, kept)
+
+
+def unscaled(config: ModelConfig) -> Tensor:
+    """As `frequencies`, whatever `rope_scaling` says."""
+    return config.rope_base ** (-torch.arange(0, config.rotated, 2, dtype=torch.float64) / config.rotated)
 
 
 def _by_turns(plain: Tensor, scaling: Scaling) -> Tensor:

@@ -166,7 +166,7 @@ def relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -
 class Embedding(nn.Module):
     """Tokens to vectors: the token's own, scaled if asked, plus its position's in an absolute scheme, with dropout.
 
-    If asked, their sum is normalised.
+    If asked, their sum is normalised, and the vector of the first type of tokens added before, which all are of.
 
     Source: Vaswani et al. 2017, sections 3.4 and 3.5; normalised: Devlin et al. 2019 (in their code).
     """
@@ -175,6 +175,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
+        self.types = nn.Parameter(torch.empty(config.token_types, config.d_model)) if config.token_types else None
         self.positions = absolute_positions(config)
         self.norm = make_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
@@ -200,6 +201,8 @@ class Embedding(nn.Module):
         x = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
+        if self.types is not None:
+            x = x + self.types[0].to(x.dtype)
         vectors = None
         if self.positions is not None and positions is not None:
             vectors = self.positions(0, _end(positions), tokens.device)[positions]

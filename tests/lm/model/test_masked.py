@@ -122,9 +122,22 @@ def test_flops_count_the_output_layer_where_something_is_predicted():
         ({"architecture": "gru"}, "--objective is for transformer blocks"),
         ({"objective": "causal", "labels": ("a", "b")}, "labels are for a classifier"),
         ({"labels": ("a", "a")}, "labels must be different"),
+        ({"objective": "causal", "token_types": 2}, "token_types are for masked models"),
     ],
 )
 def test_what_is_no_masked_model_is_refused(fields, message):
     fields = {"vocab_size": 31, "objective": "masked", **fields}
     with pytest.raises(UsageError, match=message):
         ModelConfig(**fields)
+
+
+def test_the_vector_of_the_first_type_of_tokens_is_added_to_each():
+    plain, typed = small(positions="learned"), small(positions="learned", token_types=2)
+    state = dict(typed.state_dict())
+    first = state.pop("embedding.types")[0]
+    state["embedding.tokens.weight"] = state["embedding.tokens.weight"] + first
+    plain.load_state_dict(state)
+    tokens = torch.randint(31, (2, 7))
+    with torch.inference_mode():
+        torch.testing.assert_close(typed.hidden(tokens), plain.hidden(tokens), rtol=1e-5, atol=1e-5)
+    assert parameters_by_part(typed.config)["token types"] == 2 * 16

@@ -21,7 +21,7 @@ from tests.lm.model.hugging_face import randomise
 from tests.lm.tokenizers_elsewhere import gpt2_like
 
 VOCABULARY = 520
-_SCALINGS = [
+SCALINGS = [
     {},
     {"rope_scaling": "linear", "rope_factor": 2.5},
     {"rope_scaling": "llama3", "rope_factor": 8.0, "rope_context": 16, "rope_slow": 1.2, "rope_fast": 3.5},
@@ -88,7 +88,7 @@ def _gated(draw: random.Random, heads: int) -> dict:
 
 
 def _rotary(draw: random.Random) -> dict:
-    return {"rope_base": draw.choice([100.0, 10_000.0]), **draw.choice(_SCALINGS)}
+    return {"rope_base": draw.choice([100.0, 10_000.0]), **draw.choice(SCALINGS)}
 
 
 FIELDS = {"gpt2": _gpt2, "gpt_neox": _gpt_neox, "llama": _llama, "mistral": _mistral, "qwen2": _qwen2, "qwen3": _qwen3}

@@ -185,3 +185,27 @@ def test_a_full_disk_leaves_nothing_behind(folder, tmp_path):
 def test_the_whole_model_is_exported_too(folder, tmp_path):
     """As a model without adapters, of which the exported one needs nothing else."""
     same_logits(tmp_path / "run", their_base(tmp_path / "run", tmp_path / "whole"))
+
+
+def test_a_model_with_code_of_its_own_has_adapters_too(tmp_path):
+    base = make_run(tmp_path / "base", value_residual=True, qk_norm=True)
+    run = adapted(tmp_path / "run", base, LoraConfig(rank=2))
+    export_adapters(run, tmp_path / "adapters")
+    export(base, tmp_path / "out")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    theirs, tokens = PeftModel.from_pretrained(theirs, tmp_path / "adapters").eval(), ids(3, 20) % 200
+    with torch.no_grad():
+        expected = load_model(run, HARDWARE).model(tokens)
+        torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+    import_adapters(tmp_path / "adapters", base, tmp_path / "back")
+    with torch.no_grad():
+        assert torch.equal(load_model(tmp_path / "back", HARDWARE).model(tokens), expected)
+
+
+def test_a_classifier_is_exported_whole(tmp_path):
+    base = make_run(tmp_path / "base", objective="masked", labels=("a", "b"))
+    run = adapted(tmp_path / "run", base, LoraConfig(rank=2))
+    with pytest.raises(
+        UsageError, match="has a head for its labels beside its adapters; --to huggingface has both in one"
+    ):
+        export_adapters(run, tmp_path / "adapters")

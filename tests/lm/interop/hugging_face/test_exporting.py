@@ -72,22 +72,35 @@ def test_logits_are_those_of_the_run_in_many_shapes(family, seed, tmp_path):
     compare(tmp_path, family, seed)
 
 
-REFUSED = [
-    ({"qk_norm": True, "norm": "layernorm", "activation": "gelu"}, "qk_norm True, without .* GPTNeoXForCausalLM"),
-    ({"value_residual": True}, "value_residual True, without which this would be LlamaForCausalLM"),
+TAKING_CODE = [
+    ({"qk_norm": True, "norm": "layernorm", "activation": "gelu"}, "without qk_norm True it would be GPTNeoXFor"),
+    ({"value_residual": True}, "without value_residual True it would be LlamaForCausalLM"),
     ({"norm": "layernorm", "value_residual": True, "qk_norm": True, "activation": "gelu"},
-     "value_residual True and qk_norm True"),
-    ({"positions": "none"}, "positions none"), ({"decoder_only": True}, "decoder_only True"),
-    ({"objective": "masked"}, "objective masked"),
-    ({"softcap": 30.0}, "softcap 30.0"), ({"experts": 2}, "experts 2"),
-    ({"attention": "bigbird"}, "attention bigbird"), ({"attention": "compressed"}, "attention compressed"),
+     "without value_residual True and qk_norm True"),
+    ({"positions": "none"}, "positions none"), ({"softcap": 30.0}, "softcap 30.0"),
     ({"attention": "window", "norm": "layernorm", "positions": "learned", "activation": "gelu"}, "attention window"),
     ({"rotary_share": 0.5}, "rotary_share 0.5"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
     ({"scale_embeddings": True}, "scale_embeddings True"), ({"norm_position": "post"}, "norm_position post"),
-    ({"activation": "gelu", "n_kv_heads": 1}, "activation gelu"), ({"n_encoder_layers": 1}, "n_encoder_layers 1"),
-    ({"architecture": "lstm", "n_heads": 4}, "architecture lstm"),
+    ({"activation": "gelu", "n_kv_heads": 1}, "activation gelu"),
     ({"norm": "layernorm", "positions": "learned", "activation": "gelu", "n_kv_heads": 1}, "n_kv_heads 1"),
     ({"norm": "layernorm", "positions": "learned", "activation": "gelu", "d_head": 8}, "d_head 8"),
+    ({"attention": "window", "attention_bias": "inputs"}, "without its tokenizer it would be Qwen2ForCausalLM"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "named"), TAKING_CODE)
+def test_what_decides_that_code_goes_along_is_named(fields, named, tmp_path):
+    exported = export(make_run(tmp_path / "run", **fields), tmp_path / "out")
+    assert exported.family.architecture == "LMForCausalLM"
+    assert named in exported.decided_by
+    assert (tmp_path / "out" / "modeling_lm.py").is_file()
+
+
+REFUSED = [
+    ({"decoder_only": True}, "decoder_only True"), ({"experts": 2}, "experts 2"),
+    ({"attention": "bigbird"}, "attention bigbird"), ({"attention": "compressed"}, "attention compressed"),
+    ({"attention": "linformer", "objective": "masked"}, "attention linformer"),
+    ({"n_encoder_layers": 1}, "n_encoder_layers 1"), ({"architecture": "lstm", "n_heads": 4}, "architecture lstm"),
 ]  # fmt: skip
 
 

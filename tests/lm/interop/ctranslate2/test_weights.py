@@ -1,7 +1,8 @@
-"""Exported models give what ours give: translations, and scores of given ones."""
+"""Exported models give what ours give: translations, scores of given ones, and logits of texts."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,12 +10,12 @@ from lm.config.decoding import TranslationConfig
 from lm.config.model import ModelConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.errors import UsageError
-from lm.interop.ctranslate2 import export
-from lm.model.transformer import EncoderDecoder, build_model
+from lm.interop.ctranslate2.exporting import described
+from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.copying import copier, lines
 from tests.lm.decoding.encoder_decoders import forced
+from tests.lm.model.hugging_face import randomise
 
 SHAPES = {
     "paper": {"norm_position": "post", "activation": "relu", "bias": True, "scale_embeddings": True},
@@ -44,13 +45,12 @@ def make_model(**fields) -> TranslationModel:
 def exported(model: TranslationModel, folder):
     ctranslate2 = pytest.importorskip("ctranslate2")
     own = None if model.model.source_embedding is None else model.source_tokenizer
-    export(model.model, folder, tokenizer=model.tokenizer, source_tokenizer=own)
+    described(model.model, tokenizer=model.tokenizer, source_tokenizer=own).save(str(folder))
     return ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
 
 
 def spelled(model: TranslationModel, text: str) -> list[str]:
-    ids = [*model.source_tokenizer.encode(text), model.source_tokenizer.end_of_text]
-    return [model.source_tokenizer.token(index) for index in ids]
+    return [model.source_tokenizer.token(index) for index in model.source_tokenizer.encode(text)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -59,7 +59,7 @@ def test_both_score_translations_alike(shape, tmp_path):
     theirs, tokenizer = exported(model, tmp_path), model.tokenizer
     sources, targets = lines(8, seed=1), lines(8, seed=2)
     scored = theirs.score_batch(
-        [spelled(model, source) for source in sources], [spelled(model, target)[:-1] for target in targets]
+        [spelled(model, source) for source in sources], [spelled(model, target) for target in targets]
     )
     for source, target, score in zip(sources, targets, scored, strict=True):
         ids = [*model.source_tokenizer.encode(source), tokenizer.end_of_text]
@@ -101,20 +101,58 @@ def test_both_translate_alike_with_random_weights(beam, positions, tmp_path):
         assert tokens == other.hypotheses[0]
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [({"positions": "none"}, "positions 'none'"), ({"positions": "alibi"}, "positions 'alibi'"),
-     ({"positions": "relative"}, "positions 'relative'"), ({"positions": "t5"}, "positions 't5'"),
-     ({"activation": "relu2"}, "activation 'relu2'"),
-     ({"qk_norm": True}, "qk_norm True"), ({"n_kv_heads": 2}, "n_kv_heads 2"), ({"softcap": 30.0}, "softcap 30.0"),
-     ({"value_residual": True}, "value_residual True"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
-     ({"attention": "window"}, "attention 'window'"),
-     ({"experts": 2}, "experts 2"), ({"syntax": "depth"}, "syntax 'depth'"), ({"d_head": 4}, "d_head 4"),
-     ({"attention_bias": "inputs"}, "attention_bias"),
-     ({"positions": "rotary", "rotary_share": 0.5}, "rotary_share 0.5"),
-     ({"positions": "rotary", "rope_scaling": "linear"}, "rope_scaling 'linear'")],
-)  # fmt: skip
-def test_what_ctranslate2_cannot_run_is_named(fields, named, tmp_path):
-    model = make_model(**fields)
-    with pytest.raises(UsageError, match=named):
-        export(model.model, tmp_path, tokenizer=model.tokenizer)
+DECODERS = {
+    "gpt2": {"norm": "layernorm", "positions": "learned", "activation": "gelu-tanh", "bias": True},
+    "gpt1": {"norm": "layernorm", "positions": "sinusoidal", "activation": "gelu", "norm_position": "post"},
+    "pythia": {"norm": "layernorm", "activation": "gelu", "rotary_share": 0.5, "parallel_residual": True, "bias": True},
+    "llama": {"n_kv_heads": 2, "tie_embeddings": False, "rope_base": 500.0, "norm_eps": 1e-3},
+    "linear": {"rope_scaling": "linear", "rope_factor": 3.0},
+    "qwen2": {"n_kv_heads": 1, "attention_bias": "inputs"},
+    "qwen3": {"qk_norm": True, "n_kv_heads": 2, "d_head": 12},
+    "scaled": {"scale_embeddings": True, "positions": "sinusoidal-half", "activation": "relu", "qk_norm": True},
+}
+
+
+def decoder(**fields) -> DecoderOnly:
+    """A model that continues texts, with ids that the tokenizer does not have."""
+    size = make_tokenizer("bpe").vocab_size + 5
+    shape = {"vocab_size": size, "context_length": 64, "d_model": 32, "n_layers": 2, "n_heads": 4, **fields}
+    model = build_model(ModelConfig(**shape)).eval()
+    assert isinstance(model, DecoderOnly)
+    randomise(model)
+    return model.requires_grad_(False)
+
+
+@pytest.mark.parametrize("shape", DECODERS)
+def test_both_see_the_same_in_a_text(shape, tmp_path):
+    ctranslate2, tokenizer = pytest.importorskip("ctranslate2"), make_tokenizer("bpe")
+    model = decoder(**DECODERS[shape])
+    described(model, tokenizer=tokenizer).save(str(tmp_path))
+    theirs = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
+    ids = torch.randint(0, tokenizer.vocab_size, (3, 24), generator=torch.Generator().manual_seed(1))
+    logits = theirs.forward_batch([[tokenizer.token(index) for index in row] for row in ids.tolist()])
+    np.testing.assert_allclose(
+        np.array(logits), model(ids), atol=5e-3, rtol=2e-3
+    )  # its exponentials are approximations
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "qwen3"])
+def test_both_continue_a_text_alike(shape, tmp_path):
+    """Step by step with what they remember, wherever the two best tokens are apart."""
+    ctranslate2, tokenizer = pytest.importorskip("ctranslate2"), make_tokenizer("bpe")
+    model = decoder(**DECODERS[shape])
+    described(model, tokenizer=tokenizer).save(str(tmp_path))
+    theirs = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
+    prompts = [[tokenizer.start_of_text, *tokenizer.encode(line)] for line in lines(20, seed=4)]
+    results = theirs.generate_batch(
+        [[tokenizer.token(index) for index in prompt] for prompt in prompts],
+        max_length=20, min_length=20, include_prompt_in_result=False,
+    )  # fmt: skip
+    end, long = tokenizer.end_of_text, 0
+    for prompt, result in zip(prompts, results, strict=True):
+        logits = model(torch.tensor([[*prompt, *result.sequences_ids[0]]]))[0, len(prompt) - 1 : -1]
+        logits[:, end] = -torch.inf  # as it is told to go on
+        best, chosen = logits.max(-1).values, logits.gather(1, torch.tensor(result.sequences_ids[0])[:, None])[:, 0]
+        assert (best - chosen < 1e-2).all()
+        long += len(result.sequences_ids[0]) == 20
+    assert long == 20

@@ -1,0 +1,46 @@
+"""How a run is written for another system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lm.config.options import Checked, option
+from lm.errors import UsageError
+
+System = Literal["huggingface", "peft", "gguf", "ctranslate2"]
+NumberType = Literal["float32", "float16", "bfloat16", "q8_0", "int16", "int8", "int8_float16", "int8_bfloat16"]
+
+_TYPES: Mapping[System, tuple[NumberType, ...]] = {
+    "huggingface": (),
+    "peft": (),
+    "gguf": ("float32", "float16", "q8_0"),
+    "ctranslate2": ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"),
+}
+"""The types that each system can be given; none where numbers stay in the type that the run has them in."""
+
+
+@dataclass(frozen=True)
+class ExportConfig(Checked):
+    """The system that a run is written for, and the type of the numbers."""
+
+    to: System = option("huggingface", "The system that is to load it; peft loads the adapters of a run alone.")
+    type: NumberType | None = option(
+        None,
+        "Type of the matrices, for gguf (float32, float16 or q8_0) and ctranslate2 (any but q8_0) [default: float32; "
+        "for huggingface the run's].",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.type is None or self.type in _TYPES[self.to]:
+            return
+        known = ", ".join(_TYPES[self.to])
+        instead = f"choose from {known}" if known else "its numbers stay in the type that the run has them in"
+        raise UsageError(f"--to {self.to} cannot have the type {self.type!r}; {instead} (--type)")
+
+    @property
+    def number_type(self) -> NumberType:
+        """The type of the matrices where it can be chosen."""
+        return self.type or "float32"

@@ -1,0 +1,112 @@
+"""A run as a folder that CTranslate2 runs: `Generator` what continues texts, `Translator` what translates.
+
+model.bin                        the weights
+config.json                      the tokens that start and end a text
+vocabulary.json                  the tokens by id; of translation shared_vocabulary.json, or source_ and target_
+tokenizer.json                   the tokenizer, which CTranslate2 leaves to others, and source_tokenizer.json if the
+                                 source has its own
+
+CTranslate2 reads and writes tokens as they are spelled. What a generator continues has to begin with the token that
+starts a text; a translator puts the end of a source there by itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lm import files
+from lm.checkpoint import load_model
+from lm.config.export import NumberType
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.hardware import Hardware
+from lm.interop.ctranslate2.specification import check, specification
+from lm.interop.ctranslate2.weights import fill
+from lm.model.transformer import DecoderOnly, EncoderDecoder, Model
+from lm.run_folder import SOURCE_TOKENIZER, TOKENIZER
+from lm.tokenizer.tokenizer import Tokenizer
+
+_AS_IT_IS = Hardware("cpu", "float32", 1)
+
+
+def export(run: Path, folder: Path, *, number_type: NumberType = "float32") -> str:
+    """Write a run's best checkpoint, or a checkpoint, as CTranslate2 loads it.
+
+    Args:
+        run: the run or checkpoint.
+        folder: to be made; it is there whole or not at all.
+        number_type: of the matrices, as CTranslate2 names it.
+
+    Returns:
+        The class that runs it, "Generator" or "Translator".
+
+    Raises:
+        InputError: the run is damaged, the folder holds something, or the package `ctranslate2` is not installed.
+        UsageError: CTranslate2 has nothing like a part of the model.
+    """
+    loaded = load_model(run, _AS_IT_IS)
+    spec = described(
+        loaded.model,
+        tokenizer=loaded.tokenizer,
+        source_tokenizer=loaded.source_tokenizer,
+        number_type=number_type,
+    )
+    with files.new_folder(folder) as fresh:
+        spec.save(str(fresh))
+        loaded.tokenizer.save(fresh / TOKENIZER)
+        if loaded.source_tokenizer is not None:
+            loaded.source_tokenizer.save(fresh / SOURCE_TOKENIZER)
+    return "Translator" if loaded.model.config.is_encoder_decoder else "Generator"
+
+
+def described(
+    model: Model,
+    *,
+    tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer | None = None,
+    number_type: NumberType = "float32",
+) -> Any:  # noqa: ANN401 (the package has no types)
+    """CTranslate2's description of a model, weights and vocabularies included, as it can be saved.
+
+    Args:
+        model: the model.
+        tokenizer: of the target, and of the source unless that has its own.
+        source_tokenizer: of the source.
+        number_type: of the matrices.
+
+    Raises:
+        InputError: the package is not installed.
+        UsageError: CTranslate2 has nothing like a part of the model or of its tokenizer.
+    """
+    check(model.config)
+    assert isinstance(model, DecoderOnly | EncoderDecoder)
+    spec = specification(model.config)
+    fill(spec, model)
+    _set_tokens(spec, model.config, tokenizer, source_tokenizer or tokenizer)
+    spec.validate()
+    spec.optimize(quantization=number_type)
+    return spec
+
+
+def _set_tokens(spec: Any, config: ModelConfig, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> None:  # noqa: ANN401
+    """The vocabularies, and the tokens that start and end a text; there is none for unknown words."""
+    if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
+        raise UsageError("CTranslate2 needs a token that ends a text, and this tokenizer has none (--special)")
+    start, end = tokenizer.token(tokenizer.start_of_text), tokenizer.token(tokenizer.end_of_text)
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = start, end, end
+    target = _names(tokenizer, config.vocab_size)
+    if not config.is_encoder_decoder:
+        spec.register_vocabulary(target)
+        return
+    source = _names(source_tokenizer, config.source_vocab_size or config.vocab_size)
+    if source_tokenizer.end_of_text is None or source_tokenizer.token(source_tokenizer.end_of_text) != end:
+        raise UsageError(f"CTranslate2 ends source and target by one token, but {end} does not end a source")
+    spec.config.decoder_start_token, spec.config.add_source_eos = start, True
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+
+
+def _names(tokenizer: Tokenizer, size: int) -> list[str]:
+    """The tokens by id; ids that no text has get a name that none has."""
+    return [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]

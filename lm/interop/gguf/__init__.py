@@ -1,0 +1,1 @@
+"""Runs as GGUF files, which llama.cpp reads, and what is built on it."""

@@ -1,0 +1,128 @@
+"""The architectures of llama.cpp that our models can be: what theirs has, and what tensors and settings are named.
+
+They are the families that transformers has, with fewer of our fields and with names of their own.
+
+Source: the specification of GGUF, and llama.cpp, whose models are in src/models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.interop.hugging_face.configuration import nearest_family
+from lm.interop.hugging_face.families import GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3
+from lm.interop.hugging_face.family import Family, Part
+from lm.model.positions.frequencies import Scaling
+
+_OUTER = {"embedding.tokens": "token_embd", "embedding.positions": "position_embd", "decoder.final_norm": "output_norm"}
+_BLOCK = {
+    "attention_norm": Part(("attn_norm",)),
+    "attention.input": Part(("attn_qkv",)),
+    "attention.output": Part(("attn_output",)),
+    "feed_forward_norm": Part(("ffn_norm",)),
+    "feed_forward.up": Part(("ffn_up",)),
+    "feed_forward.down": Part(("ffn_down",)),
+}
+_GATED_BLOCK = _BLOCK | {
+    "attention.input": Part(("attn_q", "attn_k", "attn_v")),
+    "attention.query_norm": Part(("attn_q_norm",)),
+    "attention.key_norm": Part(("attn_k_norm",)),
+    "feed_forward.up": Part(("ffn_gate", "ffn_up")),
+}
+_GELU = {"activation": ("gelu-tanh", "gelu")}
+"""llama.cpp computes both by the formula with the tangent, as it does for the published models that have the other."""
+_NO_WINDOW = {"attention": ("full",)}
+_UNLESS_LLAMA3 = {"rope_scaling": ("none", "linear", "yarn")}
+_YARN = {"rope_fast": 32.0, "rope_slow": 1.0}
+"""The ends of the ramp of YaRN, which files of these architectures cannot say."""
+
+
+def _architecture(
+    name: str, family: Family, inner: Mapping[str, Part], requires: Mapping[str, tuple[Any, ...]]
+) -> Family:
+    """A family by the names that llama.cpp has for it; biases that it has in any case are zero where ours has none."""
+    return replace(
+        family,
+        model_type=name,
+        architecture=name,
+        settings=(),
+        requires={**family.requires, **requires},
+        prefix="",
+        outer=_OUTER,
+        inner=inner,
+        block="blk.{}.",
+        head=("output",),
+    )
+
+
+LLAMA_NAME, GPT_NEOX_NAME = "llama", "gptneox"
+ARCHITECTURES = (
+    _architecture("gpt2", GPT2, _BLOCK, _GELU),
+    _architecture(GPT_NEOX_NAME, GPT_NEOX, _BLOCK, _GELU | _UNLESS_LLAMA3),
+    _architecture("qwen2", QWEN2, _GATED_BLOCK, _NO_WINDOW | _UNLESS_LLAMA3 | {"d_head": (None,)}),
+    _architecture(LLAMA_NAME, LLAMA, _GATED_BLOCK, _NO_WINDOW),
+    _architecture("qwen3", QWEN3, _GATED_BLOCK, _NO_WINDOW | _UNLESS_LLAMA3 | {"attention_bias": ("none",)}),
+)
+"""The first that fits a model is the one that it is written as."""
+
+
+def architecture_of(config: ModelConfig) -> Family:
+    """The architecture that a model belongs to.
+
+    Raises:
+        UsageError: llama.cpp has none; the message names the fields that the nearest has otherwise.
+    """
+    architecture, differing = nearest_family(config, ARCHITECTURES)
+    if not differing and config.rope_scaling == "yarn":
+        differing = " and ".join(
+            f"{name} {getattr(config, name)}"
+            for name, only in _YARN.items()
+            if getattr(config, name) not in (None, only)
+        )
+    if differing:
+        raise UsageError(
+            f"llama.cpp has no model with {differing}, without which this would be {architecture.architecture}: "
+            "train one without to export it"
+        )
+    return architecture
+
+
+def settings(config: ModelConfig, architecture: Family) -> dict[str, Any]:
+    """The settings of a model, by their keys in a GGUF file."""
+    kind = "layer_norm_rms_epsilon" if config.norm == "rmsnorm" else "layer_norm_epsilon"
+    values = {
+        "context_length": config.context_length,
+        "embedding_length": config.d_model,
+        "block_count": config.n_layers,
+        "feed_forward_length": config.feed_forward_width,
+        "attention.head_count": config.n_heads,
+        "attention.head_count_kv": config.kv_heads,
+        "attention.key_length": config.head_size,
+        "attention.value_length": config.head_size,
+        f"attention.{kind}": config.norm_eps,
+        "vocab_size": config.vocab_size,
+    }
+    if architecture.model_type == GPT_NEOX_NAME:
+        values["use_parallel_residual"] = config.parallel_residual
+    if config.positions == "rotary":
+        values |= {"rope.dimension_count": config.rotated, "rope.freq_base": float(config.rope_base)} | _scaling(config)
+    return {f"{architecture.model_type}.{key}": value for key, value in values.items()}
+
+
+def _scaling(config: ModelConfig) -> dict[str, Any]:
+    """How rotary frequencies are slowed down, where that has a name; else factors of each are a tensor."""
+    if config.rope_scaling not in ("linear", "yarn"):
+        return {}
+    scaling = Scaling.of(config)
+    keys: dict[str, Any] = {"rope.scaling.type": config.rope_scaling, "rope.scaling.factor": float(scaling.factor)}
+    if config.rope_scaling == "yarn":
+        usual = Scaling.of(replace(config, rope_temperature=None)).temperature
+        keys |= {
+            "rope.scaling.original_context_length": scaling.context,
+            "rope.scaling.attn_factor": scaling.temperature / usual,
+        }
+    return keys

@@ -1,0 +1,106 @@
+"""A run as a file that llama.cpp reads, tokenizer included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lm import checkpoint, files, run_folder
+from lm.config.export import NumberType
+from lm.errors import InputError
+from lm.interop.gguf.architectures import architecture_of, settings
+from lm.interop.gguf.tensors import named
+from lm.interop.gguf.vocabulary import Vocabulary, vocabulary_of
+from lm.interop.hugging_face.configuration import telling
+from lm.interop.hugging_face.family import Family
+
+_FILE_TYPES = {"float32": 0, "float16": 1, "q8_0": 7}
+"""The numbers by which the format knows what most tensors of a file are."""
+_QUANTIZATION_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a run was written as: the architecture, what decided that, and its vocabulary."""
+
+    architecture: Family
+    decided_by: str
+    vocabulary: Vocabulary
+
+
+def export(run: Path, path: Path, *, number_type: NumberType = "float32") -> Exported:
+    """Write a run's best checkpoint, or a checkpoint, as a GGUF file.
+
+    Args:
+        run: the run or checkpoint.
+        path: of the file, to be made; it is there whole or not at all.
+        number_type: of the matrices: float32, float16 or q8_0, 8 bits each with a scale for every 32 of a row, or
+            float16 where 32 do not divide the width. Vectors, and learned positions, are float32.
+
+    Raises:
+        InputError: the run is damaged, there is such a file, or the package `gguf` is not installed.
+        UsageError: llama.cpp has no such model or tokenizer.
+    """
+    package = _package()
+    found = run_folder.find_checkpoint(run)
+    config = run_folder.load_config(found).model
+    architecture = architecture_of(config)
+    vocabulary = vocabulary_of(checkpoint.load_tokenizers(found)[0], config.vocab_size)
+    with files.new_file(path) as fresh:
+        writer = package.GGUFWriter(fresh, architecture.model_type)
+        about = {"general.type": "model", "general.name": path.stem, "general.file_type": _FILE_TYPES[number_type]}
+        if number_type == "q8_0":
+            about["general.quantization_version"] = _QUANTIZATION_VERSION
+        for key, value in {**about, **settings(config, architecture), **vocabulary.settings}.items():
+            _add(writer, key, value)
+        for name, tensor in named(checkpoint.load_weights(found), config, architecture):
+            numbers, kind = _stored(name, tensor, number_type, package)
+            writer.add_tensor(name, numbers, raw_dtype=kind)
+        _write(writer)
+    return Exported(architecture, telling(config, architecture), vocabulary)
+
+
+def _package() -> Any:  # noqa: ANN401 (a module, which is not always there)
+    try:
+        import gguf  # noqa: PLC0415 (an optional dependency)
+    except ImportError:
+        raise InputError("export to GGUF needs its package: pip install 'lm-toolkit[gguf]'") from None
+    return gguf
+
+
+def _add(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (the package has no types for it)
+    """Add a setting in the type that the format has for what Python's type is."""
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+def _stored(name: str, value: Tensor, number_type: NumberType, package: Any) -> tuple[NDArray[Any], Any]:  # noqa: ANN401
+    """The numbers of a tensor as they are kept, and the format's name for their type."""
+    numbers, kinds = value.float().numpy(), package.GGMLQuantizationType
+    if number_type == "float32" or numbers.ndim == 1 or name.startswith("position_embd"):
+        return numbers, kinds.F32
+    if number_type == "q8_0" and numbers.shape[-1] % package.GGML_QUANT_SIZES[kinds.Q8_0][0] == 0:
+        return package.quants.quantize(numbers, kinds.Q8_0), kinds.Q8_0
+    return numbers.astype(np.float16), kinds.F16
+
+
+def _write(writer: Any) -> None:  # noqa: ANN401
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()

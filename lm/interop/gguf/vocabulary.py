@@ -1,0 +1,108 @@
+"""Our tokenizers as llama.cpp has them: byte-level BPE, with one of the ways to part text into words that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lm.errors import UsageError
+from lm.interop.hugging_face.families import QWEN2
+from lm.tokenizer.spelling import is_byte_level
+from lm.tokenizer.tokenizer import Tokenizer
+
+_LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_BY_WORDS = {QWEN2.words: "qwen2", _LLAMA3_WORDS: "llama-bpe"}
+"""Expressions that part words, and llama.cpp's names for them."""
+_WHOLE_WORDS = "llama-bpe"
+"""The one with which a word that is a token is one, whatever the merges say."""
+_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
+"""Kinds of tokens, by their numbers in the format."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer as llama.cpp has it.
+
+    Attributes:
+        settings: by their keys in a GGUF file.
+        words: llama.cpp's name for how text is parted into words.
+        left_out: what the tokenizer does and llama.cpp does not, if anything.
+    """
+
+    settings: Mapping[str, Any]
+    words: str
+    left_out: str | None
+
+
+def vocabulary_of(tokenizer: Tokenizer, size: int) -> Vocabulary:
+    """The vocabulary of a model with so many ids; those beyond the tokenizer get names that no text has.
+
+    Raises:
+        UsageError: llama.cpp has no such tokenizer; the message names the part that decides.
+    """
+    words = _words(tokenizer)
+    if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
+        raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none (--special)")
+    tokens = [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]
+    merges = [" ".join(rule) for rule in tokenizer.merge_rules.rules] if tokenizer.merge_rules else []
+    settings = {
+        "model": "gpt2",
+        "pre": words,
+        "tokens": tokens,
+        "token_type": _kinds(tokenizer, size),
+        "merges": merges or [f"{tokens[tokenizer.end_of_text]} {tokens[tokenizer.end_of_text]}"],  # some are expected
+        "bos_token_id": tokenizer.start_of_text,
+        "eos_token_id": tokenizer.end_of_text,
+        "padding_token_id": tokenizer.end_of_text,
+        "add_bos_token": True,  # as in training, and in `lm generate`
+    }
+    normalizer = tokenizer.description["normalizer"]
+    left_out = "texts are not brought to the normal form C of Unicode there" if normalizer else None
+    return Vocabulary({f"tokenizer.ggml.{key}": value for key, value in settings.items()}, words, left_out)
+
+
+def _kinds(tokenizer: Tokenizer, size: int) -> list[int]:
+    added = {token["id"]: token["special"] for token in tokenizer.description["added_tokens"]}
+    kinds = [_NORMAL if tokenizer.token(index) is not None else _UNUSED for index in range(size)]
+    for index, is_special in added.items():
+        kinds[index] = _CONTROL if is_special else _USER_DEFINED
+    return kinds
+
+
+def _words(tokenizer: Tokenizer) -> str:
+    """llama.cpp's name for how a tokenizer parts words; UsageError if it has none for it."""
+    description = tokenizer.description
+    model, normalizer = description["model"], description["normalizer"] or {}
+    if model["type"] != "BPE" or not is_byte_level(description):
+        kind = f"is of kind {tokenizer.kind}" if model["type"] != "BPE" else "does not spell bytes"
+        raise UsageError(f"a GGUF file is written with byte-level BPE or bytes, but the tokenizer {kind}")
+    if normalizer.get("type", "NFC") != "NFC":
+        raise UsageError(f"llama.cpp has no counterpart of the tokenizer's normalizer {normalizer['type']}")
+    if model["merges"] and tokenizer.merge_rules is None:
+        raise UsageError("llama.cpp has no counterpart of marks on the parts of words (continuing_subword_prefix)")
+    words = _named(_parts(description["pre_tokenizer"] or {}), has_merges=bool(model["merges"]))
+    if words is None or model.get("ignore_merges", False) is not (words == _WHOLE_WORDS):
+        raise UsageError("llama.cpp has no counterpart of how the tokenizer parts text into words (pre_tokenizer)")
+    return words
+
+
+def _parts(splitter: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return splitter["pretokenizers"] if splitter.get("type") == "Sequence" else [splitter]
+
+
+def _named(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
+    """The name of a sequence of pre-tokenizers, the last of which turns bytes into characters."""
+    *before, last = parts
+    if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
+        return None
+    if not before:
+        return "gpt-2" if last["use_regex"] or not has_merges else None
+    (first,) = before if len(before) == 1 else ({},)
+    if last["use_regex"]:
+        return "smollm" if first.get("type") == "Digits" and first["individual_digits"] else None
+    is_plain = first.get("type") == "Split" and first["behavior"] == "Isolated" and not first["invert"]
+    return _BY_WORDS.get(first["pattern"].get("Regex")) if is_plain else None

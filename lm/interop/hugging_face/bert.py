@@ -1,0 +1,107 @@
+"""BERT, which fills blanks or classifies, as transformers has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lm.interop.hugging_face.family import ACTIVATIONS, COMMON, FILLING, LABELLING, Family, Part, Setting
+
+_OUTER = {
+    "embedding.tokens": "bert.embeddings.word_embeddings",
+    "embedding.positions": "bert.embeddings.position_embeddings",
+    "embedding.norm": "bert.embeddings.LayerNorm",
+}
+_SETTINGS = (
+    Setting("vocab_size", "vocab_size", 30522),
+    Setting("max_position_embeddings", "context_length", 512),
+    Setting("hidden_size", "d_model", 768),
+    Setting("num_hidden_layers", "n_layers", 12),
+    Setting("num_attention_heads", "n_heads", 12),
+    Setting("intermediate_size", "d_ff", 3072),
+    Setting("type_vocab_size", "token_types", 2, also={0: 1}),
+    Setting("hidden_act", "activation", "gelu", ACTIVATIONS),
+    Setting("layer_norm_eps", "norm_eps", 1e-12),
+    Setting("hidden_dropout_prob", "dropout", 0.1),
+    Setting("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    Setting("initializer_range", "init_std", 0.02),
+)
+_COMMON = {name: allowed for name, allowed in COMMON.items() if name != "token_types"}
+_TYPES = {"embedding.types": "bert.embeddings.token_type_embeddings.weight"}
+
+
+def _bert(
+    architecture: str,
+    auto: str,
+    *,
+    requires: Mapping[str, tuple[Any, ...]],
+    implies: Mapping[str, Any],
+    outer: Mapping[str, str],
+    tensors: Mapping[str, str],
+    unused: tuple[str, ...],
+) -> Family:
+    """BERT with one of its heads, which is all that differs."""
+    return Family(
+        model_type="bert",
+        architecture=architecture,
+        auto=auto,
+        settings=_SETTINGS,
+        requires={
+            **_COMMON, "objective": ("masked",), "norm": ("layernorm",), "norm_position": ("post",),
+            "positions": ("learned",), "activation": tuple(ACTIVATIONS.values()), "qk_norm": (False,),
+            "n_kv_heads": (None,), "d_head": (None,), "embedding_norm": (True,), "parallel_residual": (False,),
+            "tie_embeddings": (True,), **requires,
+        },
+        implies={
+            "objective": "masked", "norm": "layernorm", "norm_position": "post", "positions": "learned", "bias": True,
+            "embedding_norm": True, **implies,
+        },
+        neutral={
+            "is_decoder": (False,), "add_cross_attention": (False,), "position_embedding_type": (None, "absolute"),
+            "tie_word_embeddings": (True,), "problem_type": (None, "single_label_classification"),
+        },
+        prefix="",
+        outer={**_OUTER, **outer},
+        tensors={**_TYPES, **tensors},
+        block="bert.encoder.layer.{}.",
+        inner={
+            "attention.input": Part(("attention.self.query", "attention.self.key", "attention.self.value")),
+            "attention.output": Part(("attention.output.dense",)),
+            "attention_norm": Part(("attention.output.LayerNorm",)),
+            "feed_forward.up": Part(("intermediate.dense",)),
+            "feed_forward.down": Part(("output.dense",)),
+            "feed_forward_norm": Part(("output.LayerNorm",)),
+        },
+        head=("cls.predictions.decoder",),
+        renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+        unused=("embeddings.position_ids", *unused),
+        has_biases=True,
+    )  # fmt: skip
+
+
+FAMILIES = (
+    _bert(
+        "BertForMaskedLM",
+        FILLING,
+        requires={"labels": ((),), "output_transform": (True,)},
+        implies={"output_transform": True},
+        outer={
+            "transform.up": "cls.predictions.transform.dense",
+            "transform.norm": "cls.predictions.transform.LayerNorm",
+        },
+        tensors={"output_bias": "cls.predictions.bias"},
+        unused=(
+            "cls.predictions.decoder.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+            "bert.pooler.dense.weight", "bert.pooler.dense.bias",
+        ),
+    ),
+    _bert(
+        "BertForSequenceClassification",
+        LABELLING,
+        requires={"output_transform": (True, False), "tie_embeddings": (True, False)},
+        implies={},
+        outer={"classifier.pooler": "bert.pooler.dense", "classifier.labels": "classifier"},
+        tensors={},
+        unused=(),
+    ),
+)  # fmt: skip

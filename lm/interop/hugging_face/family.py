@@ -1,0 +1,128 @@
+"""What there is to say of a family of models in transformers: its settings, and what its tensors are named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lm.interop.hugging_face.window import Windowed
+
+CONTINUING, FILLING, LABELLING = (
+    "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSequenceClassification",
+)  # fmt: skip
+"""The classes of transformers that load models that continue texts, fill blanks and give texts labels."""
+Layout = Literal["rows", "transposed", "by head"]
+"""How a family keeps the rows of our matrix.
+
+rows: as they are, in one tensor or in several that follow each other; transposed: inputs first; by head: queries, keys
+and values of a head beside each other, where ours have all queries first.
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key of a family's config.json and the field of our ModelConfig that says the same.
+
+    Attributes:
+        theirs: the key.
+        ours: the field.
+        default: what transformers takes where the key is missing.
+        values: their values and ours, where they are spelled differently; the first of several for ours is written.
+        also: values of ours that only become theirs: what theirs has beyond ours is zero then.
+    """
+
+    theirs: str
+    ours: str
+    default: Any = None
+    values: Mapping[Any, Any] | None = None
+    also: Mapping[Any, Any] = field(default_factory=dict)
+
+    def written(self, value: Any) -> Any:  # noqa: ANN401 (any setting)
+        """Their value for one of ours."""
+        if value in self.also:
+            return self.also[value]
+        if self.values is None:
+            return value
+        return next((theirs for theirs, ours in self.values.items() if ours == value), None)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The tensors that a family has for one of our layers, without `.weight` and `.bias`."""
+
+    names: tuple[str, ...]
+    layout: Layout = "rows"
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """The keys that say how rotary positions turn, but for their scaling, and the share that is turned without one."""
+
+    base: str = "rope_theta"
+    share: str = "partial_rotary_factor"
+    default_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of model in transformers.
+
+    Attributes:
+        model_type: its name in config.json.
+        architecture: the class of the model.
+        auto: the class that loads it.
+        settings: what varies.
+        requires: what doesn't, as fields or properties of our ModelConfig with the values that they may have.
+        implies: fields of our ModelConfig that follow from the family and from nothing in config.json.
+        neutral: keys of config.json whose other values mean another model, with those that they may have.
+        prefix: of the names of all tensors but the output layer's, which some files leave out.
+        outer: names of what there is once; those of our layers to theirs.
+        inner: names of what each block has.
+        block: how the names of a block begin, after the prefix.
+        head: the names that the output layer has, the first of which is written.
+        tensors: names of tensors that are alone in what we name them after; ours to theirs, in full.
+        renamed: endings of tensors that older files have, with those of today.
+        unused: endings of tensors that files of this family may hold and no model needs.
+        has_biases: whether norms and linear layers, but for those of attention where a setting says it, have biases,
+            which are zero where ours have none.
+        rotary: of families with rotary positions.
+        windowed: how it says that attention sees a window.
+        keeps_names: whether tensors are named and kept as ours; it is a model of ours then, which takes its code along.
+        words: the expression by which transformers splits texts into words, whatever tokenizer.json says, after NFC.
+    """
+
+    model_type: str
+    architecture: str
+    settings: tuple[Setting, ...]
+    requires: Mapping[str, tuple[Any, ...]]
+    prefix: str
+    outer: Mapping[str, str]
+    inner: Mapping[str, Part]
+    block: str
+    auto: str = CONTINUING
+    head: tuple[str, ...] = ("lm_head",)
+    implies: Mapping[str, Any] = field(default_factory=dict)
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    has_biases: bool = False
+    rotary: Rotary | None = None
+    windowed: Windowed = "never"
+    keeps_names: bool = False
+    words: str | None = None
+
+
+COMMON: Mapping[str, tuple[Any, ...]] = {
+    "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
+    "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
+    "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
+    "attention": ("full",), "token_types": (0,),
+}  # fmt: skip
+"""What a family has, unless it says otherwise."""
+ACTIVATIONS = {
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_fast": "gelu-tanh", "relu": "relu", "relu2": "relu2",
+}  # fmt: skip
+"""Theirs and ours."""

@@ -1,0 +1,83 @@
+"""Models that transformers does not have: they take the code that they need along, and keep our settings and names."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lm.config.model import ModelConfig
+from lm.config.options import build
+from lm.errors import InputError, UsageError
+from lm.interop.hugging_face import rotary
+from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, Family, Setting
+
+_CODE = Path(__file__).parent / "remote"
+_MODULES = ("configuration_lm", "positions_lm", "modeling_lm")
+_SETTINGS = (
+    "objective", "vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff",
+    "attention", "attention_window", "attention_bias", "qk_norm", "value_residual", "positions", "max_distance",
+    "rope_base", "rotary_share", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
+    "rope_temperature", "norm", "norm_position", "norm_eps", "activation", "bias", "parallel_residual",
+    "embedding_shortcut", "embedding_norm", "scale_embeddings", "tie_embeddings", "token_types", "output_transform",
+    "softcap", "dropout", "attention_dropout", "init_std",
+)  # fmt: skip
+_RENAMED = {"rope_scaling": "rotary_scaling"}
+"""Fields whose names mean something else to every model of transformers."""
+_COVERED: Mapping[str, tuple[Any, ...]] = {
+    "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
+    "attention": ("full", "window"),
+}  # fmt: skip
+
+
+def _own(architecture: str, auto: str, requires: Mapping[str, tuple[Any, ...]]) -> Family:
+    classes = {"AutoConfig": "configuration_lm.LMConfig", auto: f"modeling_lm.{architecture}"}
+    return Family(
+        model_type="lm",
+        architecture=architecture,
+        auto=auto,
+        settings=tuple(Setting(_RENAMED.get(name, name), name) for name in _SETTINGS),
+        requires={**_COVERED, **requires},
+        neutral={"auto_map": (classes, None)},
+        prefix="",
+        outer={},
+        inner={},
+        block="decoder.blocks.{}.",
+        head=("head",),
+        keeps_names=True,
+    )
+
+
+OWN = (
+    _own("LMForCausalLM", CONTINUING, {"objective": ("causal",)}),
+    _own("LMForMaskedLM", FILLING, {"objective": ("masked",), "labels": ((),)}),
+    _own("LMForSequenceClassification", LABELLING, {"objective": ("masked",)}),
+)
+"""The first that fits a model is the one that it is exported as."""
+
+
+def resolved(config: ModelConfig) -> dict[str, Any]:
+    """Settings that may be left open in ours, and that the code takes as they are."""
+    farthest = {"max_distance": config.farthest} if config.farthest else {}
+    scaling = {f"rope_{name}": value for name, value in rotary.numbers(config).items()}
+    return {**config.attention_settings, **farthest, **scaling}
+
+
+def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...], path: Path) -> ModelConfig:
+    """The model of a config.json of ours.
+
+    Raises:
+        InputError: it describes none.
+    """
+    fields = {one.ours: values[one.theirs] for one in family.settings if one.theirs in values}
+    try:
+        return build(ModelConfig, {**fields, "labels": labels}, where=str(path))
+    except UsageError as error:
+        raise InputError(str(error)) from None
+
+
+def copy_code(folder: Path) -> None:
+    """Put the modules that a model of ours needs into its folder."""
+    for module in _MODULES:
+        shutil.copyfile(_CODE / f"{module}.py", folder / f"{module}.py")

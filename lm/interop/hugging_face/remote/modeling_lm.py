@@ -1,0 +1,330 @@
+"""A model that was trained with lm, for Hugging Face's transformers: one block, whose parts the settings choose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput, SequenceClassifierOutput
+from transformers.utils.generic import can_return_tuple
+
+from .configuration_lm import LMConfig
+from .positions_lm import Distances, Seen, turned, waves
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu2": lambda x: F.relu(x).square(),
+    "swiglu": lambda x: F.silu(x.chunk(2, dim=-1)[0]) * x.chunk(2, dim=-1)[1],
+}
+
+
+def make_norm(config: LMConfig) -> nn.Module:
+    """LayerNorm or RMSNorm over d_model."""
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.d_model, config.norm_eps)
+    return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
+
+
+def capped(logits: Tensor, cap: float) -> Tensor:
+    """Logits within `cap` of zero; a cap of 0 leaves them alone."""
+    return (logits.float() / cap).tanh() * cap if cap else logits
+
+
+class Attention(nn.Module):
+    """Self-attention of several heads, of which some may share their keys and values."""
+
+    def __init__(self, config: LMConfig, layer: int) -> None:
+        super().__init__()
+        self.layer, self.head_size, self.dropout = layer, config.d_head, config.attention_dropout
+        self.projected = [heads * config.d_head for heads in (config.n_heads, config.n_kv_heads, config.n_kv_heads)]
+        self.input = nn.Linear(config.d_model, sum(self.projected), bias=config.attention_bias != "none")
+        self.output = nn.Linear(self.projected[0], config.d_model, bias=config.attention_bias == "all")
+        self.query_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
+        self.key_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
+        self.value_shares = nn.Parameter(torch.full((2,), 0.5)) if config.value_residual else None
+
+    def forward(self, x: Tensor, seen: Seen) -> Tensor:
+        """(batch, length, d_model) -> the same shape."""
+        parts = self.input(x).split(self.projected, dim=-1)
+        query, key, value = (part.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for part in parts)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if seen.rotation is not None:
+            query, key = turned(query, seen.rotation), turned(key, seen.rotation)
+        if self.value_shares is not None:
+            value = seen.mixed(value, self.value_shares)
+        if seen.cache is not None:
+            key, value = seen.cache.update(key, value, self.layer)
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+        attended = self.attended(query, key, value, seen)
+        return self.output(attended.transpose(1, 2).flatten(2))
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen) -> Tensor:
+        """What (batch, heads, length, head) queries find in the values."""
+        dropped = self.dropout if self.training else 0.0
+        if seen.tables is None or seen.rows is None:
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=seen.bias, dropout_p=dropped)
+        heads = query.shape[1]
+        keys, values = (table[self.layer].repeat_interleave(heads // table.shape[1], dim=0) for table in seen.tables)
+        query, rows = query * self.head_size**-0.5, seen.rows.expand(len(query), heads, -1, -1)
+        scores = query @ key.mT + (query @ keys.mT).gather(-1, rows) + seen.bias
+        weights = F.dropout(scores.softmax(-1), dropped)
+        by_distance = weights.new_zeros(*weights.shape[:-1], values.shape[1]).scatter_add(-1, rows, weights)
+        return weights @ value + by_distance @ values  # Shaw et al. 2018
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, config.d_ff * (1 + (config.activation == "swiglu")), bias=config.bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same shape."""
+        return self.down(self.activation(self.up(x)))
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, normalised before or after, one after the other or side by side."""
+
+    def __init__(self, config: LMConfig, layer: int) -> None:
+        super().__init__()
+        self.norm_first, self.is_parallel = config.norm_position == "pre", config.parallel_residual
+        self.attention_norm, self.attention = make_norm(config), Attention(config, layer)
+        self.feed_forward_norm, self.feed_forward = make_norm(config), FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, seen: Seen) -> Tensor:
+        """(batch, length, d_model) -> the same shape."""
+        if not self.norm_first:
+            x = self.attention_norm(x + self.dropout(self.attention(x, seen)))
+            return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        attended = x + self.dropout(self.attention(self.attention_norm(x), seen))
+        read = x if self.is_parallel else attended
+        return attended + self.dropout(self.feed_forward(self.feed_forward_norm(read)))
+
+
+class Stack(nn.Module):
+    """Blocks one after the other; with an embedding shortcut each reads a share of the embedding, too."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.positions = Distances(config)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
+        self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
+        if config.embedding_shortcut:
+            self.stream_shares = nn.Parameter(torch.ones(config.n_layers))
+            self.embedding_shares = nn.Parameter(torch.zeros(config.n_layers))
+
+    def forward(self, x: Tensor, seen: Seen) -> list[Tensor]:
+        """(batch, length, d_model) -> what each block reads, and the final states: n_layers + 1 of the same shape."""
+        embedding, states = x, []
+        for number, block in enumerate(self.blocks):
+            if hasattr(self, "stream_shares"):
+                x = self.stream_shares[number] * x + self.embedding_shares[number] * embedding
+            states.append(x)
+            x = block(x, seen)
+        return [*states, self.final_norm(x)]
+
+
+class Embedding(nn.Module):
+    """Tokens to vectors, with those of their positions where positions are absolute."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.config, learned = config, config.positions == "learned"
+        self.tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.types = nn.Parameter(torch.zeros(config.token_types, config.d_model)) if config.token_types else None
+        self.positions = nn.Embedding(config.context_length, config.d_model) if learned else None
+        self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """(batch, length) tokens at (batch or 1, length) positions -> (batch, length, d_model)."""
+        x = self.tokens(tokens)
+        if self.config.scale_embeddings:
+            x = x * math.sqrt(self.config.d_model)
+        if self.types is not None:
+            x = x + self.types[0]
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        if self.config.positions.startswith("sinusoidal"):
+            x = x + waves(self.config, positions).to(x.dtype)
+        return self.dropout(self.norm(x))
+
+
+class OutputTransform(nn.Module):
+    """One more layer before the output layer (Devlin et al. 2019)."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, config.d_model * (1 + (config.activation == "swiglu")), bias=config.bias)
+        self.activation, self.norm = ACTIVATIONS[config.activation], make_norm(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same shape."""
+        return self.norm(self.activation(self.up(x)))
+
+
+class LabelHead(nn.Module):
+    """The state of the first token, pooled, and an output for each label (Devlin et al. 2019)."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.pooler, self.dropout = nn.Linear(config.d_model, config.d_model), nn.Dropout(config.dropout)
+        self.labels = nn.Linear(config.d_model, config.num_labels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, d_model) -> (batch, labels)."""
+        return self.labels(self.dropout(self.pooler(x).tanh()))
+
+
+class LMPreTrained(PreTrainedModel):
+    """Embedding and stack, which all models share."""
+
+    config_class = LMConfig
+    base_model_prefix = ""
+    _no_split_modules: ClassVar = ["Block"]
+    _supports_sdpa = True
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__(config)
+        self.embedding, self.decoder = Embedding(config), Stack(config)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The vectors of tokens."""
+        return self.embedding.tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Take others."""
+        self.embedding.tokens = value
+
+    def states(
+        self, tokens: Tensor, real: Tensor | None, positions: Tensor | None = None, cache: Cache | None = None
+    ) -> list[Tensor]:
+        """(batch, length) tokens after those in the cache -> states of each layer, (batch, length, d_model).
+
+        Args:
+            tokens: the ids.
+            real: (batch, keys) one where a token is real, and zero where it is padding, on either side.
+            positions: (batch or 1, length) where they stand; if not said, one after the other, without padding.
+            cache: extended in place.
+        """
+        if positions is None:
+            earlier = 0 if cache is None else cache.get_seq_length()
+            counted = tokens.new_ones(1, earlier + tokens.shape[1]) if real is None else real
+            positions = (counted.cumsum(1) - 1).clamp(min=0)[:, earlier:]
+        x = self.embedding(tokens, positions)
+        return self.decoder(x, self.decoder.positions(x, positions, real, cache))
+
+
+class LMWithTokens(LMPreTrained):
+    """A model that predicts tokens: the output layer, which may be the embedding."""
+
+    _tied_weights_keys: ClassVar = {"head.weight": "embedding.tokens.weight"}
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__(config)
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.transform = OutputTransform(config) if config.output_transform else None
+        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_transform else None
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The output layer."""
+        return self.head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        """Take another."""
+        self.head = value
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(…, d_model) -> (…, vocabulary)."""
+        x = x if self.transform is None else self.transform(x)
+        return capped(F.linear(x, self.head.weight, self.output_bias), self.config.softcap)
+
+
+class LMForCausalLM(LMWithTokens, GenerationMixin):
+    """Continues texts."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int = 0,
+        **settings: Any,  # noqa: ANN401 (of the loss)
+    ) -> CausalLMOutputWithPast:
+        """See LlamaForCausalLM of transformers, which takes and gives the same."""
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache()
+        states = self.states(input_ids, attention_mask, position_ids, past_key_values)
+        logits = self.logits(states[-1][:, -logits_to_keep:])
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **settings)
+        hidden_states = tuple(states) if output_hidden_states else None
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=past_key_values, hidden_states=hidden_states
+        )
+
+
+class LMForMaskedLM(LMWithTokens):
+    """Fills blanks."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        **settings: Any,  # noqa: ANN401 (of the loss)
+    ) -> MaskedLMOutput:
+        """See BertForMaskedLM of transformers, which takes and gives the same."""
+        states = self.states(input_ids, attention_mask, position_ids)
+        logits = self.logits(states[-1])
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **settings)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=tuple(states) if output_hidden_states else None)
+
+
+class LMForSequenceClassification(LMPreTrained):
+    """Gives texts labels."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__(config)
+        self.classifier = LabelHead(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        **settings: Any,  # noqa: ANN401 (of the loss)
+    ) -> SequenceClassifierOutput:
+        """See BertForSequenceClassification of transformers, which takes and gives the same."""
+        states = self.states(input_ids, attention_mask, position_ids)
+        first = 0 if attention_mask is None else attention_mask.argmax(1)
+        logits = capped(self.classifier(states[-1][torch.arange(len(input_ids)), first]), self.config.softcap)
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        hidden_states = tuple(states) if output_hidden_states else None
+        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=hidden_states)

@@ -1,0 +1,44 @@
+"""What CTranslate2 has no description for is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.interop.ctranslate2.specification import check
+
+ENCODER_DECODER = {"n_encoder_layers": 1, "norm": "layernorm", "positions": "sinusoidal"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({"positions": "none"}, "positions 'none'"), ({"positions": "alibi"}, "positions 'alibi'"),
+     ({"positions": "relative"}, "positions 'relative'"), ({"positions": "t5"}, "positions 't5'"),
+     ({"activation": "relu2"}, "activation 'relu2'"),
+     ({"qk_norm": True}, "qk_norm True"), ({"n_kv_heads": 2}, "n_kv_heads 2"), ({"softcap": 30.0}, "softcap 30.0"),
+     ({"value_residual": True}, "value_residual True"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
+     ({"attention": "window"}, "attention 'window'"),
+     ({"experts": 2}, "experts 2"), ({"syntax": "depth"}, "syntax 'depth'"), ({"d_head": 4}, "d_head 4"),
+     ({"attention_bias": "inputs"}, "attention_bias"),
+     ({"positions": "rotary", "rotary_share": 0.5}, "rotary_share 0.5"),
+     ({"positions": "rotary", "rope_scaling": "linear"}, "rope_scaling 'linear'")],
+)  # fmt: skip
+def test_encoder_decoders_that_it_cannot_run(fields, named):
+    with pytest.raises(UsageError, match=f"CTranslate2 runs no encoder-decoder with {named}"):
+        check(ModelConfig(**{**ENCODER_DECODER, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({"positions": "none"}, "positions 'none'"), ({"positions": "alibi"}, "positions 'alibi'"),
+     ({"activation": "relu2", "norm": "layernorm"}, "activation 'relu2'"), ({"softcap": 30.0}, "softcap 30.0"),
+     ({"value_residual": True}, "value_residual True"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
+     ({"attention": "window"}, "attention 'window'"), ({"experts": 2}, "experts 2"),
+     ({"rope_scaling": "llama3"}, "rope_scaling 'llama3'"), ({"rope_scaling": "yarn"}, "rope_scaling 'yarn'"),
+     ({"parallel_residual": True}, "parallel_residual True"), ({"decoder_only": True}, "decoder_only True"),
+     ({"objective": "masked"}, "objective 'masked'"), ({"architecture": "gru"}, "architecture 'gru'")],
+)  # fmt: skip
+def test_decoders_that_it_cannot_run(fields, named):
+    with pytest.raises(UsageError, match=f"CTranslate2 runs no decoder with {named}"):
+        check(ModelConfig(**fields))
