@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,12 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 
+if TYPE_CHECKING:
+    from lm.data.corpus import Corpus
+    from lm.tokenizer.tokenizer import Tokenizer
+
+_LARGE = "Large corpora"
+
 TokenizerFile = Annotated[
     Path | None,
     typer.Option(
@@ -25,22 +32,56 @@ TokenizerFile = Annotated[
         show_default=False,
     ),
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--out", metavar="FOLDER", help="Folder of the tokens [default: in the cache].", show_default=False
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        min=1,
+        help="Processes that tokenize at the same time, each in 0.1 GB of memory [default: one a processor].",
+        rich_help_panel=_LARGE,
+        show_default=False,
+    ),
+]
+PartOf = Annotated[
+    str | None,
+    typer.Option(
+        "--part",
+        metavar="I/N",
+        help="Make the I-th of N shares of the tokens, in the folder of -o: one on each of N machines that see all "
+        "of the corpus, best with --tokenizer.",
+        rich_help_panel=_LARGE,
+        show_default=False,
+    ),
+]
+Join = Annotated[
+    bool,
+    typer.Option(
+        "--join",
+        help="Join the N shares that --part has made; name their folders, instead of a corpus.",
+        rich_help_panel=_LARGE,
+    ),
+]
 
 
 @takes({"tokenizer": TokenizerConfig, "data": DataConfig})
 def prepare(
     corpus: Texts,
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", metavar="FOLDER", help="Folder of the tokens [default: in the cache].", show_default=False
-        ),
-    ] = None,
+    out: Out = None,
     tokenizer: TokenizerFile = None,
     special: Specials = None,
     unknown: Unknown = None,
     force: Annotated[bool, typer.Option("--force", help="Replace tokens that the folder has already.")] = False,
+    processes: Processes = None,
+    part: PartOf = None,
+    join: Join = False,
     as_json: AsJson = False,
     given: Given,
 ) -> None:
@@ -48,29 +89,111 @@ def prepare(
 
     The same command on the same text reuses the shards. With -o FOLDER, give that folder to lm train as its corpus;
     without, the shards go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.
+
+    A large corpus is tokenized part by part, by several processes. If that is interrupted, the same command goes on
+    where it was. Several machines can take a share each (--part), to be joined by one of them (--join). The result does
+    not depend on any of this.
+
+    Examples:
+      lm prepare corpus/ -o tokens
+      lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o share-1
+      lm prepare --join share-1 share-2 -o tokens
     """
+    if join:
+        _refuse_with_join(given, tokenizer=tokenizer, special=special, unknown=unknown, part=part, processes=processes)
+        _join(corpus, out, force=force, as_json=as_json)
+        return
+    number = None if part is None else _share_number(part, out)
     if tokenizer is not None:
         _refuse_training_flags(given, special=special, unknown=unknown)
-    from cli.console.progress import encode_progress
-    from cli.preparing import note_repetition, print_report, report, trained_tokenizer
+    from cli.preparing import trained_tokenizer
     from lm.data.corpus import survey
-    from lm.data.kinds import prepare_corpus
     from lm.text.files import text_files
 
     config = DataConfig(**given["data"])
     files = text_files(corpus, field=config.field, supervised=config.supervised)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    surveyed = survey(files, config)
+    surveyed = survey(files, config, workers=processes)
     loaded = loaded or trained_tokenizer(
         surveyed, TokenizerConfig(**given["tokenizer"]), special=special, unknown=unknown
     )
+    if number is not None and out is not None:
+        _make_share(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
+    else:
+        _make(surveyed, loaded, out, force=force, processes=processes, as_json=as_json)
+
+
+def _make(
+    corpus: Corpus, tokenizer: Tokenizer, out: Path | None, *, force: bool, processes: int | None, as_json: bool
+) -> None:
+    """Prepare all of a corpus, and tell of it."""
+    from cli.console.progress import encode_progress
+    from cli.preparing import tell
+    from lm.data.tokens import prepare_corpus
+
     with encode_progress() as progress:
-        prepared = prepare_corpus(surveyed, loaded, folder=out, force=force, progress=progress)
-    made = report(prepared)
-    print_report(made)
-    note_repetition(prepared.manifest)
+        prepared = prepare_corpus(corpus, tokenizer, folder=out, force=force, processes=processes, progress=progress)
+    tell(prepared, as_json=as_json)
+
+
+def _make_share(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    number: tuple[int, int],
+    force: bool,
+    processes: int | None,
+    as_json: bool,
+) -> None:
+    """Prepare a share of a corpus, and tell of it."""
+    from cli.console.messages import note
+    from cli.console.progress import encode_progress
+    from lm.data.shares import prepare_share
+
+    with encode_progress() as progress:
+        made = prepare_share(
+            corpus,
+            tokenizer,
+            out,
+            number=number[0],
+            count=number[1],
+            force=force,
+            processes=processes,
+            progress=progress,
+        )
+    own, found = len(made.share.own), made.parts_found
+    before = f", {found:,} of them made before" if found else ""
+    note(f"wrote {out}: share {number[0]} of {number[1]}, {own:,} of {len(made.share.parts):,} parts{before}")
     if as_json:
-        print(json_line(made))
+        print(json_line({"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": found}))
+
+
+def _join(shares: list[str], out: Path | None, *, force: bool, as_json: bool) -> None:
+    """Join shares, and tell of the tokens."""
+    from cli.preparing import tell
+    from lm.data.shares import join_shares
+
+    tell(join_shares([Path(share) for share in shares], folder=out, force=force), as_json=as_json)
+
+
+def _share_number(part: str, out: Path | None) -> tuple[int, int]:
+    """The two numbers of `--part`; UsageError if they are none, or the share has no place."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part, re.ASCII)
+    number, count = (int(group) for group in found.groups()) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise UsageError(f"a share is I/N with I from 1 to N, such as 2/4, not {part!r} (--part)")
+    if out is None:
+        raise UsageError("a share needs a folder of its own: name it with -o (--part)")
+    return number, count
+
+
+def _refuse_with_join(given: Given, **own: object) -> None:
+    """Raise UsageError if flags are given that say how tokens are made, where they are made already."""
+    typed = [name for section in given.typed.values() for name in section]
+    named = [name for name, value in own.items() if value and name not in given.environment]
+    for name in [*typed, *named]:
+        raise UsageError(f"--{name.replace('_', '-')} is for making shares; it does not go with --join")
 
 
 def _refuse_training_flags(given: Given, **own: object) -> None:

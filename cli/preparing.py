@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cli.console.escapes import json_line
 from cli.console.messages import fact, note
 from cli.console.numbers import size
 from lm.config.tokenizer import TokenizerConfig
@@ -34,6 +35,15 @@ def trained_tokenizer(
     return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
 
 
+def tell(prepared: Prepared[Manifest], *, as_json: bool) -> None:
+    """Tell what was prepared: on stderr in words, and as JSON on stdout if that is wanted."""
+    made = report(prepared)
+    print_report(made)
+    note_repetition(prepared.manifest)
+    if as_json:
+        print(json_line(made))
+
+
 def report(prepared: Prepared[Manifest]) -> dict[str, Any]:
     """What was prepared, as plain values."""
     manifest = prepared.manifest
@@ -44,6 +54,7 @@ def report(prepared: Prepared[Manifest]) -> dict[str, Any]:
     return {
         "folder": str(prepared.folder),
         "reused": prepared.reused,
+        "parts_found": prepared.parts_found,
         "vocab_size": manifest.vocab_size,
         "tokenizer": manifest.tokenizer,
         "splits": splits,
@@ -61,6 +72,8 @@ def print_report(report: Mapping[str, Any]) -> None:
         table.add_row(name, f"{split['documents']:,}", f"{split['tokens']:,}", size(split["bytes"]), compression)
     console = Console(stderr=True, highlight=False)
     console.print(table)
+    if report["parts_found"]:
+        note(f"found {report['parts_found']:,} finished parts of a preparation that was interrupted")
     note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
 
 

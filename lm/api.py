@@ -21,9 +21,10 @@ from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolv
 from lm.config.run import RunConfig
 from lm.config.toml import check_section
 from lm.data.corpus import survey, train_tokenizer
-from lm.data.kinds import check_model, prepare_corpus
+from lm.data.kinds import check_model
 from lm.data.pairs.corpus import survey as survey_pairs
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.data.tokens import prepare_corpus
 from lm.decoding.classifying import Classified, Classifier
 from lm.decoding.filling import Filled, Filler
 from lm.decoding.generate import Finish, Token

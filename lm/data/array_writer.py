@@ -21,10 +21,10 @@ def token_dtype(vocab_size: int) -> str:
 class ArrayWriter:
     """Appends numbers to a `.npy` file."""
 
-    def __init__(self, path: Path, *, dtype: str) -> None:
-        """Create the file at `path`; there may be one already."""
+    def __init__(self, path: Path, *, dtype: npt.DTypeLike, lasting: bool = True) -> None:
+        """Create the file at `path`; there may be one already. One that is not `lasting` is not waited for."""
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._path = path
+        self._path, self._lasting = path, lasting
         self._stream = path.open("wb")
         self._length = 0
         self._write_header()
@@ -40,13 +40,14 @@ class ArrayWriter:
         self._length += len(values)
 
     def close(self) -> None:
-        """Finish the file; it is on disk when this returns."""
+        """Finish the file; it is on the disk when this returns, if it is to last."""
         if not self._stream.closed:
             with files.naming(self._path):
                 self._stream.seek(0)
                 self._write_header()  # the first one was written with room for any length
                 self._stream.flush()
-                os.fsync(self._stream.fileno())
+                if self._lasting:
+                    os.fsync(self._stream.fileno())
                 self._stream.close()
 
     def discard(self) -> None:
@@ -55,5 +56,6 @@ class ArrayWriter:
             self._stream.close()
 
     def _write_header(self) -> None:
-        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._length,)}
+        described = np.lib.format.dtype_to_descr(self._dtype)
+        header = {"descr": described, "fortran_order": False, "shape": (self._length,)}
         np.lib.format.write_array_header_1_0(self._stream, header)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
+from lm import processes
 from lm.config.data import DataConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.data.held_out import FEWEST_DOCUMENTS, held_out_fraction
@@ -16,6 +18,8 @@ from lm.text.files import TextFile, text_files
 from lm.tokenizer.cache import tokenizer_of
 from lm.tokenizer.pieces import pieces
 from lm.tokenizer.tokenizer import Tokenizer
+
+_MUCH_BYTES = 1 << 26  # worth the start of processes
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,14 @@ class Corpus:
         return sum(found.documents for found in self.files) < FEWEST_DOCUMENTS
 
 
-def survey(files: Sequence[TextFile], config: DataConfig) -> Corpus:
+def survey(files: Sequence[TextFile], config: DataConfig, *, workers: int | None = None) -> Corpus:
     """Read every file once. Files that are also named as validation are left out of the rest.
+
+    Args:
+        files: the corpus.
+        config: how it becomes tokens.
+        workers: processes that read at the same time, at most, where there is much to read [default: as many as there
+            are processors].
 
     Raises:
         InputError: a file is not UTF-8 text, or there is no text at all.
@@ -72,11 +82,15 @@ def survey(files: Sequence[TextFile], config: DataConfig) -> Corpus:
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:
         raise InputError(f"no text is left to train on: {config.validation} is all there is (--validation)")
-    return Corpus(_survey_all(kept, config.separator), _survey_all(held_out, config.separator), config)
+    of_training = _survey_all(kept, config.separator, workers)
+    return Corpus(of_training, _survey_all(held_out, config.separator, workers), config)
 
 
-def _survey_all(files: Sequence[TextFile], separator: str) -> tuple[Survey, ...]:
-    surveys = tuple(documents.survey(file, separator) for file in files)
+def _survey_all(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[Survey, ...]:
+    is_little = sum(file.path.stat().st_size for file in files) < _MUCH_BYTES
+    used = 1 if is_little else max(1, min(workers or processes.cores(), len(files)))
+    found = processes.in_order(partial(documents.survey, separator=separator), files, processes=used)
+    surveys = tuple(replace(one, file=file) for one, file in zip(found, files, strict=True))
     if files and not any(found.bytes for found in surveys):
         raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")
     return surveys

@@ -83,6 +83,19 @@ class Repetition:
 
 
 @dataclass(frozen=True)
+class WrittenTokens:
+    """The tokens of a corpus in shards.
+
+    Attributes:
+        splits: what each split holds.
+        repetition: how much of the text occurs more than once, where that is measured.
+    """
+
+    splits: dict[str, SplitRecord]
+    repetition: Repetition | None = None
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Where tokens come from and how many there are; `manifest.json` is this, as JSON.
 

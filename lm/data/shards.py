@@ -8,7 +8,7 @@ written last, and the folder gets its name only then.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,18 @@ def _open_shard(path: Path, tokens: int) -> npt.NDArray[Any]:
 def shard_name(split: str, number: int) -> str:
     """The file name of a shard."""
     return f"{split}-{number:05d}.npy"
+
+
+class TokenReader(Protocol):
+    """A sequence of tokens that can be read in parts, such as a split of a prepared folder."""
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        ...
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.integer]:
+        """The tokens from start to stop."""
+        ...
 
 
 class Tokens:

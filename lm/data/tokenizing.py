@@ -69,40 +69,50 @@ def encoded(
         InputError: the tokenizer has no token for a character, or the corpus changed since it was surveyed.
     """
     done = 0
-    for group, result in _encoded_ahead(items, lambda group: _encoded_or_named(group, encode)):
+    for group, result in encoded_ahead(items, encode):
         yield group, result
-        done += sum(len(text.encode()) for item in group for text in item.texts)
+        done += sum(map(text_bytes, group))
         if progress:
             progress(done, corpus.bytes)
     if done != corpus.bytes:
         raise InputError(f"{corpus.name}: the corpus changed while it was read; try again")
 
 
-def grouped(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
-    """Lists of items in order, each ended by the one with which it has `GROUP_CHARACTERS` by `characters`."""
+def grouped(items: Iterable[T], size: Callable[[T], int], *, limit: int) -> Iterator[list[T]]:
+    """Lists of items in order, each ended by the one with which their sizes reach a limit."""
     group: list[T] = []
     total = 0
     for item in items:
         group.append(item)
-        total += characters(item)
-        if total >= GROUP_CHARACTERS:
+        total += size(item)
+        if total >= limit:
             yield group
             group, total = [], 0
     if group:
         yield group
 
 
-def _encoded_ahead(items: Iterable[E], encode: Callable[[list[E]], R]) -> Iterator[tuple[list[E], R]]:
+def encoded_ahead(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:
+    """As `encoded`, without looking at how much text there is."""
     with ThreadPoolExecutor(_GROUPS_AHEAD) as pool:
         waiting: deque[tuple[list[E], Future[R]]] = deque()
-        for group in grouped(items, lambda item: sum(map(len, item.texts))):
-            waiting.append((group, pool.submit(encode, group)))
+        for group in grouped(items, _characters, limit=GROUP_CHARACTERS):
+            waiting.append((group, pool.submit(_encoded_or_named, group, encode)))
             if len(waiting) > _GROUPS_AHEAD:
                 first, result = waiting.popleft()
                 yield first, result.result()
         while waiting:
             first, result = waiting.popleft()
             yield first, result.result()
+
+
+def _characters(item: Encodable) -> int:
+    return sum(map(len, item.texts))
+
+
+def text_bytes(item: Encodable) -> int:
+    """UTF-8 bytes of an item's texts."""
+    return sum(len(text.encode()) for text in item.texts)
 
 
 def _encoded_or_named(group: Sequence[E], encode: Callable[[Sequence[E]], R]) -> R:

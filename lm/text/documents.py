@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lm.text import examples, files, json_lines
-from lm.text.files import Observer, TextFile
+from lm.text.files import Observer, Span, TextFile
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,27 @@ def survey(file: TextFile, separator: str) -> Survey:
     return Survey(file, digest.hexdigest(), size, documents, text_bytes)
 
 
-def fragments(file: TextFile, separator: str, *, observe: Observer | None = None) -> Iterator[Fragment]:
+def fragments(
+    file: TextFile, separator: str, *, observe: Observer | None = None, span: Span | None = None
+) -> Iterator[Fragment]:
     """The documents of a file, in fragments of at most a few hundred kilobytes, cut anywhere.
 
     Args:
         file: the file.
         separator: the line that ends a document, where the file is not JSON Lines.
         observe: called with each block of the file's bytes, decompressed, as it is read.
+        span: the part to read, from `lm.text.spans` [default: all of the file].
 
     Raises:
         InputError: the file is not UTF-8 text, or is damaged.
     """
     if file.supervised or file.is_json_lines:
-        for text in _documents_by_line(file, observe):
+        for text in _documents_by_line(file, observe, span):
             for start in range(0, len(text), files.BLOCK_BYTES):
                 yield Fragment(text[start : start + files.BLOCK_BYTES], starts_document=start == 0)
         return
     starts = True
-    for part in _separated(file.text(observe), separator):
+    for part in _separated(file.text(observe, span), separator):
         if part is None:
             starts = True
         elif part:
@@ -100,11 +103,11 @@ def fragments(file: TextFile, separator: str, *, observe: Observer | None = None
             starts = False
 
 
-def _documents_by_line(file: TextFile, observe: Observer | None) -> Iterator[str]:
+def _documents_by_line(file: TextFile, observe: Observer | None, span: Span | None) -> Iterator[str]:
     """The documents of a file that has one on each line."""
     if file.supervised:
         return (example.prompt + example.completion for example in file.examples(observe))
-    return json_lines.texts(file.text(observe), file.field, name=file.name)
+    return json_lines.texts(file.text(observe, span), file.field, name=file.name)
 
 
 def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from lm.errors import InputError
 from lm.text import encodings, examples, json_lines
@@ -39,6 +39,14 @@ Observer = Callable[[bytes], None]
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that are done, and all there are where that is known."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of a file that begins and ends with documents: bytes, or row groups of a Parquet file."""
+
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -75,19 +83,25 @@ class TextFile:
     def _is_named_json_lines(self) -> bool:
         return without_suffix(self.name).lower().endswith(json_lines.SUFFIXES)
 
-    def text(self, observe: Observer | None = None) -> Iterator[str]:
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which finds the copy of a pipe by its path, and leaves it there."""
+        return {**self.__dict__, "is_json_lines": self.is_json_lines, "spool": None}
+
+    def text(self, observe: Observer | None = None, span: Span | None = None) -> Iterator[str]:
         """The text of the file, in blocks.
 
         Args:
             observe: called with each block of bytes as it is read.
+            span: the part to read, of a file that is not compressed [default: all of it].
 
         Raises:
             InputError: the file is not UTF-8 text, or is damaged.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("strict")
         kind = compression(self.path, self.name)
-        offset = 0
-        for block in itertools.chain(blocks(self.path, kind, BLOCK_BYTES, name=self.name), [b""]):
+        offset = 0 if span is None else span.start
+        read = blocks(self.path, kind, BLOCK_BYTES, name=self.name) if span is None else _span_blocks(self.path, span)
+        for block in itertools.chain(read, [b""]):
             if observe:
                 observe(block)
             if offset == 0:
@@ -207,6 +221,15 @@ def _first_line(file: TextFile) -> bytes:
         if b"\n" in block or len(beginning) > _LONGEST_FIRST_LINE:
             break
     return beginning.partition(b"\n")[0]
+
+
+def _span_blocks(path: Path, span: Span) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        stream.seek(span.start)
+        left = span.stop - span.start
+        while block := stream.read(min(BLOCK_BYTES, left)):
+            yield block
+            left -= len(block)
 
 
 def _refuse_binary(block: bytes, file: TextFile, *, compressed: bool) -> None:

@@ -27,7 +27,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.presets import resolve
 from lm.config.run import RunConfig
 from lm.data.corpus import survey, train_tokenizer
-from lm.data.kinds import prepare_corpus
+from lm.data.tokens import prepare_corpus
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
 from lm.model.transformer import DecoderOnly

@@ -101,3 +101,39 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys: pytest.CaptureFixt
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11, "shards": 1}
     assert (second["folder"], second["reused"]) == (first["folder"], True)
+
+
+def test_shares_are_joined_to_what_one_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = ["corpus.txt", "--kind", "char", "--json"]
+    for number in ("1", "2"):
+        assert run(["prepare", *whole, "--part", f"{number}/2", "-o", number]) == 0
+    assert run(["prepare", "--join", "1", "2", "-o", "joined", "--json"]) == 0
+    assert run(["prepare", *whole, "-o", "whole", "--processes", "2"]) == 0
+    captured = capsys.readouterr()
+    first, second, joined, report = map(json.loads, captured.out.splitlines())
+    assert (first["share"], first["of"], first["parts"] + second["parts"]) == (1, 2, 1)
+    assert {**joined, "folder": "whole"} == report
+    assert "wrote 1: share 1 of 2, 1 of 1 parts" in captured.err
+    for path in Path("whole").iterdir():
+        assert path.read_bytes() == (Path("joined") / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["corpus.txt", "--part", "1/2"], "name it with -o (--part)"),
+        (["corpus.txt", "--part", "3/2", "-o", "out"], "such as 2/4, not '3/2' (--part)"),
+        (["corpus.txt", "--part", "half", "-o", "out"], "such as 2/4, not 'half' (--part)"),
+        (["corpus.txt", "--join", "--part", "1/2", "-o", "out"], "--part is for making shares"),
+        (["corpus.txt", "--join", "--separator", "%%", "-o", "out"], "--separator is for making shares"),
+        (["corpus.txt", "--processes", "0", "-o", "out"], "--processes"),
+    ],
+)
+def test_flags_for_large_corpora_that_make_no_sense(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["prepare", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not Path("out").exists()

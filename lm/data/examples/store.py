@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lm import files
 from lm.data import shards
+from lm.data.array_writer import ArrayWriter
 from lm.data.manifest import SplitName, SplitRecord
+from lm.data.part_store import PartSplit, StoredPart, array_name, read_array
 from lm.data.shards import ShardWriter, Tokens
 from lm.errors import InputError
 from lm.text.examples import Example
@@ -29,9 +30,12 @@ EXAMPLE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file
 its completion; and the numbers of its file and line (files for validation are counted after the others)."""
 
 
-def index_name(split: str) -> str:
+_TOKENS, _INDEX = "tokens", "examples"
+
+
+def index_name(split: SplitName) -> str:
     """The file name of a split's records."""
-    return f"{split}-examples.npy"
+    return array_name(split, _INDEX)
 
 
 @dataclass(frozen=True)
@@ -86,34 +90,65 @@ def _open_index(path: Path) -> npt.NDArray[Any] | None:
 
 
 class ExampleWriter:
-    """Writes the examples of one split."""
+    """Writes what a part of a corpus adds to one split: tokens, and records whose ends are counted over the part."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str, frame: Frame) -> None:
         """Write into `folder`, which exists; `frame` is the tokens around each example."""
-        self._path = folder / index_name(split)
-        self._shards = ShardWriter(folder, split, dtype=dtype)
+        self._tokens = ArrayWriter(folder / array_name(split, _TOKENS), dtype=dtype, lasting=False)
+        self._index = folder / index_name(split)
         self._frame = frame
         self._records = io.BytesIO()
-        self._examples = self._tokens = self._bytes = 0
+        self._examples = self._bytes = 0
 
     def add(self, example: Example, prompt: Ids, completion: Ids, *, file: int) -> None:
         """Write an example, given the tokens of its prompt and its completion."""
-        ids = self._frame.around(prompt, completion)
-        self._shards.append(ids)
-        self._tokens += len(ids)
+        self._tokens.append(self._frame.around(prompt, completion))
         size = len(example.completion.encode())
-        record = (self._tokens, len(completion) + len(self._frame.after), size, file, example.line)
+        record = (len(self._tokens), len(completion) + len(self._frame.after), size, file, example.line)
         self._records.write(np.array([record], dtype=EXAMPLE).tobytes())
         self._examples += 1
         self._bytes += len(example.prompt.encode()) + size
 
-    def close(self) -> SplitRecord:
-        """Finish all files; they are on disk when this returns."""
-        self._shards.close()
-        np.save(self._path, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE))
-        files.sync(self._path)
-        return SplitRecord(self._examples, self._tokens, self._bytes, tuple(self._shards.shards))
+    def close(self) -> PartSplit:
+        """Finish all files."""
+        self._tokens.close()
+        np.save(self._index, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE))
+        return PartSplit(self._examples, self._bytes)
 
     def discard(self) -> None:
         """Close a file that is still open because writing has failed."""
+        self._tokens.discard()
+
+
+class JoinedExamples:
+    """Writes the examples that all parts of a corpus add to one split."""
+
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
+        """Write into `folder`, which exists."""
+        self._split: SplitName = split
+        self._shards = ShardWriter(folder, split, dtype=dtype)
+        self._index = ArrayWriter(folder / index_name(split), dtype=EXAMPLE)
+        self._tokens = self._bytes = 0
+
+    def add(self, part: StoredPart) -> None:
+        """Write what a part adds."""
+        for records in read_array(part.array(self._split, _INDEX)):
+            moved = records.copy()
+            moved["end"] += self._tokens
+            self._index.append(moved)
+        tokens = part.array(self._split, _TOKENS)
+        for ids in read_array(tokens):
+            self._shards.append(ids)
+        self._tokens += len(tokens)
+        self._bytes += part.splits[self._split].bytes
+
+    def close(self) -> SplitRecord:
+        """Finish all files; they are on the disk when this returns."""
+        self._shards.close()
+        self._index.close()
+        return SplitRecord(len(self._index), self._tokens, self._bytes, tuple(self._shards.shards))
+
+    def discard(self) -> None:
+        """Close files that are still open because writing has failed."""
         self._shards.discard()
+        self._index.discard()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +15,13 @@ from lm.data import suitability
 from lm.data.batch import Batch, batch_rows
 from lm.data.manifest import Manifest
 from lm.data.permutation import mix, permute
-from lm.data.shards import Tokens, open_split, read_manifest
+from lm.data.shards import TokenReader, Tokens, open_split, read_manifest
 from lm.data.training_data import TrainingData
 from lm.errors import InputError
 
 _EVALUATION_TOKENS = 16_384
 """Of a batch of validation: enough to keep a processor busy, and no more activations than a training step has. The loss
 does not depend on it."""
-
-
-class TokenReader(Protocol):
-    """A sequence of tokens that can be read in parts, such as a split of `lm.data.shards`."""
-
-    def __len__(self) -> int:
-        """Number of tokens."""
-        ...
-
-    def read(self, start: int, stop: int) -> NDArray[np.integer]:
-        """The tokens from start to stop."""
-        ...
 
 
 class WindowOrder:

@@ -11,22 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.data.array_writer import token_dtype
+from lm.data.array_writer import ArrayWriter, token_dtype
 from lm.data.corpus import Corpus
 from lm.data.held_out import divided_at, hash_bound, text_hash
-from lm.data.manifest import SPLITS, Repetition, SplitName, SplitRecord
-from lm.data.prepare import WrittenTokens
+from lm.data.manifest import SPLITS, Repetition, SplitName, SplitRecord, WrittenTokens
+from lm.data.part_store import Done, PartSplit, StoredPart, array_name, read_array
+from lm.data.parts import HeldOut, Part, Stretch
 from lm.data.shards import ShardWriter, Tokens
-from lm.data.tokenizing import encoded
+from lm.data.tokenizing import encoded_ahead, text_bytes
 from lm.data.windows import repetition
 from lm.data.windows.repetition import Documents
 from lm.text import documents
 from lm.text.documents import Fragment
-from lm.text.files import Progress
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 _HASHED_CHARACTERS = 1 << 14
+_TOKENS, _EDGES = "tokens", "edges"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,57 +44,54 @@ class SplitPiece:
         return (self.piece.text,)
 
 
-def split_pieces(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
-    """All pieces of a corpus with the splits they belong to; each document belongs to one.
+def held_out_text(corpus: Corpus) -> HeldOut:
+    """Which documents of a corpus of running text are held out.
 
     With a fraction, a document is held out if a hash of its first 16,384 characters falls below it; or, where there
     are few documents, if it begins at or beyond the boundary, which ends the document that it falls into.
     """
-    boundary, bound = _boundary(corpus), hash_bound(corpus.fraction)
+    few = corpus.fraction and corpus.has_few_documents
+    boundary = int(corpus.files_bytes * (1 - corpus.fraction)) if few else None
+    return HeldOut(hash_bound(corpus.fraction), boundary)
+
+
+def split_pieces(stretch: Stretch, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
+    """All pieces of a stretch of a corpus with the splits they belong to; each document belongs to one."""
+    bound, boundary = stretch.held_out.bound, stretch.held_out.boundary
+    fragments: Iterable[Fragment] = documents.fragments(stretch.file, separator, span=stretch.span)
+    if boundary is not None:
+        fragments = divided_at(fragments, boundary)
 
     def is_held_out(piece: Piece) -> bool:
         return text_hash(piece.text[:_HASHED_CHARACTERS]) < bound if boundary is None else position >= boundary
 
     position = 0
-    for found in corpus.files:
-        fragments: Iterable[Fragment] = documents.fragments(found.file, corpus.config.separator)
-        if boundary is not None:
-            fragments = divided_at(fragments, boundary - position)
-        split: SplitName = "train"
-        for piece in pieces(fragments, tokenizer):
-            if piece.starts_document:
-                split = "validation" if is_held_out(piece) else "train"
-            position += len(piece.text.encode())
-            yield SplitPiece(split, found.file.name, piece)
-    for found in corpus.validation_files:
-        for piece in pieces(documents.fragments(found.file, corpus.config.separator), tokenizer):
-            yield SplitPiece("validation", found.file.name, piece)
+    split: SplitName = "train"
+    for piece in pieces(fragments, tokenizer):
+        if piece.starts_document:
+            split = "validation" if is_held_out(piece) else "train"
+        position += len(piece.text.encode())
+        yield SplitPiece(split, stretch.file.name, piece)
 
 
-def _boundary(corpus: Corpus) -> int | None:
-    """Where validation begins, in bytes of text, if the end of the text is held out."""
-    if not corpus.fraction or not corpus.has_few_documents:
-        return None
-    return int(corpus.files_bytes * (1 - corpus.fraction))
-
-
-def write_text(corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None, folder: Path) -> WrittenTokens:
-    """Write the shards of running text of both splits into an empty folder.
+def write_text(part: Part, tokenizer: Tokenizer, folder: Path, done: Done | None) -> dict[SplitName, PartSplit]:
+    """Write the tokens of a part of running text, and where its documents begin, into an empty folder.
 
     Each document is written as its tokens after the tokenizer's start-of-text token. Where that is not also the
-    end-of-text token, the latter follows; where it is, the start token of the next document ends the one before, and
-    another start token ends the split. The arguments and errors are those of `lm.data.kinds.prepare_corpus`.
+    end-of-text token, the latter stands between documents; where it is, the start token of the next document ends the
+    one before. The token that ends a split is not a part's.
     """
     with contextlib.ExitStack() as opened:
-        writers = {split: _SplitWriter(folder, split, tokenizer) for split in SPLITS}
+        writers = {split: _PartWriter(folder, split, tokenizer) for split in SPLITS}
         for writer in writers.values():
             opened.callback(writer.discard)
-        items = split_pieces(corpus, tokenizer)
-        for group, tokens in encoded(corpus, items, partial(_encode, tokenizer), progress=progress):
+        items = (item for found in part.stretches for item in split_pieces(found, part.separator, tokenizer))
+        for group, tokens in encoded_ahead(items, partial(_encode, tokenizer)):
             for item, ids in zip(group, tokens, strict=True):
                 writers[item.split].add(item.piece, ids)
-        splits: dict[str, SplitRecord] = {split: writer.close() for split, writer in writers.items()}
-        return WrittenTokens(splits, _repetition(folder, writers, splits, tokenizer))
+            if done:
+                done(sum(map(text_bytes, group)))
+        return {split: writer.close() for split, writer in writers.items()}
 
 
 def _encode(tokenizer: Tokenizer, group: Sequence[SplitPiece]) -> list[Ids]:
@@ -101,55 +99,126 @@ def _encode(tokenizer: Tokenizer, group: Sequence[SplitPiece]) -> list[Ids]:
     return [ids[item.piece.context_tokens :] for item, ids in zip(group, tokens, strict=True)]
 
 
-def _repetition(
-    folder: Path, writers: Mapping[SplitName, _SplitWriter], splits: Mapping[str, SplitRecord], tokenizer: Tokenizer
-) -> Repetition:
-    train, held_out = (
-        Documents(Tokens(folder, split, splits[split]), np.array(writers[split].edges)) for split in SPLITS
-    )
-    stretch = repetition.stretch_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
-    return repetition.measure(train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch)
-
-
-class _SplitWriter:
-    """Writes the documents of one split, with the tokens that start and end each.
+class _Frame:
+    """The tokens around documents.
 
     Attributes:
-        edges: where each document begins and, when closed, where the last one ends. A start token belongs to its
-            document if it has an end token of its own; else the next start token, which ends it, does.
+        start: before each document.
+        between: after each document that another one follows, before the start of that.
+        end: after the last document.
+        own_start: how many tokens of `start` belong to the document that they start: all, if it has an end token of its
+            own; else none, for they end the one before.
     """
 
-    def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
-        self._shards = ShardWriter(folder, split, dtype=token_dtype(tokenizer.vocab_size))
+    def __init__(self, tokenizer: Tokenizer) -> None:
         start, end = tokenizer.start_of_text, tokenizer.end_of_text
-        self._start = np.array([] if start is None else [start], dtype=np.uint32)
-        self._end = np.array([] if end is None else [end], dtype=np.uint32)
-        self._between = self._start if start == end else np.concatenate([self._end, self._start])
-        self._documents = self._tokens = self._bytes = 0
-        self._own_start = 0 if start == end else len(self._start)
-        self.edges = array("q")
+        self.start = np.array([] if start is None else [start], dtype=np.uint32)
+        self.end = np.array([] if end is None else [end], dtype=np.uint32)
+        self.between = self.end[:0] if start == end else self.end
+        self.own_start = 0 if start == end else len(self.start)
+
+
+class _PartWriter:
+    """Writes what a part adds to one split."""
+
+    def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
+        dtype, path = token_dtype(tokenizer.vocab_size), folder / array_name(split, _TOKENS)
+        self._tokens = ArrayWriter(path, dtype=dtype, lasting=False)
+        self._edges = ArrayWriter(folder / array_name(split, _EDGES), dtype="int64", lasting=False)
+        self._frame = _Frame(tokenizer)
+        self._begins = array("q")
+        self._bytes = 0
 
     def add(self, piece: Piece, ids: Ids) -> None:
         """Write a piece, given its tokens."""
         if piece.starts_document:
-            self._append(self._between if self._documents else self._start)
-            self._documents += 1
-            self.edges.append(self._tokens - self._own_start)
-        self._append(ids)
+            if self._begins:
+                self._tokens.append(self._frame.between)
+            self._tokens.append(self._frame.start)
+            self._begins.append(len(self._tokens) - self._frame.own_start)
+        self._tokens.append(ids)
         self._bytes += len(piece.text.encode())
+
+    def close(self) -> PartSplit:
+        """Finish the arrays."""
+        self._edges.append(np.array(self._begins, dtype=np.int64))
+        for writer in (self._tokens, self._edges):
+            writer.close()
+        return PartSplit(len(self._begins), self._bytes)
+
+    def discard(self) -> None:
+        """Close files that are still open because writing has failed."""
+        for writer in (self._tokens, self._edges):
+            writer.discard()
+
+
+def join_text(parts: Iterable[StoredPart], tokenizer: Tokenizer, folder: Path) -> WrittenTokens:
+    """Write the shards of running text of both splits, given all parts in order."""
+    with contextlib.ExitStack() as opened:
+        joined = {split: _JoinedSplit(folder, split, tokenizer) for split in SPLITS}
+        for split in joined.values():
+            opened.callback(split.remove)
+        for part in parts:
+            for split in joined.values():
+                split.add(part)
+        splits: dict[str, SplitRecord] = {name: split.close() for name, split in joined.items()}
+        return WrittenTokens(splits, _repetition(folder, joined, splits, tokenizer))
+
+
+class _JoinedSplit:
+    """One split of all parts.
+
+    Attributes:
+        edges: a file of where each document begins and, when closed, where the last one ends. A start token belongs to
+            its document if it has an end token of its own; else the next start token, which ends it, does.
+    """
+
+    def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
+        self._split: SplitName = split
+        self._shards = ShardWriter(folder, split, dtype=token_dtype(tokenizer.vocab_size))
+        self._frame = _Frame(tokenizer)
+        self.edges = folder / array_name(split, _EDGES)
+        self._begins = ArrayWriter(self.edges, dtype="int64", lasting=False)
+        self._tokens = self._bytes = 0
+
+    def add(self, part: StoredPart) -> None:
+        """Write what a part adds."""
+        if not part.splits[self._split].documents:
+            return
+        if len(self._begins):
+            self._append(self._frame.between)
+        for edges in read_array(part.array(self._split, _EDGES)):
+            self._begins.append(edges + self._tokens)
+        for ids in read_array(part.array(self._split, _TOKENS)):
+            self._append(ids)
+        self._bytes += part.splits[self._split].bytes
 
     def close(self) -> SplitRecord:
         """Finish the shards; they are on disk when this returns."""
-        if self._documents:
-            self._append(self._end)
+        documents = len(self._begins)
+        if documents:
+            self._append(self._frame.end)
         self._shards.close()
-        self.edges.append(self._tokens)
-        return SplitRecord(self._documents, self._tokens, self._bytes, tuple(self._shards.shards))
+        self._begins.append(np.array([self._tokens]))
+        self._begins.close()
+        return SplitRecord(documents, self._tokens, self._bytes, tuple(self._shards.shards))
 
     def _append(self, ids: Ids) -> None:
         self._shards.append(ids)
         self._tokens += len(ids)
 
-    def discard(self) -> None:
-        """Close a file that is still open because writing has failed."""
+    def remove(self) -> None:
+        """Remove what does not stay; close a file that is still open because writing has failed."""
         self._shards.discard()
+        self._begins.discard()
+        self.edges.unlink(missing_ok=True)
+
+
+def _repetition(
+    folder: Path, joined: Mapping[SplitName, _JoinedSplit], splits: Mapping[str, SplitRecord], tokenizer: Tokenizer
+) -> Repetition:
+    train, held_out = (
+        Documents(Tokens(folder, split, splits[split]), np.load(joined[split].edges, mmap_mode="r")) for split in SPLITS
+    )
+    stretch = repetition.stretch_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
+    return repetition.measure(train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lm.data.manifest import Repetition
 from lm.data.permutation import mix
-from lm.data.windows.batches import TokenReader
+from lm.data.shards import TokenReader
 
 STRETCH_BYTES = 200
 """About 50 tokens of English: Lee et al. 2022 (section 4.1) count repetitions of this length or more."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data.corpus import survey
-from lm.data.kinds import prepare_corpus
 from lm.data.manifest import Manifest
 from lm.data.prepare import Prepared
+from lm.data.tokens import prepare_corpus
 from lm.text.files import Progress, TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from lm.data.folder import partial_folder, put_in_place, remove_abandoned
+from lm.data.folder import partial_folder, put_in_place, remove_abandoned, remove_finished, unfinished_folder
 
 HOLD = """
 import sys, time, pathlib
@@ -94,3 +95,45 @@ def test_where_another_process_was_faster_its_folder_stays(tmp_path: Path) -> No
         put_in_place(partial, tmp_path / "out", is_there=lambda: True)
     assert names(tmp_path) == {"out"}
     assert names(tmp_path / "out") == set()
+
+
+def stop_after(file: Path) -> None:
+    file.write_text("done")
+    raise KeyError
+
+
+class TestUnfinished:
+    def test_stays_after_an_error_unless_it_is_empty_and_goes_when_all_is_done(self, tmp_path: Path) -> None:
+        with pytest.raises(KeyError), unfinished_folder(tmp_path / "a"):
+            raise KeyError
+        assert names(tmp_path) == set()
+        with pytest.raises(KeyError), unfinished_folder(tmp_path / "a") as folder:
+            stop_after(folder / "part")
+        with unfinished_folder(tmp_path / "a") as folder:
+            assert (folder / "part").read_text() == "done"
+        assert names(tmp_path) == set()
+
+    def test_two_at_a_time_do_not_share_one(self, tmp_path: Path) -> None:
+        with unfinished_folder(tmp_path / "a") as first, unfinished_folder(tmp_path / "a") as second:
+            assert first != second
+            (second / "part").write_text("done")
+            assert names(first) == set()
+        assert names(tmp_path) == set()
+
+    def test_in_a_cache_it_is_abandoned_one_day(self, tmp_path: Path) -> None:
+        for name, days in ((".new.parts", 13), (".old.parts", 15)):
+            (tmp_path / name).mkdir()
+            os.utime(tmp_path / name, (time.time() - days * 24 * 3600,) * 2)
+        remove_abandoned(tmp_path, "old")
+        assert names(tmp_path) == {".new.parts", ".old.parts"}
+        remove_abandoned(tmp_path)
+        assert names(tmp_path) == {".new.parts"}
+
+    def test_what_a_process_left_that_was_killed_at_the_very_end_goes(self, tmp_path: Path) -> None:
+        (tmp_path / ".a.parts" / "part").mkdir(parents=True)
+        with unfinished_folder(tmp_path / "b") as at_work:
+            remove_finished(tmp_path / "b")
+            assert at_work.exists()
+        remove_finished(tmp_path / "a")
+        remove_finished(tmp_path / "c")
+        assert names(tmp_path) == set()

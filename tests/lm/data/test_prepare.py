@@ -13,10 +13,10 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.data.corpus import survey
-from lm.data.kinds import prepare_corpus
 from lm.data.manifest import Manifest
 from lm.data.prepare import Preparation, Prepared, key_of
 from lm.data.shards import open_split
+from lm.data.tokens import prepare_corpus
 from lm.errors import InputError
 from lm.text.files import text_files
 from lm.tokenizer.tokenizer import Tokenizer
@@ -152,8 +152,8 @@ class TestReuse:
         assert not list(tmp_path.glob(".*"))
 
     def test_a_full_disk_is_told_of_by_file_and_leaves_nothing(self, tmp_path: Path) -> None:
-        found, tokenizer = written(tmp_path, "some text" * 1000), byte_tokenizer()
-        with full_disk(after=1000), pytest.raises(OSError, match=r"File too large: '.*train-00000\.npy'"):
+        found, tokenizer = written(tmp_path, "some text" * 10_000), byte_tokenizer()
+        with full_disk(after=50_000), pytest.raises(OSError, match=r"File too large: '.*train-tokens\.npy'"):
             prepare(found, tokenizer, WHOLE, tmp_path / "out")
         assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 

@@ -22,9 +22,8 @@ from lm.errors import InputError
         ([1, 1, 1, 1, 1], [[1, 1, 1, 1, 1]]),
     ],
 )
-def test_groups_of_five_characters(monkeypatch, sizes, groups):
-    monkeypatch.setattr(tokenizing, "GROUP_CHARACTERS", 5)
-    assert list(grouped(sizes, lambda size: size)) == groups
+def test_groups_of_five_characters(sizes, groups):
+    assert list(grouped(sizes, lambda size: size, limit=5)) == groups
 
 
 @dataclass(frozen=True)

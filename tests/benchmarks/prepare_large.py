@@ -1,0 +1,189 @@
+"""What `lm prepare` needs for a large corpus, and what an interruption costs it.
+
+    python tests/benchmarks/prepare_large.py memory [--megabytes 1000] [--files 50] [--processes 1 2]
+    python tests/benchmarks/prepare_large.py kills [--megabytes 200] [--files 10] [--kills 10] [--seed 0]
+    python tests/benchmarks/prepare_large.py parts [--megabytes 200] [--files 10] [--parts 2]
+
+The corpus is made of the stories that ship, shuffled anew for each file. `memory` prints for each number of processes
+how long the command took, its processor time, and its memory: the sum over all its processes of the most that each
+ever had resident, which they need not have had at the same time. `kills` ends the command, with a signal that no
+process can catch, at moments drawn by a seed, starts it again, and checks that no finished part is made twice and that
+the folder is that of an unbroken run, byte for byte. `parts` prepares a corpus in several shares, and checks that
+joined they are the same folder, too. What a busy machine distorts is the time, not the processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import corpora
+
+STORIES = Path(corpora.__file__).parent / "stories" / "train.txt"
+SEPARATOR = "<|endoftext|>\n"
+
+
+def main() -> None:
+    arguments = parsed()
+    with tempfile.TemporaryDirectory(prefix="prepare-large-") as name:
+        folder = Path(name)
+        os.environ["LM_CACHE"] = str(folder / "cache")
+        make_corpus(folder / "corpus", megabytes=arguments.megabytes, files=arguments.files)
+        arguments.measure(arguments, folder)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    measures = parser.add_subparsers(required=True)
+    for measure, megabytes, files in ((memory, 1000, 50), (kills, 200, 10), (parts, 200, 10)):
+        of_one = measures.add_parser(measure.__name__)
+        of_one.set_defaults(measure=measure)
+        of_one.add_argument("--megabytes", type=int, default=megabytes)
+        of_one.add_argument("--files", type=int, default=files)
+        if measure is memory:
+            of_one.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+        if measure is kills:
+            of_one.add_argument("--kills", type=int, default=10)
+            of_one.add_argument("--seed", type=int, default=0)
+        if measure is parts:
+            of_one.add_argument("--parts", type=int, default=2)
+    return parser.parse_args()
+
+
+def make_corpus(folder: Path, *, megabytes: int, files: int) -> None:
+    folder.mkdir()
+    stories = STORIES.read_text().split(SEPARATOR)
+    for number in range(files):
+        drawn, size = random.Random(number), 0
+        with (folder / f"{number:03}.txt").open("w") as file:
+            while size < megabytes * 1e6 / files:
+                drawn.shuffle(stories)
+                size += file.write(SEPARATOR.join(stories) + SEPARATOR)
+
+
+def command(corpus: Path, out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "cli.main", "prepare", str(corpus), "-o", str(out), *more]
+
+
+@dataclass
+class Used:
+    """What a command has used: seconds, seconds of processors, bytes, and how many processes it had."""
+
+    seconds: float
+    processor: float
+    memory: int
+    processes: int
+
+
+def measured(arguments: list[str]) -> Used:
+    began, before = time.perf_counter(), children_seconds()
+    peaks: dict[int, int] = {}
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    while process.poll() is None:
+        for identity in (process.pid, *children_of(process.pid)):
+            peaks[identity] = max(peaks.get(identity, 0), peak_of(identity))
+        time.sleep(0.05)
+    assert process.returncode == 0
+    return Used(time.perf_counter() - began, children_seconds() - before, sum(peaks.values()), len(peaks))
+
+
+def children_seconds() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def children_of(identity: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{identity}/task/{identity}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def peak_of(identity: int) -> int:
+    try:
+        status = Path(f"/proc/{identity}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0)
+
+
+def memory(arguments: argparse.Namespace, folder: Path) -> None:
+    sums = set()
+    for number in arguments.processes:
+        out = folder / f"out-{number}"
+        os.environ["LM_CACHE"] = str(folder / f"cache-{number}")  # so that each trains the tokenizer
+        used = measured(command(folder / "corpus", out, "--processes", str(number)))
+        sums.add(sum_of(out))
+        print(
+            f"{arguments.megabytes} MB in {arguments.files} files, --processes {number}: {used.seconds:.0f} s, "
+            f"{used.processor:.0f} s of processors, {used.memory / 1e6:.0f} MB in {used.processes} processes",
+            flush=True,
+        )
+    print("the same folder, byte for byte" if len(sums) == 1 else "DIFFERENT FOLDERS")
+
+
+def sum_of(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def kills(arguments: argparse.Namespace, folder: Path) -> None:
+    corpus, drawn = folder / "corpus", random.Random(arguments.seed)
+    whole = measured(command(corpus, folder / "whole"))
+    print(f"unbroken: {whole.seconds:.0f} s, {whole.processor:.0f} s of processors", flush=True)
+    out, left, repeated = folder / "out", arguments.kills, 0
+    before = children_seconds()
+    while left:
+        kept = finished(out)
+        process = subprocess.Popen(command(corpus, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(drawn.uniform(0, whole.seconds / 3))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            left -= 1
+            time.sleep(0.2)  # in which its processes end, as it has
+        repeated += sum(kept[name] != made for name, made in finished(out).items() if name in kept)
+        print(f"killed {arguments.kills - left}: {len(kept)} parts before, {len(finished(out))} after", flush=True)
+        if out.exists():
+            assert sum_of(out) == sum_of(folder / "whole")
+            subprocess.run(["rm", "-r", str(out)], check=True)
+    subprocess.run(command(corpus, out), check=True, stdout=subprocess.DEVNULL)
+    assert sum_of(out) == sum_of(folder / "whole")
+    print(f"killed {arguments.kills} times: the same folder, {repeated} finished parts were made again")
+    print(f"{children_seconds() - before:.0f} s of processors with what was lost")
+
+
+def finished(out: Path) -> dict[str, tuple[int, int]]:
+    """The finished parts of an unfinished folder, each with what tells it from one that was made again."""
+    found = {path.parent.name: path.stat() for path in out.with_name(f".{out.name}.parts").glob("*/part.json")}
+    return {name: (status.st_ino, status.st_mtime_ns) for name, status in found.items() if ".new-" not in name}
+
+
+def parts(arguments: argparse.Namespace, folder: Path) -> None:
+    corpus, count = folder / "corpus", arguments.parts
+    shares = [folder / f"share-{number}" for number in range(1, count + 1)]
+    for number, share in enumerate(shares, 1):
+        subprocess.run(command(corpus, share, "--part", f"{number}/{count}"), check=True)
+    join = [sys.executable, "-m", "cli.main", "prepare", "--join", *map(str, shares), "-o", str(folder / "joined")]
+    subprocess.run(join, check=True)
+    subprocess.run(command(corpus, folder / "whole"), check=True)
+    same = sum_of(folder / "joined") == sum_of(folder / "whole")
+    print(f"{count} shares joined: {'the same folder, byte for byte' if same else 'ANOTHER FOLDER'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A divided file is read as the whole one is, wherever it is divided."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from lm.text.documents import fragments
+from lm.text.files import Span, TextFile, text_files
+from lm.text.spans import spans
+
+TEXTS = [
+    b"one\n%%\ntwo %% three\n%%\n\n%%\r\nfour\r\n%%\nfive",
+    b"%%\n%%\na%%\n%%\n%%b\n%%\n",
+    b"no end of a document \xc3\xa9\n" * 3,
+    b"\xef\xbb\xbf\xc3\xa9\n%%\n\xf0\x9f\x99\x82\n%%",
+]
+
+
+def documents(file: TextFile, separator: str, span: Span | None = None) -> list[str]:
+    found: list[str] = []
+    for fragment in fragments(file, separator, span=span):
+        if fragment.starts_document:
+            found.append("")
+        found[-1] += fragment.text
+    return found
+
+
+def in_parts(file: TextFile, separator: str, size: int) -> list[list[str]]:
+    return [documents(file, separator, span) for span in spans(file, separator, size=size) or [None]]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("separator", ["%%", "%", "", "two %% three"])
+def test_parts_have_the_documents_of_the_whole(text: bytes, separator: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(text)
+    file = TextFile("a.txt", tmp_path / "a.txt")
+    whole = documents(file, separator)
+    for size in range(1, len(text) + 1):
+        assert [document for part in in_parts(file, separator, size) for document in part] == whole
+
+
+def test_parts_are_no_smaller_than_asked_for_and_cover_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("%%\n".join(f"document {number}\n" for number in range(500)))
+    file = TextFile("a.txt", tmp_path / "a.txt")
+    found = spans(file, "%%", size=100)
+    assert found is not None
+    assert found[0].start == 0
+    assert found[-1].stop == file.path.stat().st_size
+    assert all(first.stop == second.start for first, second in itertools.pairwise(found))
+    assert all(100 <= span.stop - span.start < 130 for span in found[:-1])
+
+
+def test_lines_of_json_are_documents(tmp_path: Path) -> None:
+    lines = "\n".join(json.dumps({"text": f"{number}\n%%\n"}) for number in range(200))
+    (tmp_path / "a.jsonl").write_text(lines)
+    file = TextFile("a.jsonl", tmp_path / "a.jsonl")
+    parts = in_parts(file, "%%", 300)
+    assert len(parts) > 10
+    assert [document for part in parts for document in part] == documents(file, "%%")
+
+
+def test_a_long_document_is_looked_through_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.text.spans._BLOCK_BYTES", 3)
+    (tmp_path / "a.txt").write_text("a" * 1000 + "\n%%\n" + "b" * 10)
+    file = TextFile("a.txt", tmp_path / "a.txt")
+    assert spans(file, "%%", size=10) == [Span(0, 1004), Span(1004, 1014)]
+    assert spans(file, "%", size=10) == [Span(0, 1014)]
+
+
+def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:
+    line = json.dumps({"prompt": "a", "completion": "b"}) + "\n"
+    (tmp_path / "a.jsonl").write_text(line * 100)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(line.encode() * 1000))
+    (tmp_path / "c.txt").write_text("small\n%%\n")
+    for name, supervised in [("a.jsonl", True), ("b.jsonl.gz", False), ("c.txt", False)]:
+        (file,) = text_files([str(tmp_path / name)], supervised=supervised)
+        assert spans(file, "%%", size=20) is None
