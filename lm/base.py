@@ -6,6 +6,7 @@ the base's weights were is said by their sum in the config, so that no others ca
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -14,6 +15,9 @@ from lm import files, run_folder
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import BASE, CHECKPOINTS, MODEL
+
+_SHOWN = 200
+"""Characters of a place that are shown, which may be anything."""
 
 
 def refer(run: Path, base: Path) -> None:
@@ -46,12 +50,11 @@ def find_base(checkpoint: Path) -> Path:
     place = run_folder.pointed_to(owner, "base")
     if not place:
         raise InputError(f"{owner / BASE}: missing; write into it where the run is that {checkpoint} adapts")
-    base = owner / place
-    if not run_folder.is_checkpoint(base):
-        raise InputError(
-            f"{owner / BASE}: there is no checkpoint at {place}, the base of this run; write where it is now"
-        )
-    return base
+    with contextlib.suppress(OSError):  # a name that none can be
+        if run_folder.is_checkpoint(owner / place):
+            return owner / place
+    gone = f"there is no checkpoint at {place[:_SHOWN]}, the base of this run"
+    raise InputError(f"{owner / BASE}: {gone}; put it back, or write into this file where it is now")
 
 
 def base_weights(checkpoint: Path, config: RunConfig) -> Path:
