@@ -5,17 +5,14 @@ from __future__ import annotations
 import shlex
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.flags.command_line import Run
 from lm.errors import UsageError
 from lm.run_folder import refuse_existing
-
-Command = Callable[[Sequence[str]], int]
-"""Runs a command line, less the name of `lm`; returns its exit code."""
 
 _FOR_STORIES, _FOR_SENTENCES = "80s", "110s"
 _SHOWN_PAIR = 0
@@ -48,8 +45,8 @@ def demo(
     german = out.with_name(out.name + "-german")
     for folder in (out, german):
         refuse_existing(folder)
-    _write_stories(context.obj, out, steps)
-    _translate_sentences(context.obj, german, steps)
+    _write_stories(context.obj.run, out, steps)
+    _translate_sentences(context.obj.run, german, steps)
     _say(
         "Your turn: any text file will do, or any two whose lines belong together. (After make demo, lm is "
         ".venv/bin/lm.)"
@@ -65,7 +62,7 @@ def demo(
         print(f"  $ {command}")
 
 
-def _write_stories(lm: Command, out: Path, steps: int | None) -> None:
+def _write_stories(lm: Run, out: Path, steps: int | None) -> None:
     import corpora
 
     stories, held_out = corpora.path("stories/train.txt"), corpora.path("stories/heldout.txt")
@@ -92,7 +89,7 @@ def _write_stories(lm: Command, out: Path, steps: int | None) -> None:
     _run(lm, "info", str(out))
 
 
-def _translate_sentences(lm: Command, out: Path, steps: int | None) -> None:
+def _translate_sentences(lm: Run, out: Path, steps: int | None) -> None:
     import corpora
 
     train, held_out = (
@@ -122,7 +119,7 @@ def _say(text: str) -> None:
     print("\n" + textwrap.fill(text, min(100, shutil.get_terminal_size((100, 24)).columns)) + "\n", flush=True)
 
 
-def _run(lm: Command, *arguments: str) -> None:
+def _run(lm: Run, *arguments: str) -> None:
     """Show a command and run it as the terminal would; stop the demo if it fails."""
     print(f"$ lm {shlex.join(arguments)}", flush=True)
     if code := lm(arguments):

@@ -16,6 +16,7 @@ import typer
 from cli import average, bench, classify, corpus, demo, export, fill, import_, info, merge, prepare, runs, tokenizer
 from cli.attention import attention
 from cli.console.escapes import label
+from cli.flags.command_line import CommandLine
 from cli.flags.environment import PREFIX, misspelled
 from cli.flags.help import CONTEXT_SETTINGS, describe
 from cli.flags.usage import message_of
@@ -23,6 +24,7 @@ from cli.generation import generate
 from cli.perplexity import perplexity
 from cli.training import clock, train
 from cli.translation import evaluate, translate
+from lm.distributed import launched
 from lm.errors import LMError
 
 app = typer.Typer(
@@ -102,7 +104,7 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     clock.begin(with_process=alone)
     try:
         given = train.newest_by_default(arguments) or ["--help"]
-        return app(given, prog_name="lm", standalone_mode=False, obj=run) or 0  # run: for a command of commands
+        return app(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run)) or 0
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
@@ -128,7 +130,8 @@ def _is_about_memory(error: Exception) -> bool:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"lm: {label(' '.join(message.split()))}", file=sys.stderr)
+    if launched.speaks():
+        print(f"lm: {label(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 

@@ -8,13 +8,15 @@ from rich.console import Console
 
 from cli.console.escapes import harmless
 from cli.console.wrapping import hanging
+from lm.distributed import launched
 
 _HEADING = 8
 
 
 def note(text: str) -> None:
-    """Print a line on stderr; characters that would command a terminal are drawn."""
-    print(harmless(text), file=sys.stderr, flush=True)
+    """Print a line on stderr; characters that would command a terminal are drawn. One of several processes speaks."""
+    if launched.speaks():
+        print(harmless(text), file=sys.stderr, flush=True)
 
 
 def fact(name: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -22,11 +22,14 @@ class Given(dict[str, dict[str, Any]]):
     Attributes:
         environment: which of the command's parameters the environment set, each with its variable; those made from
             config fields are called `section__field`.
+        arguments: the whole command line.
     """
 
-    def __init__(self, values: Mapping[str, dict[str, Any]], variables: Mapping[str, str]) -> None:
+    def __init__(
+        self, values: Mapping[str, dict[str, Any]], variables: Mapping[str, str], arguments: Sequence[str] = ()
+    ) -> None:
         super().__init__(values)
-        self.environment = variables
+        self.environment, self.arguments = variables, arguments
 
     @property
     def typed(self) -> dict[str, dict[str, Any]]:
@@ -72,7 +75,8 @@ def takes(
         @functools.wraps(command)
         def wrapper(*, typer_context: typer.Context, **values: Any) -> None:  # noqa: ANN401
             variables = environment.used(typer_context)
-            given = Given({section: {} for section in panels}, variables)
+            arguments = typer_context.obj.arguments if typer_context.obj else ()
+            given = Given({section: {} for section in panels}, variables, arguments)
             for key, (section, described) in flags.items():
                 value = values.pop(key)
                 if value is not None:

@@ -24,13 +24,16 @@ _PREPARING = 1e-6  # seconds for a byte of text, about
 _MEASURED = {False: (4, 4096), True: (3, 2048)}  # depth and tokens of a step; for text, and for pairs
 
 
-def sized(corpus: TextCorpus | PairCorpus, budget: str, config: RunConfig) -> tuple[str, dict[str, dict[str, Any]]]:
+def sized(
+    corpus: TextCorpus | PairCorpus, budget: str, config: RunConfig, *, processes: int = 1
+) -> tuple[str, dict[str, dict[str, Any]]]:
     """Choose a preset for a corpus and a time on this machine, and describe the choice on stderr.
 
     Args:
         corpus: to learn from.
         budget: the time as the user put it, such as 10m.
         config: what is known of corpus, tokenizer and hardware.
+        processes: that train the run together, each as fast as this one.
 
     Returns:
         The preset, and the settings that differ from it, by section.
@@ -42,7 +45,7 @@ def sized(corpus: TextCorpus | PairCorpus, budget: str, config: RunConfig) -> tu
     of_pairs, corpus_bytes = corpus.holds_pairs, corpus.text_bytes(config)
     if not corpus.prepared:
         _refuse_to_prepare_all_the_time(corpus_bytes, budget)
-    rate = _measured_rate(config, budget, pairs=of_pairs)
+    rate = processes * _measured_rate(config, budget, pairs=of_pairs)
     left, fitting = seconds_left(budget), sizing.fitting
     if of_pairs:
         fitting = partial(sizing.fitting_pairs, in_one_stack=config.model.decoder_only)

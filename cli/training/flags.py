@@ -131,6 +131,16 @@ Resume = Annotated[
         autocompletion=completion.runs,
     ),
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        min=1,
+        help="Train in N processes on this machine, each with its share of every batch, and a GPU of its own where "
+        "there are GPUs; a run can go on with another number. Several machines: torchrun (docs/scaling.md).",
+    ),
+]
 TensorBoard = Annotated[
     bool | None,
     typer.Option(

@@ -51,11 +51,12 @@ class Paced(NamedTuple):
     data: TrainingData
 
 
-def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus) -> Paced:
+def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus, *, processes: int = 1) -> Paced:
     """Time steps on this machine, and choose what depends on how many there will be; described on stderr.
 
     Evaluations are so far apart that there is time for them. Where the budget chose the model, regularisation follows
-    from how often the data will be seen. Fields that the user has set stay as they are.
+    from how often the data will be seen. Fields that the user has set stay as they are. Of several processes, which
+    share each step and each evaluation, one is timed with all of it.
 
     Raises:
         InputError: the data are too short.
@@ -65,7 +66,7 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus) -> Pace
     config = fitted(config, corpus)
     opened = open_data(data, config)  # refuses a text that is too short before a step is timed
     budget = str(config.training.budget)
-    found = pace(config, corpus, opened, seconds=seconds_to_measure(budget))
+    found = pace(config, corpus, opened, seconds=seconds_to_measure(budget)).shared_by(processes)
     steps = max(1.0, seconds_left(budget) / found.step)
     if opened.holds_pairs:
         epochs = steps / opened.steps_per_epoch

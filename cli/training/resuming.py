@@ -8,26 +8,29 @@ from cli.console.messages import note
 from cli.flags.options import Given
 from cli.training import clock
 from cli.training.preparing import corpus_of, prepare
-from cli.training.request import RUNS, TrainingFiles
+from cli.training.request import RUNS, NewRun, TrainingFiles
 from lm.config.options import options
 from lm.config.presets import DEFAULT_PRESET, resolve
 from lm.config.run import SECTIONS
 from lm.config.training import LENGTHS
+from lm.distributed import launched
+from lm.distributed.world import World
 from lm.errors import UsageError
-from lm.run_folder import find_checkpoint, holds_runs, load_config
+from lm.run_folder import checkpoints, find_checkpoint, holds_runs, is_run, load_config
 from lm.training import resuming
 from lm.training.compiling import check_compiler
 from lm.training.history import newest_unfinished
 from lm.training.run import Run
 
 
-def resume_run(path: Path, files: TrainingFiles, given: Given) -> Run:
+def resume_run(path: Path, files: TrainingFiles, given: Given, world: World) -> Run:
     """Load a run to go on with, and describe on stderr where it goes on.
 
     Args:
         path: a run, one of its checkpoints, or a folder of runs, which stands for the newest unfinished one.
         files: the corpus, for a run whose tokens are gone.
         given: the settings; of a run that goes on, only its length can be changed.
+        world: the processes that train it.
 
     Raises:
         InputError: there is no such run, it is damaged, or its tokens are gone.
@@ -40,9 +43,33 @@ def resume_run(path: Path, files: TrainingFiles, given: Given) -> Run:
     lengths = {name: value for name, value in given.typed["training"].items() if name in LENGTHS}
     longer = resolve(DEFAULT_PRESET, {"training": lengths}).training if lengths else None
     compiled = given.typed["training"].get("compile")
-    run = resuming.resume(path, data=data, longer=longer, compiled=compiled, spent=clock.elapsed())
+    run = resuming.resume(path, data=data, longer=longer, compiled=compiled, spent=clock.elapsed(), world=world)
     if run.config.training.compile:
         check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
+    _describe(run)
+    return run
+
+
+def begun_before(new: NewRun, *, is_anew: bool) -> Path | None:
+    """The run that these processes had begun and saved when the launcher started them anew, since one had failed.
+
+    Args:
+        new: what is given for a new run.
+        is_anew: whether the launcher has, on any machine.
+
+    Raises:
+        UsageError: the launcher may do so, and would not know the run again.
+    """
+    if launched.may_restart() and new.out is None:
+        raise UsageError("where processes may be started anew, name the folder of the run (-o)")
+    if not is_anew or new.out is None:
+        return None
+    return new.out if is_run(new.out) and checkpoints(new.out) else None
+
+
+def resume_begun(path: Path, world: World) -> Run:
+    """Go on with a run that was begun by the same command, so that its settings are what is asked for."""
+    run = resuming.resume(path, spent=clock.elapsed(), world=world)
     _describe(run)
     return run
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import typer
@@ -13,11 +15,16 @@ from cli.flags.options import Given
 from cli.training.budget import warn_of_few_steps
 from cli.training.display import TrainingDisplay
 from cli.training.request import Request
-from cli.training.resuming import resume_run
+from cli.training.resuming import begun_before, resume_begun, resume_run
 from cli.training.signals import StopSignals
 from cli.training.starting import start_run
 from cli.training.tensorboard import check_installed, is_recorded, recorder
+from lm.distributed import launched
+from lm.distributed.group import joined
+from lm.distributed.world import World
 from lm.hardware import matrix_rate, peak_memory
+from lm.training.events import Event
+from lm.training.opening import follow
 from lm.training.run import Run
 from lm.training.trainer import train
 
@@ -36,33 +43,57 @@ def run(request: Request, given: Given, *, tensorboard: bool | None, as_json: bo
     """
     if tensorboard:
         check_installed()
-    if request.resume:
-        opened = resume_run(request.resume, request.files, given)
-    else:
-        opened = start_run(request.files, request.new, given)
-    signal_number = _train(opened, tensorboard=tensorboard)
-    if as_json:
+    with joined() as world:
+        opened = _opened(request, given, world)
+        signal_number = _train(opened, tensorboard=tensorboard)
+    if as_json and world.writes:
         print(json_line(_summary(opened)))
     if signal_number and not opened.state.finished:
         raise typer.Exit(128 + signal_number)
 
 
+def _opened(request: Request, given: Given, world: World) -> Run:
+    """The run that is asked for. The first of several processes makes it ready, and the others follow."""
+    is_anew = world.most(launched.restarts()) > 0
+    if not world.writes:
+        return follow(world)
+    if request.resume:
+        return resume_run(request.resume, request.files, given, world)
+    if (begun := begun_before(request.new, is_anew=is_anew)) is not None:
+        return resume_begun(begun, world)
+    return start_run(request.files, request.new, given, world)
+
+
 def _train(run: Run, *, tensorboard: bool | None) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
-    recorded = is_recorded(run.folder) if tensorboard is None else tensorboard
-    recording = recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
-    display = TrainingDisplay(steps=run.plan.steps, first_step=run.state.step, matrix_rate=matrix_rate(run.hardware))
-    with StopSignals() as signals, recording as record, display:
-        for event in train(run, stop=signals.received):
-            display.show(event)
-            if record:
-                record(event)
+    with StopSignals(says_so=run.world.size == 1) as signals:
+        events = train(run, stop=signals.received)
+        if run.world.writes:
+            _draw(run, events, tensorboard=tensorboard)
+        else:
+            deque(events, maxlen=0)
+        number = run.world.most(signals.number)
     if run.state.finished:
         _describe_finished(run)
     else:
         fact("stopped", f"at step {run.state.step:,}, saved")
         note(f"next    lm train --resume {run.folder}")
-    return signals.number
+    return number
+
+
+def _draw(run: Run, events: Iterator[Event], *, tensorboard: bool | None) -> None:
+    """Show what happens, and write it for TensorBoard if asked."""
+    recorded = is_recorded(run.folder) if tensorboard is None else tensorboard
+    recording = recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
+    rate = run.world.size * matrix_rate(run.hardware)
+    with (
+        recording as record,
+        TrainingDisplay(steps=run.plan.steps, first_step=run.state.step, matrix_rate=rate) as display,
+    ):
+        for event in events:
+            display.show(event)
+            if record:
+                record(event)
 
 
 def _describe_finished(run: Run) -> None:

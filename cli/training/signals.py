@@ -11,8 +11,9 @@ from types import FrameType
 class StopSignals:
     """While open, the first Ctrl-C or SIGTERM asks training to stop after its step; the second ends it at once."""
 
-    def __init__(self) -> None:
-        self.number = 0
+    def __init__(self, *, says_so: bool = True) -> None:
+        """Note no signal yet; with `says_so`, what it brings about is said on stderr when it comes."""
+        self.number, self._says_so = 0, says_so
         self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> StopSignals:
@@ -28,7 +29,8 @@ class StopSignals:
         if self.number:
             raise SystemExit(128 + number)
         self.number = number
-        print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
+        if self._says_so:
+            print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
 
     def received(self) -> bool:
         """Whether a signal has come."""

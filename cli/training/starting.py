@@ -22,6 +22,7 @@ from lm.config.model import ModelConfig, check_heads_given
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, is_portable
 from lm.config.run import RunConfig
 from lm.data.kinds import check_model
+from lm.distributed.world import World
 from lm.errors import UsageError
 from lm.hardware import found_device
 from lm.interop.hugging_face.configuration import nearest_family
@@ -33,15 +34,21 @@ from lm.training.run import Run
 from lm.training.starting import start
 
 
-def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
+def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> Run:
     """Make a new run, its plan written down, and describe it on stderr.
+
+    Args:
+        files: to learn from.
+        new: what is given besides settings.
+        given: the settings.
+        world: the processes that train it.
 
     Raises:
         InputError: a file is wrong, or the folder holds a run already.
         UsageError: the settings do not fit together, or not to the files.
     """
     corpus = corpus_of(files)
-    settings = _settled(corpus, new, given)
+    settings = _settled(corpus, new, given, processes=world.size)
     config = settings.config
     folder = new.out or _free_folder(files.first, str(config.preset))
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
@@ -53,20 +60,23 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given) -> Run:
         prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(new.weights, prepared.tokenizer))
     pace = data = None
     if config.training.budget is not None:
-        config, pace, data = paced(config, settings, prepared)
+        config, pace, data = paced(config, settings, prepared, processes=world.size)
     base = find_checkpoint(new.weights) if new.weights and config.lora else None
-    run = start(folder, config, prepared, data=data, weights=weights, base=base, pace=pace, spent=clock.elapsed())
+    run = start(
+        folder, config, prepared, data=data, weights=weights, base=base, pace=pace, spent=clock.elapsed(), world=world
+    )
     describe(run)
     return run
 
 
-def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given) -> Settings:
+def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given, *, processes: int) -> Settings:
     """The settings of the run, with those of the tokens where they are prepared already."""
     preset = new.named_preset(given, pairs=corpus.holds_pairs)
     default = DEFAULT_TRANSLATION_PRESET if corpus.holds_pairs else DEFAULT_PRESET
     settings = settle(
-        preset, new.config, new.weights, given, default=default, is_portable=new.portable, sized=partial(sized, corpus)
-    )
+        preset, new.config, new.weights, given, default=default, is_portable=new.portable,
+        sized=partial(sized, corpus, processes=processes),
+    )  # fmt: skip
     if given.typed["tokenizer"] and (new.tokenizer or new.weights or corpus.prepared):
         flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
         raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import typer
+
 from cli.flags.options import Given, takes
 from cli.training import flags
 from cli.training.request import RUNS, NewRun, PairFiles, Request, TrainingFiles
 from lm.config.presets import DEFAULT_PRESET, resolve
 from lm.config.run import SECTIONS
+from lm.distributed import launched
+from lm.errors import UsageError
 
 
 def newest_by_default(arguments: Sequence[str]) -> list[str]:
@@ -22,6 +26,19 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
         if place == len(given) or given[place].startswith("-"):
             given.insert(place, str(RUNS))
     return given
+
+
+def _to_start(processes: int | None) -> int:
+    """How many processes are to be started that train together; 0 where this one is alone, or one of them.
+
+    Raises:
+        UsageError: others have been started than are asked for.
+    """
+    if launched.size() == 1:
+        return processes if processes is not None and processes > 1 else 0
+    if processes not in {None, launched.size()}:
+        raise UsageError(f"torchrun has started {launched.size()} processes: leave out --processes")
+    return 0
 
 
 @takes(SECTIONS, defaults=resolve(DEFAULT_PRESET))
@@ -43,6 +60,7 @@ def train(
     weights: flags.Weights = None,
     tokenizer: flags.Tokenizer = None,
     resume: flags.Resume = None,
+    processes: flags.Processes = None,
     tensorboard: flags.TensorBoard = None,
     as_json: flags.AsJson = False,
     given: Given,
@@ -65,6 +83,7 @@ def train(
       lm train book.txt --objective masked -o runs/masked
       lm train --source train.en --target train.de --budget 10m -o runs/german
       lm train --resume runs/novel
+      lm train texts/ --preset gpt2 --processes 8
     """
     pair_files = PairFiles(
         source or (), target or (), pairs or (), validation_source, validation_target, heads or (), validation_heads
@@ -72,6 +91,11 @@ def train(
     new = NewRun(out, preset, depth, portable, config, weights, tokenizer)
     request = Request(TrainingFiles(corpus or (), pair_files), new, resume)
     request.check(given)
+    if others := _to_start(processes):
+        from cli.training import launching
+
+        raise typer.Exit(launching.launch(given.arguments, processes=others))
+    launched.quieten()
     from cli.training import running
 
     running.run(request, given, tensorboard=tensorboard, as_json=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 
 from lm.config.training import TrainingConfig
 from lm.optimization.schedules import steps_in_all
@@ -26,15 +27,19 @@ class Clock:
     All that happens between two steps counts: reading a batch, writing the journal, drawing the display.
     """
 
-    def __init__(self, left: float, *, spent: float = 0.0, pause: float = 0.0) -> None:
+    def __init__(
+        self, left: float, *, spent: float = 0.0, pause: float = 0.0, now: Callable[[], float] | None = None
+    ) -> None:
         """A clock that starts now.
 
         Args:
             left: seconds until the deadline.
             spent: seconds of the budget that went into getting ready.
             pause: seconds that a pause is expected to take, until the first has shown it.
+            now: tells the time, in seconds; several processes that ask one clock decide alike.
         """
-        self._last = time.monotonic()
+        self._now = now or time.monotonic
+        self._last = self._now()
         self._deadline = self._last + left
         self._whole = max(0.0, left) + spent
         self._aside = aside(self._whole) - spent
@@ -45,11 +50,11 @@ class Clock:
     @property
     def left(self) -> float:
         """Seconds until the deadline."""
-        return self._deadline - time.monotonic()
+        return self._deadline - self._now()
 
     def note(self, *, is_plain: bool) -> None:
         """Note that a step was taken, after which, unless it is a plain one, the model was evaluated or saved."""
-        now = time.monotonic()
+        now = self._now()
         seconds, self._last = now - self._last, now
         if is_plain:
             self._steps.append(seconds)

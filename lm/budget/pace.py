@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lm.hardware import Hardware
 
@@ -35,3 +35,10 @@ class Pace:
     evaluation: Cost
     hardware: Hardware
     pause: float = 0.0
+
+    def shared_by(self, processes: int) -> Pace:
+        """The pace of so many processes together, each as fast as the one that was timed."""
+        if processes == 1:
+            return self
+        cost = Cost(self.evaluation.loss / processes, self.evaluation.sentence / processes)
+        return replace(self, step=self.step / processes, evaluation=cost)

@@ -29,6 +29,7 @@ class Plan:
         dtype: arithmetic of the matrix products.
         threads: CPU threads.
         optimizer_dtype: arithmetic of Muon's products.
+        processes: that train the run together.
         steps: optimizer steps in all; with a deadline, about so many.
         data: folder of the prepared data.
         data_key: hash of everything that the data were made from.
@@ -48,6 +49,7 @@ class Plan:
     decay_step: int | None = None
     decay_share: float = 1.0
     optimizer_dtype: str = "bfloat16"
+    processes: int = 1
 
     @property
     def falls_from(self) -> tuple[int, float] | None:

@@ -13,6 +13,7 @@ import torch
 
 from lm.budget.pace import Cost
 from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.data.batch import Batch
 from lm.data.training_data import Reference
 from lm.decoding.classifying import Classifier
 from lm.decoding.filling import Filler
@@ -85,7 +86,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     is_best = _note_best(run, loss, bleu)
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
-    use = shares(counts)
+    use = shares({name: run.world.total(each) for name, each in counts.items()})
     return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use, accuracy), shown
 
 
@@ -93,10 +94,17 @@ def validation_loss(run: Run) -> tuple[float, int]:
     """Summed nats and number of targets of the whole validation split, with the model as it is."""
     nats, predicted = 0.0, 0
     with torch.inference_mode():
-        for batch in run.data.validation():
+        for batch in _own(run):
             nats += float(summed_loss(run.model, batch, run.hardware))
             predicted += batch.predicted
-    return nats, predicted
+    nats, number = run.world.summed(nats, predicted)
+    return nats, int(number)
+
+
+def _own(run: Run) -> Iterator[Batch]:
+    """What of the validation split this process evaluates: its rows of each batch."""
+    for batch in run.data.validation():
+        yield from (turn.batch for turn in run.world.turns(batch) if turn.counts)
 
 
 def _validation_sums(run: Run) -> tuple[float, int, int | None]:
@@ -105,10 +113,11 @@ def _validation_sums(run: Run) -> tuple[float, int, int | None]:
         return *validation_loss(run), None
     nats, predicted, correct = 0.0, 0, 0
     with torch.inference_mode():
-        for batch in run.data.validation():
+        for batch in _own(run):
             of_batch, guessed = summed_loss_and_correct(run.model, batch, run.hardware)
             nats, correct, predicted = nats + float(of_batch), correct + int(guessed), predicted + batch.predicted
-    return nats, predicted, correct
+    nats, number, guesses = run.world.summed(nats, predicted, correct)
+    return nats, int(number), int(guesses)
 
 
 def cost(run: Run, *, seconds: float) -> Cost:
@@ -161,6 +170,11 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
 
 
 def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
+    """Greedy translations of sources, in order; each process makes some of them."""
+    return run.world.spread(references, partial(_translated_here, run))
+
+
+def _translated_here(run: Run, references: Sequence[Reference]) -> list[str]:
     """Greedy translations of sources, in order, each into the language of its tag, where there are tags."""
     assert not isinstance(run.model, EncoderOnly)
     model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)

@@ -21,15 +21,17 @@ EXPERT_USE = "validation_expert_use"
 class Journal:
     """`metrics.jsonl` and `timings.jsonl` of a run folder, one JSON object a line, each with its step."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, writes: bool = True) -> None:
+        """Of a run; with `writes` false, what is to be noted is not: another process does it."""
+        self._writes = writes
         self.metrics, self.timings = folder / run_folder.METRICS, folder / run_folder.TIMINGS
 
     def step(self, event: Step, *, epoch: float) -> None:
         """Note an optimizer step."""
         metrics = {"step": event.step, "loss": event.loss, "learning_rate": event.learning_rate,
                    "gradient_norm": event.gradient_norm, "tokens": event.tokens, "epoch": epoch}  # fmt: skip
-        _append(self.metrics, metrics)
-        _append(
+        self._append(self.metrics, metrics)
+        self._append(
             self.timings,
             {"step": event.step, "seconds": event.seconds, "tokens_per_second": event.tokens / event.seconds},
         )
@@ -37,7 +39,7 @@ class Journal:
     def note(self, event: Evaluation | Sample) -> None:
         """Note an evaluation or a sample."""
         if isinstance(event, Sample):
-            _append(self.metrics, {"step": event.step, "prompt": event.prompt, "sample": event.text})
+            self._append(self.metrics, {"step": event.step, "prompt": event.prompt, "sample": event.text})
             return
         metrics: dict[str, Any] = {"step": event.step, "validation_loss": event.loss}
         if event.bits_per_byte is not None:
@@ -49,8 +51,13 @@ class Journal:
             metrics["validation_accuracy"] = event.accuracy
         if event.expert_use:
             metrics[EXPERT_USE] = event.expert_use
-        _append(self.metrics, metrics)
-        _append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
+        self._append(self.metrics, metrics)
+        self._append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
+
+    def _append(self, path: Path, values: dict[str, Any]) -> None:
+        if self._writes:
+            with files.naming(path), path.open("a", encoding="utf-8", newline="\n") as file:
+                file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
     def forget_after(self, step: int, *, evaluation_due: bool = False) -> None:
         """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped.
@@ -93,11 +100,6 @@ def _aside(path: Path) -> Path:
 def lines(path: Path) -> list[bytes]:
     """The lines of a log. Without a line feed at its end, the last is torn or still being written, and left out."""
     return path.read_bytes().split(b"\n")[:-1]  # text would be split at U+2028 too, which JSON leaves as it is
-
-
-def _append(path: Path, values: dict[str, Any]) -> None:
-    with files.naming(path), path.open("a", encoding="utf-8", newline="\n") as file:
-        file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
 def _kept(path: Path, step: float, *, evaluation_due: bool = False) -> str:

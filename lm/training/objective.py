@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm.config.data import IGNORED
+from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
+from lm.distributed.placement import Loss
 from lm.hardware import Hardware
+from lm.model.experts import balance_loss, routed
 from lm.model.linear import linear
 from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy
 from lm.model.transformer import EncoderDecoder, Model, capped
@@ -27,6 +30,43 @@ _GUESSES_AT_ONCE = 1024
 def final_states(model: Model) -> States:
     """The function that gives what a model makes of its inputs before the output layer."""
     return model.read if isinstance(model, EncoderDecoder) else model.hidden
+
+
+class Objective(Loss):
+    """What training makes smaller, as a run's settings say; the weights are all of its model."""
+
+    model: Model
+
+    def __init__(self, model: Model, hardware: Hardware, config: TrainingConfig, *, states: States) -> None:
+        """The objective of a model.
+
+        Args:
+            model: what learns.
+            hardware: where it is.
+            config: label smoothing, R-Drop and the weights of further losses.
+            states: `final_states(model)`, or that compiled.
+        """
+        super().__init__()
+        self.model, self._hardware, self._config, self._states = model, hardware, config, states
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The summed loss of a batch, to be differentiated, and its summed surprisal, in nats."""
+        config = self._config
+        with routed(self.model) as routes:
+            nats = summed_loss(
+                self.model,
+                batch,
+                self._hardware,
+                states=self._states,
+                label_smoothing=config.label_smoothing,
+                r_drop=config.r_drop,
+                source_loss=config.source_loss,
+            )
+        loss = nats
+        if routes and config.expert_balance:  # a mean, so it weighs by the targets of its part of the batch
+            weight = config.expert_balance * learned_tokens(batch, source_loss=config.source_loss)
+            loss = nats + weight * sum(map(balance_loss, routes))
+        return loss, nats.detach()
 
 
 def summed_loss(

@@ -18,7 +18,13 @@ from lm.training.arithmetic import training_hardware
 
 
 def planned(
-    config: RunConfig, folder: Path, data: TrainingData, *, pace: Pace | None = None, spent: float = 0.0
+    config: RunConfig,
+    folder: Path,
+    data: TrainingData,
+    *,
+    pace: Pace | None = None,
+    spent: float = 0.0,
+    processes: int = 1,
 ) -> RunConfig:
     """The settings of a new run with a plan.
 
@@ -28,6 +34,7 @@ def planned(
         data: the same, open.
         pace: how fast the run goes and on which hardware, where that was measured.
         spent: seconds of a budget that are gone already.
+        processes: that train the run together.
     """
     if pace is None:
         hardware = training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
@@ -35,6 +42,7 @@ def planned(
         hardware = pace.hardware
     plan = Plan(
         **vars(hardware),
+        processes=processes,
         steps=planned_steps(config.training, data, pace=1.0 if pace is None else pace.step, spent=spent),
         data=str(folder.resolve()),
         data_key=data_key(folder),

@@ -5,23 +5,22 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import torch
+from torch import Tensor
 
 from lm import checkpoint, run_folder
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.kinds import data_files, data_key, open_data
-from lm.data.training_data import TrainingData
+from lm.distributed.world import ALONE, World
 from lm.errors import InputError, UsageError
-from lm.locks import LockFile
-from lm.model.lora import load_frozen
+from lm.hardware import MOST_THREADS
 from lm.run_folder import TrainingState
 from lm.training.corpus import TrainingCorpus
 from lm.training.journal import Journal
 from lm.training.lock import claimed, lock_of
+from lm.training.opening import Opening
 from lm.training.planning import prolonged
 from lm.training.run import Run
-from lm.training.saving import restore
 
 
 def resume(
@@ -31,8 +30,12 @@ def resume(
     data: Path | None = None,
     compiled: bool | None = None,
     spent: float = 0.0,
+    world: World = ALONE,
 ) -> Run:
     """Go on with a run from its last checkpoint (or the one given), as if it had never stopped.
+
+    Where that is an older checkpoint, those after it belong to another branch from now on. They stay until this branch
+    has saved something, and so does the journal: a run that is killed before that has lost nothing.
 
     Args:
         path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
@@ -40,6 +43,7 @@ def resume(
         data: folder of the prepared data, where they are no longer where the run's plan says.
         compiled: whether to compile the model, if not as before; losses differ by rounding then.
         spent: seconds that are gone already of what a run under a budget has left.
+        world: the processes that train the run from now on; in the others, `follow` builds it at the same time.
 
     Raises:
         InputError: there is no such run, it or its data are damaged, or another process is training it.
@@ -61,11 +65,26 @@ def resume(
         if compiled is not None:
             config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
-        run = _loaded(found, config, plan, state, data=opened, lock=lock, spent=spent)
+        config = dataclasses.replace(config, plan=_shared_by(world, plan))
+        other_branch = run_folder.later_than(folder, state.step)
+        if other_branch:
+            state = _without_lost_best(folder, state)
+        corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
+        opening = Opening(folder, config, state, corpus, spent, checkpoint=found)
+        run = world.told(opening).built(world, data=opened, lock=lock, **_saved(found, config))
         run.write_config()
-        _branch(run)
+        run.other_branch = other_branch
+        if other_branch:
+            Journal(folder).set_aside()
         Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
     return run
+
+
+def _saved(found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
+    """The tensors that a run is built again of, as `Opening.built` calls them."""
+    files = {"weights": run_folder.MODEL, "optimizer": run_folder.OPTIMIZER}
+    saved = {what: checkpoint.load_tensors(found / name) for what, name in files.items()}
+    return saved | {"base": checkpoint.load_base(found, config)} if config.lora else saved
 
 
 def _plan(config: RunConfig, found: Path) -> Plan:
@@ -107,42 +126,15 @@ def _refuse_finished(run: Path, plan: Plan, state: TrainingState, *, is_longer: 
         raise UsageError(f"{run}: {ended}; give --steps to train on all the same")
 
 
-def _loaded(
-    found: Path,
-    config: RunConfig,
-    plan: Plan,
-    state: TrainingState,
-    *,
-    data: TrainingData,
-    lock: LockFile,
-    spent: float,
-) -> Run:
-    """The run with the weights and the state of the optimizers that a checkpoint has."""
-    corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
-    config = dataclasses.replace(config, plan=plan)
-    run = Run(run_folder.run_of(found), config, state, corpus=corpus, data=data, lock=lock, spent=spent)
-    files = (run_folder.MODEL, run_folder.OPTIMIZER)
-    weights, optimizer = (checkpoint.load_tensors(found / name) for name in files)
-    try:
-        if config.lora:
-            load_frozen(run.model, checkpoint.load_base(found, config))
-        restore(run, weights, optimizer)
-    except torch.OutOfMemoryError:
-        raise
-    except (KeyError, RuntimeError):
-        raise InputError(f"{found}: its weights are not of this run's model; go on from another checkpoint") from None
-    return run
+def _shared_by(world: World, plan: Plan) -> Plan:
+    """The plan for as many processes as there are now: where others began, each has its share of the threads here."""
+    if world.size == plan.processes:
+        return plan
+    return dataclasses.replace(plan, processes=world.size, threads=MOST_THREADS)
 
 
-def _branch(run: Run) -> None:
-    """Where a run goes on from an older checkpoint, note which ones belong to another branch from now on.
-
-    They stay until this branch has saved something, and so does the journal: a run that is killed before that has lost
-    nothing. Where the best so far is gone, this branch finds its own.
-    """
-    run.other_branch = run_folder.later_than(run.folder, run.state.step)
-    if not run.other_branch:
-        return
-    Journal(run.folder).set_aside()
-    if run.state.best_step not in [run_folder.step_of(folder) for folder in run_folder.checkpoints(run.folder)]:
-        run.state = dataclasses.replace(run.state, best_loss=None, best_bleu=None, best_step=None)
+def _without_lost_best(run: Path, state: TrainingState) -> TrainingState:
+    """The state of a run that goes on from an older checkpoint: where the best so far is gone, it finds its own."""
+    if state.best_step in [run_folder.step_of(folder) for folder in run_folder.checkpoints(run)]:
+        return state
+    return dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)

@@ -11,6 +11,7 @@ from lm import files, run_folder
 from lm.budget.clock import Clock
 from lm.config.run import Plan, RunConfig
 from lm.data.training_data import TrainingData
+from lm.distributed.world import ALONE, World
 from lm.errors import TrainingError
 from lm.hardware import Hardware
 from lm.locks import LockFile
@@ -23,8 +24,9 @@ from lm.training.ahead import Ahead
 from lm.training.compiling import compiled
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Decay, EndMoved
+from lm.training.journal import Journal
 from lm.training.lock import lock_of
-from lm.training.objective import final_states
+from lm.training.objective import Objective, final_states
 
 
 class Run:
@@ -37,6 +39,9 @@ class Run:
         other_branch: checkpoints later than the one gone on with, which go as soon as this run has saved its own.
         lock: held from the start to the end of training.
         clock: of a run under a budget, what says when the learning rate falls; else None.
+        world: the processes that train it together.
+        placement: where they have its weights.
+        journal: of the run; of several processes, only one writes it.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Run:
         lock: LockFile | None = None,
         spent: float,
         pause: float = 0.0,
+        world: World = ALONE,
     ) -> None:
         """Build the model with its initial weights, as the plan in `config` says.
 
@@ -62,17 +68,19 @@ class Run:
             lock: of the run, if it is held already.
             spent: seconds of a budget that are gone, besides those that `state` knows of.
             pause: seconds that it takes to evaluate and save, about; for a budget.
+            world: the processes that train the run together; all of them build it at the same time.
         """
         self.folder, self.config, self.state, self.data = folder, config, state, data
         self.tokenizer, self.source_tokenizer = corpus.tokenizer, corpus.source_tokenizer
         self.other_branch: list[Path] = []
         self.lock = lock_of(folder) if lock is None else lock
+        self.world, self.journal = world, Journal(folder, writes=world.writes)
         self._build()
         self.data.plan(self.plan.steps)
         self.ahead = Ahead(data) if self.plan.device == "cuda" else None
         deadline = self.plan.deadline
         left = None if deadline is None else deadline - state.elapsed - spent
-        self.clock = None if left is None else Clock(left, spent=spent, pause=pause)
+        self.clock = None if left is None else Clock(left, spent=spent, pause=pause, now=world.now)
 
     def _build(self) -> None:
         """The model and what trains it, on the hardware that the plan names."""
@@ -81,7 +89,8 @@ class Run:
         torch.set_num_threads(plan.threads)
         device = self.hardware.torch_device
         self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
-        self.states = compiled(self.model, device) if training.compile else final_states(self.model)
+        states = compiled(self.model, device) if training.compile else final_states(self.model)
+        self.placement = self.world.placed(Objective(self.model, self.hardware, training, states=states))
         self.optimizers = make_optimizers(self.model, training, dtype=self.hardware.torch_optimizer_dtype)
         self.average = MovingAverage(self.model, decay=training.ema) if training.ema else None
 
@@ -138,7 +147,8 @@ class Run:
 
     def write_config(self) -> None:
         """Write the settings and the plan down, in the place of those that were there."""
-        files.write_json(self.folder / run_folder.CONFIG, self.config.to_dict())
+        if self.world.writes:
+            files.write_json(self.folder / run_folder.CONFIG, self.config.to_dict())
 
     def note_elapsed(self) -> None:
         """Let the state know how much of a budget is gone, until the number of steps is final."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lm import checkpoint
+from lm import checkpoint, run_folder
 from lm.model.lora import load_trained, trained_weights
 from lm.optimization.optimizers import optimizer_tensors, restore_optimizers
 from lm.training.journal import Journal
@@ -20,12 +20,16 @@ _TRAINED = "trained."
 def save(run: Run, *, is_best: bool) -> Path:
     """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder.
 
+    Of several processes, all take part, and one writes.
+
     Raises:
         InputError: it cannot be written.
         TrainingError: a weight is no longer finite, which the loss of the next step would show too late.
     """
     weights, optimizer = _tensors(run)
     run.note_elapsed()
+    if not run.world.writes:
+        return run_folder.checkpoint_folder(run.folder, run.state.step)
     folder = checkpoint.save_checkpoint(
         run.folder,
         config=run.config,

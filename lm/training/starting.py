@@ -15,11 +15,12 @@ from lm.config.run import RunConfig
 from lm.data.examples.labelled import labels_of
 from lm.data.kinds import open_data
 from lm.data.training_data import TrainingData
+from lm.distributed.world import ALONE, World
 from lm.run_folder import TrainingState
 from lm.training.corpus import TrainingCorpus
-from lm.training.initial_weights import start_from
 from lm.training.journal import Journal
 from lm.training.lock import claimed
+from lm.training.opening import Opening
 from lm.training.planning import planned
 from lm.training.run import Run
 
@@ -34,6 +35,7 @@ def start(
     base: Path | None = None,
     pace: Pace | None = None,
     spent: float = 0.0,
+    world: World = ALONE,
 ) -> Run:
     """A new run in a folder of its own, its plan written down.
 
@@ -46,17 +48,17 @@ def start(
         base: the checkpoint that they are of, where the run has adapters to them.
         pace: how fast the run goes, where that was measured, as a budget wants it.
         spent: seconds of a budget that are gone already.
+        world: the processes that train the run; in the others, `follow` builds it at the same time.
     """
     run_folder.refuse_existing(folder)
     config = fitted(config, corpus)
     data = data or open_data(corpus.folder, config)
-    config = planned(config, corpus.folder, data, pace=pace, spent=spent)
+    config = planned(config, corpus.folder, data, pace=pace, spent=spent, processes=world.size)
     if base is not None:
         config = adapting(config, base)
     pause = 0.0 if pace is None else pace.pause
-    run = Run(folder, config, TrainingState(), corpus=corpus, data=data, spent=spent, pause=pause)
-    if weights is not None:
-        start_from(run, weights)
+    opening = Opening(folder, config, TrainingState(), corpus, spent, pause, has_weights=weights is not None)
+    run = world.told(opening).built(world, data=data, weights=weights)
     _make_folder(run, base)
     return run
 

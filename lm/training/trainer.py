@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lm.data.batch import Batch
+from lm.distributed.placement import Placement
 from lm.errors import TrainingError
 from lm.model.cost import training_flops
-from lm.model.experts import balance_loss, routed
 from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import evaluate
 from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
-from lm.training.journal import Journal
 from lm.training.lock import claim
-from lm.training.objective import learned_tokens, summed_loss
+from lm.training.objective import learned_tokens
 from lm.training.run import Run, diverged
 from lm.training.saving import save
 
@@ -30,8 +29,8 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
     """Train to the last step of the plan, or until `stop()` is true after a step; then save.
 
     Args:
-        run: from `start` or `resume`.
-        stop: asked once a step.
+        run: from `start` or `resume`, or from `follow` in a process that is not the first of several.
+        stop: asked once a step in each process; one of them is enough.
 
     Yields:
         what happened, in order; it is in the run's journal by then.
@@ -40,7 +39,8 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
         TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
         InputError: another process is training this run, or a checkpoint cannot be saved.
     """
-    claim(run.lock)
+    if run.world.writes:
+        claim(run.lock)
     try:
         yield from _events(run, stop)
     finally:
@@ -49,23 +49,22 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
 
 def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     """The loop: a step, an evaluation and a checkpoint where they are due, and again."""
-    journal = Journal(run.folder)
     if run.state.evaluation_due:
-        yield from _evaluation_put_off(run, journal)
+        yield from _evaluation_put_off(run)
         if run.state.finished:
             return
     while not run.is_complete:
         step = _step(run)
-        journal.step(step, epoch=run.epoch)
+        run.journal.step(step, epoch=run.epoch)
         yield step
-        stopping, is_last = stop(), run.is_complete
+        stopping, is_last = bool(run.world.most(stop())), run.is_complete
         if changed := run.settle_length():
             yield changed
         evaluation_due = is_last or _evaluation_due(run)
         run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
         evaluated = evaluation_due and (is_last or not stopping)
         if evaluated:
-            yield from _evaluated(run, journal)
+            yield from _evaluated(run)
         is_best = run.state.best_step == run.state.step
         ends = stopping or run.state.finished
         saved = ends or is_best or isinstance(changed, Decay) or _checkpoint_due(run, evaluated=evaluated)
@@ -78,9 +77,9 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
             run.clock.note(is_plain=not evaluated and not saved)
 
 
-def _evaluation_put_off(run: Run, journal: Journal) -> Iterator[Event]:
+def _evaluation_put_off(run: Run) -> Iterator[Event]:
     """Make up for the evaluation that stopping had put off, and save what it has shown."""
-    yield from _evaluated(run, journal)
+    yield from _evaluated(run)
     yield Saved(run.state.step, save(run, is_best=run.state.best_step == run.state.step))
     if run.state.finished and not run.is_complete:
         yield Stopped(run.state.step, patience_ran_out=True)
@@ -88,10 +87,10 @@ def _evaluation_put_off(run: Run, journal: Journal) -> Iterator[Event]:
         run.clock.note(is_plain=False)
 
 
-def _evaluated(run: Run, journal: Journal) -> Iterator[Evaluation | Sample]:
+def _evaluated(run: Run) -> Iterator[Evaluation | Sample]:
     """Evaluate the run as it is and note the results; its state then says whether that was the last evaluation."""
     for event in _evaluation(run):
-        journal.note(event)
+        run.journal.note(event)
         yield event
     is_last = run.is_complete or _out_of_patience(run)
     run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
@@ -128,12 +127,13 @@ def _step(run: Run) -> Step:
     rate = run.rate
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
-    torch.manual_seed(_fold(config.seed, state.step))
+    torch.manual_seed(_fold(config.seed, state.step, run.world.rank))
     batch = _batch(run)
     tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
     with failures_in_a_line() if config.compile else nullcontext():
         total = _accumulate(run, batch)
-    total_nats, norm = torch.stack((total, _clipped(run.model, config.clip))).tolist()  # the one wait for a GPU
+    total, norm = run.world.total(total), _clipped(run.placement, config.clip)
+    total_nats, norm = torch.stack((total, norm)).tolist()  # the one wait for a GPU
     mean = total_nats / learned
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
@@ -164,36 +164,28 @@ def _batch(run: Run) -> Batch:
 
 
 def _accumulate(run: Run, batch: Batch) -> Tensor:
-    """Gradients of the mean loss over all that is learned of a batch, in micro-batches; returns the summed nats."""
+    """Gradients of the mean loss over all that is learned of a batch, in micro-batches; returns the summed nats.
+
+    Each of several processes puts its rows through the model, and the nats are those of its rows.
+    """
     total, config = torch.zeros((), device=run.hardware.torch_device), run.config.training
     learned = learned_tokens(batch, source_loss=config.source_loss)
-    for part in batch.split(config.micro_batch_size):
-        with routed(run.model) as routes:
-            nats = summed_loss(
-                run.model,
-                part,
-                run.hardware,
-                states=run.states,
-                label_smoothing=config.label_smoothing,
-                r_drop=config.r_drop,
-                source_loss=config.source_loss,
-            )
-        loss = nats
-        if routes and config.expert_balance:  # a mean, so it weighs by the targets of its part of the batch
-            weight = config.expert_balance * learned_tokens(part, source_loss=config.source_loss)
-            loss = nats + weight * sum(map(balance_loss, routes))
-        (loss / learned).backward()
-        total += nats.detach()
+    for turn in run.world.turns(batch, rows=config.micro_batch_size):
+        with run.placement.accumulating(turn):
+            loss, nats = run.placement(turn.batch)
+            (run.placement.weighed(loss, turn) / learned).backward()
+        if turn.counts:
+            total += nats
     return total
 
 
-def _clipped(model: nn.Module, most: float) -> Tensor:
+def _clipped(placement: Placement, most: float) -> Tensor:
     """The norm of the gradients, which are scaled down to `most` if they are above it; 0 leaves them alone."""
-    total = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    norm = placement.norm()
     # torch's own way multiplies by 1 too, over all the memory of the gradients; to ask a GPU would be to wait for it
-    if most > 0 and (total.is_cuda or most < float(total) < math.inf):
-        nn.utils.clip_grads_with_norm_(model.parameters(), most, total)
-    return total
+    if most > 0 and (norm.is_cuda or most < float(norm) < math.inf):
+        placement.clip(most, norm)
+    return norm
 
 
 def batch_flops(run: Run, batch: Batch) -> float:
@@ -218,10 +210,11 @@ def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
     except TrainingError:
         raise
     except Exception:
-        save(run, is_best=False)
+        if run.world.size == 1:  # of several, the others are not there to be saved too
+            save(run, is_best=False)
         raise
 
 
-def _fold(seed: int, step: int) -> int:
-    """One seed for each step of a run; neighbouring seeds share no step's."""
-    return (seed * 0x9E3779B1 + step * 0x85EBCA77 + 1) % 2**63
+def _fold(seed: int, step: int, rank: int) -> int:
+    """One seed for each step of a run in each of its processes; neighbouring seeds share no step's."""
+    return (seed * 0x9E3779B1 + step * 0x85EBCA77 + rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63

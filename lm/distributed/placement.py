@@ -1,0 +1,56 @@
+"""Where the weights of a model are while it is trained: here whole, in the one process that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor, nn
+
+from lm.data.batch import Batch
+from lm.distributed.turns import Turn
+
+
+class Loss(nn.Module):
+    """What is trained: a model, and what its weights are to make small.
+
+    Attributes:
+        model: the model; all weights are its.
+    """
+
+    model: nn.Module
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The summed loss of a batch, to be differentiated, and its summed surprisal, in nats."""
+        raise NotImplementedError
+
+
+class Placement:
+    """The weights of a loss in one process, whole."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """See `Loss.forward`."""
+        found: tuple[Tensor, Tensor] = self.loss(batch)
+        return found
+
+    def accumulating(self, turn: Turn) -> AbstractContextManager[object]:  # noqa: ARG002
+        """While open, gradients are added up here; those of the last turn, to those of all processes."""
+        return nullcontext()
+
+    def weighed(self, loss: Tensor, turn: Turn) -> Tensor:  # noqa: ARG002
+        """What of the loss of a turn goes into the gradients here, so that in all it goes in once."""
+        return loss
+
+    def norm(self) -> Tensor:
+        """The norm of all gradients together."""
+        return nn.utils.get_total_norm(list(self._gradients()))
+
+    def clip(self, most: float, norm: Tensor) -> None:
+        """Scale the gradients, whose norm is known, down to `most`."""
+        nn.utils.clip_grads_with_norm_(self.loss.model.parameters(), most, norm)
+
+    def _gradients(self) -> Iterable[Tensor]:
+        return (weight.grad for weight in self.loss.model.parameters() if weight.grad is not None)

@@ -1,0 +1,186 @@
+"""Runs that several processes train together: what they learn from, and the processes, which do many runs in one go."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.config.training import TrainingConfig
+from lm.data.corpus import survey, train_tokenizer
+from lm.data.kinds import prepare_corpus
+from lm.data.pairs import corpus as parallel
+from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.distributed.world import ALONE, World
+from lm.text.files import text_files
+from lm.text.parallel import parallel_texts
+from lm.training.corpus import TrainingCorpus
+from lm.training.opening import follow
+from lm.training.resuming import resume
+from lm.training.run import Run
+from lm.training.starting import start
+from lm.training.trainer import train
+
+SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run, by how its config differs.
+
+    Attributes:
+        kind: what it learns from: text, examples or pairs.
+        stops: after so many steps, to be resumed by the same processes.
+    """
+
+    kind: str = "text"
+    model: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    parallel: dict[str, Any] = field(default_factory=dict)
+    stops: int | None = None
+
+    @property
+    def config(self) -> RunConfig:
+        shape = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.0}
+        if self.kind == "pairs":
+            shape |= {"n_encoder_layers": 2}
+        if "architecture" in self.model:
+            del shape["n_heads"]
+        batch = {"batch_tokens": 120} if self.kind == "pairs" else {"batch_size": 7}
+        settings = {"steps": 30, "warmup_steps": 3, "evaluate_every": 10, "bleu_sentences": 5, **batch}
+        return RunConfig(
+            ModelConfig(**(shape | self.model)),
+            data=DataConfig(supervised=self.kind == "examples"),
+            parallel=ParallelConfig(**self.parallel),
+            training=TrainingConfig(**(settings | self.training)),
+            hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
+        )
+
+
+CASES = {
+    "gpt": Case(training={"micro_batch_size": 2, "clip": 0.5}),
+    "muon": Case(
+        model={"tie_embeddings": False, "value_residual": True, "positions": "rotary"},
+        training={"optimizer": "muon", "ema": 0.9, "micro_batch_size": 3},
+    ),
+    "pairs": Case("pairs", training={"label_smoothing": 0.1, "optimizer": "muon"}, parallel={"bpe_dropout": 0.1}),
+    "examples": Case("examples", training={"batch_size": 3}),
+    "few rows": Case(training={"batch_size": 1, "steps": 6}),
+    "dropout": Case(model={"dropout": 0.2}, training={"steps": 12}),
+    "stopped": Case(model={"dropout": 0.2}, training={"steps": 12, "optimizer": "muon"}, stops=5),
+    "unstopped": Case(model={"dropout": 0.2}, training={"steps": 12, "optimizer": "muon"}),
+    "masked": Case(model={"objective": "masked"}, training={"steps": 12}),
+    "experts": Case(model={"experts": 3}, training={"steps": 12, "expert_balance": 0.0}),
+    "r-drop": Case(model={"dropout": 0.2}, training={"steps": 6, "r_drop": 0.5}),
+    "recurrent": Case(model={"architecture": "lstm"}, training={"steps": 12}),
+}
+
+
+def write_texts(folder: Path) -> None:
+    """What the runs learn from."""
+    chance, words = random.Random(1), ["ba", "du", "ki", "mo", "ne", "pa", "ru"]
+    lines = [" ".join(chance.choices(words, k=chance.randint(2, 6))) for _ in range(400)]
+    (folder / "text.txt").write_text("\n".join(lines))
+    rows = [f'{{"prompt": "{line}", "completion": " {line[::-1]}"}}\n' for line in lines if len(line) < 8]
+    (folder / "examples.jsonl").write_text("".join(rows))
+    for split, some in (("train", lines[:300]), ("val", lines[300:340])):
+        (folder / f"{split}.en").write_text("".join(line + "\n" for line in some))
+        (folder / f"{split}.de").write_text("".join(line.upper() + "\n" for line in some))
+
+
+def corpus(kind: str, folder: Path, config: RunConfig) -> TrainingCorpus:
+    """The corpus of a kind, made of what is in the folder or found in the cache."""
+    if kind == "pairs":
+        found, held_out = (
+            parallel_texts(config.parallel, source=[str(folder / f"{split}.en")], target=[str(folder / f"{split}.de")])
+            for split in ("train", "val")
+        )
+        surveyed = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
+        made = train_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
+        return TrainingCorpus(prepare_pairs(surveyed, made[0], config.parallel).folder, *made)
+    name = "examples.jsonl" if kind == "examples" else "text.txt"
+    files = text_files([str(folder / name)], supervised=config.data.supervised)
+    surveyed = survey(files, config.data)
+    tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"), has_mask=config.model.is_masked)
+    return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
+
+
+def trained(name: str, texts: Path, out: Path, world: World = ALONE) -> None:
+    """Train the run of a case to its end, in a folder of its name."""
+    case = CASES[name]
+    run = started(name, texts, out, world)
+    if case.stops:
+        taken = iter(range(1, 1_000_000))
+        for _ in train(run, stop=lambda: next(taken) >= case.stops):
+            pass
+        run = resumed(out / name, world)
+    for _ in train(run):
+        pass
+
+
+def started(name: str, texts: Path, out: Path, world: World = ALONE) -> Run:
+    case = CASES[name]
+    if not world.writes:
+        return follow(world)
+    return start(out / name, case.config, corpus(case.kind, texts, case.config), world=world)
+
+
+def resumed(folder: Path, world: World = ALONE) -> Run:
+    return resume(folder, world=world) if world.writes else follow(world)
+
+
+def in_processes(size: int, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of Python in so many processes, as a launcher would; the output is that of all of them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *arguments]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **environment, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return subprocess.CompletedProcess(arguments, max(abs(p.returncode) for p in processes), "".join(outputs))
+
+
+def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
+    """In one of several processes: train the cases named, or go on with runs, given as paths."""
+    from lm.distributed.group import joined
+    from lm.training import arithmetic
+
+    def first(choices: Sequence[object], seconds: Callable[..., float], sizes: Sequence[int]) -> object:
+        return choices[0]
+
+    arithmetic.fastest = first
+    with joined() as world:
+        for name in work:
+            if "/" not in name:
+                trained(name, texts, out, world)
+                continue
+            for _ in train(resumed(Path(name), world)):
+                pass
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,113 @@
+"""Several processes train as one does: the same losses, the same weights, whatever they share."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from lm import checkpoint
+from lm.run_folder import MODEL, find_checkpoint
+from lm.training.trainer import train
+from tests.lm.distributed.processes import CASES, in_processes, resumed, trained, write_texts
+
+QUICK = ("gpt", "pairs", "few rows", "stopped", "unstopped")
+ALL = tuple(CASES)
+DROPPING = {"dropout", "stopped", "unstopped", "r-drop"}
+
+
+def entries(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(run: Path) -> list[float]:
+    """The losses of steps and of evaluations, and what else is a number in the journal."""
+    return [
+        value
+        for entry in entries(run)
+        for name, value in entry.items()
+        if isinstance(value, float) and name != "validation_bleu"
+    ]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return checkpoint.load_tensors(find_checkpoint(run, which="last") / MODEL)
+
+
+def same(run: Path, other: Path) -> None:
+    """That two runs learned the same, up to the order in which they add."""
+    assert losses(run) == pytest.approx(losses(other), rel=1e-5)
+    for name, value in weights(other).items():
+        assert torch.allclose(weights(run)[name], value, rtol=1e-4, atol=1e-4), name
+
+
+def sums(run: Path) -> dict[str, str]:
+    return json.loads((find_checkpoint(run, which="last") / "manifest.json").read_text())["sha256"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    write_texts(folder)
+    os.environ["LM_CACHE"] = str(folder / "cache")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(texts, tmp_path_factory):
+    """The run of a case that one process trains, trained when it is first asked for."""
+    out = tmp_path_factory.mktemp("alone")
+
+    def run(name: str) -> Path:
+        if not (out / name).exists():
+            trained(name, texts, out)
+        return out / name
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def by_two(texts, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("two")
+    done = in_processes(2, ["tests.lm.distributed.processes", str(texts), str(out), *QUICK])
+    assert done.returncode == 0, done.stdout
+    return out
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if name not in DROPPING])
+def test_two_processes_train_as_one_does(name, by_two, alone):
+    same(by_two / name, alone(name))
+
+
+def test_what_two_save_they_go_on_with_byte_for_byte(by_two):
+    stopped, unstopped = sums(by_two / "stopped"), sums(by_two / "unstopped")
+    assert stopped["model.safetensors"] == unstopped["model.safetensors"]
+    assert stopped["optimizer.safetensors"] == unstopped["optimizer.safetensors"]
+    assert entries(by_two / "stopped") == entries(by_two / "unstopped")
+
+
+def test_one_goes_on_with_what_two_have_saved(by_two, texts, tmp_path):
+    out = tmp_path / "stopped"
+    (by_two / "gpt").rename(out)
+    expected = losses(out)
+    for folder in (out / "checkpoints").glob("step-[23]0"):
+        folder.rename(tmp_path / folder.name)
+    (out / "last").write_text("step-10\n")
+    (out / "best").write_text("step-10\n")
+    for _ in train(resumed(out)):
+        pass
+    assert losses(out) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_any_number_of_processes_trains_any_model_as_one_does(size, texts, alone, tmp_path):
+    done = in_processes(size, ["tests.lm.distributed.processes", str(texts), str(tmp_path), *ALL])
+    assert done.returncode == 0, done.stdout
+    for name in set(ALL) - DROPPING:
+        same(tmp_path / name, alone(name))
+    assert entries(tmp_path / "stopped") == entries(tmp_path / "unstopped")
+    assert sums(tmp_path / "stopped")["model.safetensors"] == sums(tmp_path / "unstopped")["model.safetensors"]

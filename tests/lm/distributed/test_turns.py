@@ -1,0 +1,47 @@
+"""The rows of a batch that each of several processes takes: together all of them, once, in as many passes each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lm.data.batch import Batch
+from lm.distributed.turns import turns
+
+
+def batch(rows: int) -> Batch:
+    ids = np.arange(rows * 3).reshape(rows, 3)
+    return Batch(ids, ids + 1, source_lengths=np.arange(rows))
+
+
+@pytest.mark.parametrize("at_once", [None, 1, 2, 5])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8])
+def test_each_row_is_taken_once_and_all_make_as_many_passes(rows, size, at_once):
+    whole = batch(rows)
+    taken = [list(turns(whole, rank=rank, size=size, rows=at_once)) for rank in range(size)]
+    assert len({len(of_rank) for of_rank in taken}) == 1
+    counted = [turn.batch for of_rank in taken for turn in of_rank if turn.counts]
+    assert np.array_equal(np.concatenate([part.inputs for part in counted]), whole.inputs)
+    assert np.array_equal(np.concatenate([part.source_lengths for part in counted]), whole.source_lengths)
+    assert all(part.rows <= (at_once or rows) for part in counted)
+    for of_rank in taken:
+        assert [turn.is_last for turn in of_rank] == [False] * (len(of_rank) - 1) + [True]
+        assert all(turn.batch.rows == 1 for turn in of_rank if not turn.counts)
+
+
+@pytest.mark.parametrize("at_once", [None, 1, 3, 8, 20])
+def test_one_process_takes_the_batch_as_it_is_split(at_once):
+    whole = batch(8)
+    expected = [part.inputs for part in whole.split(at_once)]
+    found = [turn.batch.inputs for turn in turns(whole, rank=0, size=1, rows=at_once)]
+    assert all(map(np.array_equal, found, expected))
+    assert len(found) == len(expected)
+
+
+def test_what_processes_have_to_do_differs_by_a_row_at_most():
+    for size in (2, 3, 5):
+        rows = [
+            sum(t.batch.rows for t in turns(batch(13), rank=r, size=size, rows=None) if t.counts) for r in range(size)
+        ]
+        assert max(rows) - min(rows) <= 1
