@@ -24,7 +24,7 @@ from lm.config.lora import LoraConfig
 from lm.config.presets import resolve
 from lm.config.run import RunConfig
 from lm.data.corpus import survey, train_tokenizer
-from lm.data.kinds import prepare_corpus
+from lm.data.tokens import prepare_corpus
 from lm.model.block import count_parameters
 from lm.model.lora import trained_weights
 from lm.run_folder import find_checkpoint

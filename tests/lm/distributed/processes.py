@@ -14,14 +14,15 @@ from typing import Any
 
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data.corpus import survey, train_tokenizer
-from lm.data.kinds import prepare_corpus
 from lm.data.pairs import corpus as parallel
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.data.tokens import prepare_corpus
 from lm.distributed.world import ALONE, World
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts
@@ -48,6 +49,7 @@ class Case:
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, Any] = field(default_factory=dict)
     stops: int | None = None
 
     @property
@@ -65,6 +67,7 @@ class Case:
             parallel=ParallelConfig(**self.parallel),
             training=TrainingConfig(**(settings | self.training)),
             hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
+            lora=LoraConfig(**self.lora),
         )
 
 
@@ -83,6 +86,7 @@ CASES = {
     "masked": Case(model={"objective": "masked"}, training={"steps": 12}),
     "experts": Case(model={"experts": 3}, training={"steps": 12, "expert_balance": 0.0}),
     "r-drop": Case(model={"dropout": 0.2}, training={"steps": 6, "r_drop": 0.5}),
+    "adapters": Case(lora={"rank": 2}, training={"steps": 12, "optimizer": "muon", "ema": 0.9}),
     "recurrent": Case(model={"architecture": "lstm"}, training={"steps": 12}),
 }
 

@@ -14,7 +14,7 @@ from lm.run_folder import MODEL, find_checkpoint
 from lm.training.trainer import train
 from tests.lm.distributed.processes import CASES, in_processes, resumed, trained, write_texts
 
-QUICK = ("gpt", "pairs", "few rows", "stopped", "unstopped")
+QUICK = ("gpt", "pairs", "few rows", "adapters", "stopped", "unstopped")
 ALL = tuple(CASES)
 DROPPING = {"dropout", "stopped", "unstopped", "r-drop"}
 
