@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -72,6 +72,11 @@ def inference_hardware(config: HardwareConfig) -> Hardware:
     _keep_freed_memory()
     dtype = config.dtype if config.dtype != "auto" else "float32"
     return Hardware(device=found_device(config), dtype=dtype, threads=threads)
+
+
+def share_of(config: HardwareConfig, processes: int) -> HardwareConfig:
+    """What each of so many processes gets: its share of the threads, at least one."""
+    return replace(config, threads=max(1, (config.threads or MOST_THREADS) // processes))
 
 
 @cache

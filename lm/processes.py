@@ -1,8 +1,8 @@
-"""Work shared out among processes: a function over items, with the results in the order of the items.
+"""Work shared out among processes: items go in, results come out, and each process is set up once.
 
-A process is a fresh Python that imports the module of the function and nothing else of its caller, so that one who
-works on text never loads torch, and a script that calls this needs no guard around its own lines. Items and results
-go through its standard input and output. Its input ends when its parent does, however that ends, and so does it.
+A process is a fresh Python that imports what its work needs and nothing else of its caller, so that one who works on
+text never loads torch, and a script that calls this needs no guard around its own lines. Its standard input ends when
+its parent does, however that ends, and so does it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,37 @@ import contextlib
 import json
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any, TypeVar
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
-from lm.errors import InputError
+from lm.errors import InputError, LMError
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 T = TypeVar("T")
-R = TypeVar("R")
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from lm.processes import serve; serve()"
+Work = Callable[[Iterator[Item]], Iterator[Result]]
+"""Makes results of items; of how many items each, and in which order, is its own affair."""
+
+Outcome = tuple[Any, Exception | None]
+"""A result, or the error that there was in its place."""
+
+Share = Callable[[Iterable[Item]], Iterator[Result]]
+"""Makes a result of each item, in their order, somewhere else: what `map` does here."""
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from lm.processes import serve; serve(int(sys.argv[2]))"
+)
+
+_WANTED, _RESULT, _DONE, _FAILED = range(4)
 
 
 def cores() -> int:
@@ -37,13 +52,17 @@ def cores() -> int:
 
 
 def in_order(
-    work: Callable[[T], R], items: Iterable[T], *, processes: int, environment: Mapping[str, str] | None = None
-) -> Iterator[R]:
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    processes: int,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Result]:
     """What a function makes of each item, in the order of the items, by several processes; one is this process itself.
 
     Args:
         work: a function of a module, or a partial of one; it, the items and the results can be pickled.
-        items: the items; each is worked on as soon as a process is free.
+        items: the items; each is read when a process is free to work on it.
         processes: how many.
         environment: variables that are set in the processes, where there are several.
 
@@ -54,91 +73,193 @@ def in_order(
     if processes == 1:
         yield from map(work, items)
         return
-    with contextlib.ExitStack() as opened:
-        idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-        pool = opened.enter_context(ThreadPoolExecutor(processes))
-        for _ in range(processes):
-            started = _Process(environment or {})
-            opened.callback(started.end)  # before the pool waits for its threads: their reading ends with the process
-            idle.put(started)
-
-        def ask(item: T) -> R:
-            process = idle.get()
-            try:
-                return process.ask(work, item)
-            finally:
-                idle.put(process)
-
-        opened.callback(pool.shutdown, wait=False, cancel_futures=True)
-        yield from pool.map(ask, items)
+    with Workers(partial(numbered, work), processes, environment=environment) as workers:
+        share: Share[Item, Result] = mapped(workers)
+        yield from share(items)
 
 
-class _Process:
-    """A process that waits for work."""
+class Workers(Generic[Item, Result]):
+    """Processes that take items as they have time for them.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._popen = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **environment},
-            process_group=0,  # the interrupt of a terminal is its parent's alone, which ends it
+    The one that shares out reads and writes, and a worker asks it for its next item. Items and results are pickled on
+    the way. The interrupt of a terminal is for the one that shares out alone, which ends the others.
+    """
+
+    def __init__(
+        self,
+        prepare: Callable[[], Work[Item, Result]],
+        processes: int,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Say what there is to do; the processes begin with the `with`.
+
+        Args:
+            prepare: called once in each process, gives what is called there for each `share`; a function of a module,
+                perhaps with arguments (`functools.partial`).
+            processes: how many.
+            environment: variables that are set in them.
+        """
+        self._prepare, self._number, self._environment = prepare, processes, environment or {}
+        self._workers: dict[Connection, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        """Begin the processes."""
+        for _ in range(self._number):
+            ours, theirs = Pipe()
+            with theirs:  # closed here, or their end would not be noticed
+                self._workers[ours] = subprocess.Popen(
+                    [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno())],
+                    stdin=subprocess.PIPE,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **self._environment},
+                    process_group=0,  # the interrupt of a terminal is its parent's alone, which ends it
+                )
+        for pipe in self._workers:
+            self._send(pipe, self._prepare)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        """End the processes at once, whatever they are at."""
+        for pipe, process in self._workers.items():
+            process.kill()
+            pipe.close()
+            if process.stdin:
+                process.stdin.close()
+        for process in self._workers.values():
+            process.wait()
+        self._workers = {}
+
+    def share(self, items: Iterable[Item]) -> Iterator[Result]:
+        """The results of all items, as they come.
+
+        Raises:
+            InputError: a worker was killed.
+            Exception: what a worker raised.
+        """
+        source, busy = iter(items), list(self._workers)
+        for pipe in busy:
+            self._send(pipe, True)
+        while busy:
+            ready = {id(pipe) for pipe in wait(busy)}
+            for pipe in [pipe for pipe in busy if id(pipe) in ready]:
+                kind, value = self._receive(pipe)
+                if kind == _RESULT:
+                    yield value
+                elif kind == _WANTED:
+                    self._send(pipe, list(_first(source)))
+                elif kind == _DONE:
+                    busy.remove(pipe)
+                else:
+                    raise value
+
+    def _send(self, pipe: Connection, message: object) -> None:
+        try:
+            pipe.send(message)
+        except ConnectionError:
+            raise self._death(pipe) from None
+
+    def _receive(self, pipe: Connection) -> tuple[int, Any]:
+        try:
+            kind, value = pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._death(pipe) from None
+        return kind, value
+
+    def _death(self, pipe: Connection) -> InputError:
+        """What to raise for a worker that is there no more."""
+        return InputError(
+            f"a process that shares the work has ended (exit code {self._workers[pipe].wait()}), perhaps because "
+            "memory ran out; try again with fewer --processes"
         )
 
-    def ask(self, work: Callable[[T], R], item: T) -> R:
-        """What the function makes of an item there; raises what it raises."""
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        try:
-            pickle.dump((work, item), self._popen.stdin)
-            self._popen.stdin.flush()
-            result, error = pickle.load(self._popen.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            raise InputError(
-                f"a process that shares the work has ended (exit code {self._popen.wait()}), perhaps because memory "
-                "ran out; try again with fewer --processes"
-            ) from None
-        if error is not None:
-            raise error
-        return result
 
-    def end(self) -> None:
-        """End it at once."""
-        self._popen.kill()
-        for stream in (self._popen.stdin, self._popen.stdout):
-            with contextlib.suppress(OSError):
-                if stream:
-                    stream.close()
-        self._popen.wait()
+def _first(items: Iterator[T]) -> Iterator[T]:
+    """The next item, or nothing."""
+    with contextlib.suppress(StopIteration):
+        yield next(items)
 
 
-def serve() -> None:
-    """Answer the requests on standard input, as a process of `in_order`; what is printed goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    waiting: queue.SimpleQueue[tuple[Callable[[Any], Any], Any]] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(requests, waiting), daemon=True).start()
-    while True:
-        work, item = waiting.get()
-        pickle.dump(_answer(work, item), answers)
-        answers.flush()
+def numbered(work: Callable[[Item], Result]) -> Work[tuple[int, Item], tuple[int, Outcome]]:
+    """What workers do where each item has one result: see `mapped`."""
+    return lambda items: ((number, _outcome(work, item)) for number, item in items)
 
 
-def _receive(requests: IO[bytes], waiting: queue.SimpleQueue[Any]) -> None:
-    """Pass requests on; end the process when there can be no more, whatever it is doing."""
-    try:
-        while True:
-            waiting.put(pickle.load(requests))
-    except EOFError:
-        os._exit(0)
-    except BaseException:  # the parent notices
-        traceback.print_exc()
-        os._exit(1)
-
-
-def _answer(work: Callable[[T], R], item: T) -> tuple[R | None, Exception | None]:
+def _outcome(work: Callable[[Item], Result], item: Item) -> Outcome:
     try:
         return work(item), None
-    except Exception as error:  # raised again by the parent
-        return None, error
+    except Exception as error:  # raised again in its turn
+        return None, _sendable(error)
+
+
+def mapped(workers: Workers[tuple[int, Item], tuple[int, Outcome]]) -> Share[Item, Any]:
+    """The results of items by workers whose work is `numbered`, in the order of the items."""
+
+    def share(items: Iterable[Item]) -> Iterator[Any]:
+        for result, error in ordered(workers.share(enumerate(items))):
+            if error is not None:
+                raise error
+            yield result
+
+    return share
+
+
+def ordered(results: Iterable[tuple[int, T]]) -> Iterator[T]:
+    """Numbered results in the order of their numbers, from 0 on; those that come early wait."""
+    waiting: dict[int, T] = {}
+    number = 0
+    for place, result in results:
+        waiting[place] = result
+        while number in waiting:
+            yield waiting.pop(number)
+            number += 1
+
+
+def serve(descriptor: int) -> None:
+    """The life of a worker, as a process of `Workers`; what is printed goes to standard error.
+
+    Args:
+        descriptor: of its end of the pipe.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    pipe = Connection(descriptor)
+    with contextlib.suppress(EOFError, ConnectionError):  # there is nobody to work for
+        try:
+            work = pipe.recv()()
+            while pipe.recv():
+                for result in work(_wanted(pipe)):
+                    pipe.send((_RESULT, result))
+                pipe.send((_DONE, None))
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:
+            pipe.send((_FAILED, _sendable(error)))
+
+
+def _end_with_parent() -> None:
+    """End when standard input does, whatever there is to do."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def _wanted(pipe: Connection) -> Iterator[Any]:
+    """Items, each asked for when it is wanted."""
+    while True:
+        pipe.send((_WANTED, None))
+        item = pipe.recv()
+        if not item:
+            return
+        yield item[0]
+
+
+def _sendable(error: Exception) -> Exception:
+    """An error that arrives as it is, or at least in words."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return LMError(f"a process that shares the work failed: {type(error).__name__}: {error}")
+    return error

@@ -16,6 +16,7 @@ from cli.flags.options import Given, takes
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.options import options
+from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from lm.decoding.generator import Generator
 
 INTERRUPTED = 130
+
+_SIDE_BY_SIDE, _OF_MANY = 16, 64
 
 
 _Prompt = Annotated[
@@ -37,11 +40,31 @@ _Prompt = Annotated[
 _PromptFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Continue the text of this file, exactly.", show_default=False)
 ]
+_Prompts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Continue many prompts side by side: a line each, or of .jsonl an object each, with a prompt (or text) "
+        "and, if it has its own, seed and max_tokens; - for stdin. Results come in order.",
+        show_default=False,
+    ),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="FILE", help="With --prompts: write the results here.", show_default=False),
+]
 _Interactive = Annotated[
     bool, typer.Option("--interactive", "-i", help="Write a text together with the model, line by line.")
 ]
 _Samples = Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="How many continuations.")]
-_BatchSize = Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Samples generated side by side.")]
+_BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size", min=1, metavar="N",
+        help=f"Samples generated side by side [default: {_SIDE_BY_SIDE}, with --prompts {_OF_MANY}].",
+        show_default=False,
+    ),
+]  # fmt: skip
 _Echo = Annotated[
     bool,
     typer.Option(help="Print the prompt in front of each text, never with --json [default: yes].", show_default=False),
@@ -71,15 +94,17 @@ _TopAlternatives = Annotated[
 ]
 
 
-@takes({"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig})
+@takes({"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig, "workers": WorkersConfig})
 def generate(
     run: RunPath,
     prompt: _Prompt = None,
     *,
     prompt_file: _PromptFile = None,
+    prompts: _Prompts = None,
+    out: _Out = None,
     interactive: _Interactive = False,
     samples: _Samples = 1,
-    batch_size: _BatchSize = 16,
+    batch_size: _BatchSize = None,
     echo: _Echo = True,
     use_cache: _UseCache = True,
     stats: _Stats = None,
@@ -98,6 +123,9 @@ def generate(
 
     --beam draws nothing: it searches for the likeliest text, and -n gives that many of the best, each with its score.
 
+    --prompts continues each line of a file, with a batch that is refilled as texts end. With a seed, the text of a
+    prompt is the same whatever prompts are beside it, but for the rounding of the logits.
+
     --interactive reads lines and continues the whole text so far after each; /help there says more.
 
     Examples:
@@ -106,19 +134,32 @@ def generate(
       lm generate runs/novel "Once" -n 5 --top-p 0.9 --seed 1 --json
       lm generate runs/novel "Once" --min-p 0.05 --repetition-penalty 1.1 --stop "The end" --logit-bias " the=-2"
       lm generate runs/novel "Once" --beam 5 -n 3 --json
+      lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
     others = {"--interactive": interactive, "--json": as_json, "--top-alternatives": top_alternatives}
     _check(given, {**others, "--samples": samples > 1})
-    text = _prompt(prompt, prompt_file, interactive=interactive)
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
+    hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
+    if prompts is not None:
+        one = {"a PROMPT": prompt is not None, "--prompt-file": prompt_file is not None, "--interactive": interactive}
+        _refuse_of_one(one)
+        from cli.generation.prompts import Asked, Form, continue_file
+
+        size = batch_size or _OF_MANY
+        asked = Asked(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
+        form = Form(out, as_json=as_json, echo=echo, stats=stats)
+        return continue_file(prompts, asked, form, processes=processes)
+    _refuse_of_many({"--out": out is not None, "--processes": "processes" in given.typed["workers"]})
+    text = _prompt(prompt, prompt_file, interactive=interactive)
 
     from cli.generation.interactive import converse
     from cli.generation.samples import JsonLines, Texts, write_found
     from lm.decoding.continuation import Continuation
     from lm.decoding.generator import Generator
 
-    model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), instead="use lm translate")
-    generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=batch_size)
+    model, loaded = load_decoder(run, hardware, instead="use lm translate")
+    size = batch_size or _SIDE_BY_SIDE
+    generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size)
     shown = text if echo or as_json else ""
     if interactive:
         return converse(generator, opening=text, stats=bool(stats))
@@ -147,6 +188,18 @@ def _check(given: Given, others: Mapping[str, Any]) -> None:
     unfit = [flag for flag in ("--json", "--samples") if flag in typed]
     if "--interactive" in typed and unfit:
         raise UsageError(f"--interactive writes one text to the terminal and has no use for {', '.join(unfit)}")
+
+
+def _refuse_of_one(asked: Mapping[str, bool]) -> None:
+    """Raise UsageError for what is of one prompt, where a file has many."""
+    if unfit := [name for name, on in asked.items() if on]:
+        raise UsageError(f"--prompts has many prompts and does not go with {', '.join(unfit)}")
+
+
+def _refuse_of_many(asked: Mapping[str, bool]) -> None:
+    """Raise UsageError for what is for many prompts, where there is one."""
+    if unfit := [name for name, on in asked.items() if on]:
+        raise UsageError(f"{', '.join(unfit)} is for many prompts: give --prompts FILE")
 
 
 def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import typer
 
@@ -21,11 +21,12 @@ from lm.decoding.sampling import Sampler
 from lm.tokenizer.tokenizer import Tokenizer
 
 
-def write_text(text: str) -> None:
-    """Text on stdout, at once; a terminal gets its control characters drawn."""
+def write_text(text: str, stream: IO[str] | None = None) -> None:
+    """Text to a stream, or on stdout at once; a terminal gets its control characters drawn."""
     if text:
-        sys.stdout.write(for_stream(text, sys.stdout))
-        sys.stdout.flush()
+        (stream or sys.stdout).write(for_stream(text, stream or sys.stdout))
+        if stream is None:
+            sys.stdout.flush()
 
 
 class Output:
@@ -96,17 +97,22 @@ class JsonLines(Output):
 
     def end(self, sample: Continuation) -> None:
         """Write the object."""
-        values: dict[str, Any] = {
-            "prompt": self.prompt,
-            "text": sample.text,
-            "tokens": sample.tokens,
-            "logprobs": sample.logprobs,
-            "finish_reason": sample.finish_reason,
-            "seed": self.seed,
-        }
-        if self.tokenizer is not None:
-            values["alternatives"] = [_described(token, self.tokenizer) for token in sample.alternatives]
-        write_json(values)
+        write_json(drawn_values(sample, self.prompt, seed=self.seed, tokenizer=self.tokenizer))
+
+
+def drawn_values(sample: Continuation, prompt: str, *, seed: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """A sample as an object; with a tokenizer the alternatives to each token are among its values."""
+    values: dict[str, Any] = {
+        "prompt": prompt,
+        "text": sample.text,
+        "tokens": sample.tokens,
+        "logprobs": sample.logprobs,
+        "finish_reason": sample.finish_reason,
+        "seed": seed,
+    }
+    if tokenizer is not None:
+        values["alternatives"] = [_described(token, tokenizer) for token in sample.alternatives]
+    return values
 
 
 def _described(alternatives: Alternatives, tokenizer: Tokenizer) -> list[dict[str, Any]]:
@@ -116,20 +122,30 @@ def _described(alternatives: Alternatives, tokenizer: Tokenizer) -> list[dict[st
     ]
 
 
-def write_json(values: dict[str, Any]) -> None:
+def found_values(found: Continuation, prompt: str) -> dict[str, Any]:
+    """A result of a search as an object."""
+    fields = ("text", "tokens", "logprobs", "score", "finish_reason")
+    return {"prompt": prompt, **{name: getattr(found, name) for name in fields}}
+
+
+def write_json(values: dict[str, Any], stream: IO[str] | None = None) -> None:
     """One object on one line."""
-    print(json_line(values), flush=True)
+    print(json_line(values), file=stream, flush=stream is None)
+
+
+def write_whole(text: str, *, is_first: bool, stream: IO[str] | None = None) -> None:
+    """A text that is complete, separated from the one before as documents of a corpus are."""
+    separator = "" if is_first else f"{END_OF_TEXT}\n"
+    write_text(separator + text + ("" if text.endswith("\n") else "\n"), stream)
 
 
 def write_found(found: Sequence[Continuation], prompt: str, *, as_json: bool) -> None:
     """The results of a search, best first."""
     for place, one in enumerate(found):
         if as_json:
-            fields = ("text", "tokens", "logprobs", "score", "finish_reason")
-            write_json({"prompt": prompt, **{name: getattr(one, name) for name in fields}})
+            write_json(found_values(one, prompt))
         else:
-            shown = prompt + one.text
-            write_text((f"{END_OF_TEXT}\n" if place else "") + shown + ("" if shown.endswith("\n") else "\n"))
+            write_whole(prompt + one.text, is_first=not place)
 
 
 class Watch:

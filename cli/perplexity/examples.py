@@ -52,7 +52,7 @@ def _score(scorer: LoadedScorer, file: TextFile, watch: Callable[[int], None]) -
     assert isinstance(scorer.text.model, DecoderOnly), "a masked run that is supervised classifies"
     events = measure_completions(
         scorer.text.model, scorer.loaded.tokenizer, file.examples(), context=scorer.text.context,
-        batch_size=scorer.text.batch_size, name=file.name,
+        batch_size=scorer.text.batch_size, name=file.name, share=scorer.share,
     )  # fmt: skip
     for event in events:
         watch(event.tally.documents)

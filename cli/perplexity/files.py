@@ -25,13 +25,16 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
     scorer = LoadedScorer.load(run, given)
     texts = text_files(files or [STDIN], field=scorer.data.field)
     if examples.are_examples(scorer, texts):
-        examples.measure(scorer, texts, output)
+        with scorer.shared(of_examples=True) as shared:
+            examples.measure(shared, texts, output)
     elif output.versus is not None:
         other = LoadedScorer.load(output.versus, given, data=scorer.data)
         _refuse_other_objective(scorer, other)
-        text.compare(scorer, other, texts, as_json=output.as_json)
+        with scorer.shared() as shared, other.shared() as second:
+            text.compare(shared, second, texts, as_json=output.as_json)
     else:
-        text.measure(scorer, texts, output)
+        with scorer.shared() as shared:
+            text.measure(shared, texts, output)
 
 
 def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,16 @@ from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import check_heads_given
+from lm.data.batch import Batch
 from lm.errors import InputError, UsageError
 from lm.evaluation import forced
 from lm.evaluation.forced import PairsScored
 from lm.evaluation.perplexity import Tally
-from lm.hardware import inference_hardware
+from lm.evaluation.scoring import Nats, score_batch
+from lm.hardware import inference_hardware, share_of
 from lm.model.block import count_parameters
 from lm.model.transformer import EncoderOnly
+from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 from lm.text.parallel import ParallelText, parallel_texts
 from lm.tokenizer.languages import tag_to
 
@@ -53,19 +58,21 @@ class _PairScores:
         return sum(one.blank for one in self.files)
 
 
-def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_json: bool) -> None:
+def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, processes: int, as_json: bool) -> None:
     """Score each target given its source, and print the figures.
 
     Args:
         run: a run that translates, or one of its checkpoints.
         pairs: the files.
         hardware: what to run on.
+        processes: how many score the pairs.
         as_json: print JSON instead of a table.
     """
     files = parallel_texts(ParallelConfig(), source=pairs.sources, target=pairs.targets, heads=pairs.heads)
     loaded = load_model(run, inference_hardware(hardware))
     names = [str(file.target.name if file.target else file.name) for file in files]
-    scores = _PairScores(names, [_score(run, loaded, file, pairs.language) for file in files])
+    with _sharing(run, hardware, processes) as share:
+        scores = _PairScores(names, [_score(run, loaded, file, pairs.language, share) for file in files])
     if not scores.total.tokens:
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
     if as_json:
@@ -74,7 +81,30 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, as_j
         _print_table(loaded, scores)
 
 
-def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | None) -> PairsScored:
+@contextmanager
+def _sharing(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[Share[Batch, list[Nats]] | None]:
+    """What has batches scored by other processes, if there are any."""
+    if processes == 1:
+        yield None
+        return
+    with Workers(partial(_prepare, run, share_of(hardware, processes)), processes) as workers:
+        yield mapped(workers)
+
+
+def _prepare(run: Path, hardware: HardwareConfig) -> Work[tuple[int, Batch], tuple[int, Outcome]]:
+    """What a process does that scores batches of pairs."""
+    model = load_model(run, inference_hardware(hardware)).model
+    assert not isinstance(model, EncoderOnly)
+    return numbered(partial(score_batch, model))
+
+
+def _score(
+    run: Path,
+    loaded: LoadedModel,
+    file: ParallelText,
+    language: str | None,
+    share: Share[Batch, list[Nats]] | None,
+) -> PairsScored:
     """Score the pairs of one file, with their number on stderr as it grows."""
     if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
         purpose = loaded.model.config.purpose
@@ -82,7 +112,7 @@ def _score(run: Path, loaded: LoadedModel, file: ParallelText, language: str | N
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
     encoder = _encoder(loaded, file, language)
     with counter("scoring", "pairs") as watch:
-        for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name):
+        for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name, share=share):
             watch(scored.tally.documents)
     return scored
 

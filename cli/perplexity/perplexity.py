@@ -16,6 +16,7 @@ from cli.perplexity.request import Output, PairFiles
 from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 
 _OUTPUT, _TRANSLATIONS = "Output", "Translations"
@@ -114,7 +115,7 @@ _Versus = Annotated[
 
 
 @takes(
-    {"perplexity": PerplexityConfig, "data": DataConfig, "hardware": HardwareConfig},
+    {"perplexity": PerplexityConfig, "data": DataConfig, "hardware": HardwareConfig, "workers": WorkersConfig},
     leave_out=("validation", "supervised"),
 )
 def perplexity(
@@ -178,7 +179,8 @@ def perplexity(
         _refuse_flags_of_text(files, output, given)
         from cli.perplexity.pairs import measure_pairs
 
-        measure_pairs(run, pair_files, HardwareConfig(**given["hardware"]), as_json=as_json)
+        hardware, workers = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"])
+        measure_pairs(run, pair_files, hardware, processes=workers.processes, as_json=as_json)
     else:
         from cli.perplexity.files import measure_files
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,13 @@ from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.workers import WorkersConfig
+from lm.data.batch import Batch
 from lm.evaluation.scorer import Scorer
+from lm.evaluation.scoring import Nats, score_batch
+from lm.hardware import share_of
+from lm.model.transformer import DecoderOnly
+from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 
 _ON_PAIRS = "measure it on pairs (--source, --target)"
 
@@ -28,6 +37,7 @@ class LoadedScorer:
         loaded: the model with its tokenizer and config.
         data: how files are split into documents.
         text: scores files of text.
+        share: has batches of examples scored by other processes.
     """
 
     run: Path
@@ -35,6 +45,7 @@ class LoadedScorer:
     loaded: LoadedModel
     data: DataConfig
     text: Scorer
+    share: Share[Batch, list[Nats]] | None = None
 
     @classmethod
     def load(cls, run: Path, given: Given, *, data: DataConfig | None = None) -> LoadedScorer:
@@ -44,8 +55,42 @@ class LoadedScorer:
         data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
         return cls(run, given, loaded, data, Scorer.of(model, loaded.tokenizer, config, separator=data.separator))
 
+    @contextmanager
+    def shared(self, *, of_examples: bool = False) -> Iterator[LoadedScorer]:
+        """This scorer, with batches shared out over as many processes as the settings say."""
+        processes = WorkersConfig(**self.given["workers"]).processes
+        if processes == 1:
+            yield self
+            return
+        prepare = partial(
+            _prepare, self.run, shared_hardware(self.given, processes), self.data, of_examples=of_examples
+        )
+        with Workers(prepare, processes) as workers:
+            share: Share[Any, list[Nats]] = mapped(workers)
+            if of_examples:
+                yield dataclasses.replace(self, share=share)
+            else:
+                yield dataclasses.replace(self, text=dataclasses.replace(self.text, share=share))
+
     @property
     def conditions(self) -> dict[str, Any]:
         """How text is scored, and by which model, for reports."""
         text = self.text
         return conditions(self.run, self.loaded, context=text.context, stride=text.stride, every=text.every)
+
+
+def shared_hardware(given: Given, processes: int) -> Given:
+    """The settings for each of so many processes, which has its share of the threads."""
+    threads = share_of(HardwareConfig(**given["hardware"]), processes).threads
+    return Given({**given, "hardware": {**given["hardware"], "threads": threads}}, given.environment)
+
+
+def _prepare(
+    run: Path, given: Given, data: DataConfig, *, of_examples: bool
+) -> Work[tuple[int, Any], tuple[int, Outcome]]:
+    """What a process does that scores batches."""
+    text = LoadedScorer.load(run, given, data=data).text
+    if of_examples:
+        assert isinstance(text.model, DecoderOnly)
+        return numbered(partial(score_batch, text.model))
+    return numbered(text.reading.score)

@@ -17,6 +17,7 @@ from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.options import check_text, options
+from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 from lm.files import replaced
 
@@ -92,6 +93,7 @@ _AsJson = Annotated[
         "sampling": SamplingConfig,
         "attention": AttentionConfig,
         "hardware": HardwareConfig,
+        "workers": WorkersConfig,
     },
     leave_out=("stop", "max_tokens"),
 )
@@ -131,16 +133,18 @@ def translate(
     from cli.attention.files import Maps
     from cli.console.messages import note
     from cli.translation.lines import read_parsed, read_prefixes, watched, write
-    from cli.translation.translator import load_translator
+    from cli.translation.translator import translator_of
 
     maps = None if attention is None else Maps(attention, AttentionConfig(**given["attention"]), prefix or "")
     is_typed = not files and sys.stdin.isatty()
-    translator = load_translator([run, *ensemble], given, to=to, sample=sample, at_once=is_typed)
-    if is_typed:
-        note("type a line to have it translated; Ctrl-D ends")
-    lines, trees = read_parsed(files or [], heads) if heads else (read_lines(files or []), None)
-    results = translator.translate(lines, prefixes=read_prefixes(prefix, prefix_file), heads=trees)
-    with replaced(out) if out is not None else nullcontext(sys.stdout) as stream:
+    with (
+        translator_of([run, *ensemble], given, to=to, sample=sample, at_once=is_typed) as translator,
+        replaced(out) if out is not None else nullcontext(sys.stdout) as stream,
+    ):
+        if is_typed:
+            note("type a line to have it translated; Ctrl-D ends")
+        lines, trees = read_parsed(files or [], heads) if heads else (read_lines(files or []), None)
+        results = translator.translate(lines, prefixes=read_prefixes(prefix, prefix_file), heads=trees)
         try:
             for number, result in enumerate(watched(results, shown=not is_typed), 1):
                 write(stream, number, result, n_best=translator.config.n_best, as_json=as_json)

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from cli.flags.options import Given
 from lm.checkpoint import load_model
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.workers import WorkersConfig
 from lm.decoding.logit_bias import read_biases
 from lm.decoding.sampling import Sampler
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
-from lm.hardware import inference_hardware
+from lm.decoding.translation import Translated, Translator
+from lm.decoding.translation_input import Line, TranslationModel
+from lm.hardware import inference_hardware, share_of
+from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 
 
-def load_translator(runs: Sequence[Path], given: Given, *, to: str | None, sample: bool, at_once: bool) -> Translator:
+def load_translator(
+    runs: Sequence[Path],
+    given: Given,
+    *,
+    to: str | None,
+    sample: bool,
+    at_once: bool,
+    share: Share[list[Line], list[Translated]] | None = None,
+) -> Translator:
     """Load runs that translate together.
 
     Args:
@@ -26,6 +38,7 @@ def load_translator(runs: Sequence[Path], given: Given, *, to: str | None, sampl
         to: the language, for models that translate into several.
         sample: draw translations instead of searching for the best.
         at_once: answer each line as soon as it is there, unless the settings say how many to read ahead.
+        share: has batches translated by other processes.
 
     Raises:
         InputError: a run does not exist, or is damaged.
@@ -39,4 +52,28 @@ def load_translator(runs: Sequence[Path], given: Given, *, to: str | None, sampl
     models = [TranslationModel.of(load_model(run, hardware)) for run in runs]
     biases = read_biases(sampling.logit_bias, models[0].tokenizer)
     sampler = Sampler.of(dataclasses.replace(sampling, greedy=not sample), biases)
-    return Translator(models, config, sampler=sampler, to=to)
+    return Translator(models, config, sampler=sampler, to=to, share=share)
+
+
+@contextmanager
+def translator_of(
+    runs: Sequence[Path], given: Given, *, to: str | None, sample: bool, at_once: bool
+) -> Iterator[Translator]:
+    """A translator whose batches are shared out over as many processes as the settings say; see `load_translator`."""
+    processes, hardware = WorkersConfig(**given["workers"]).processes, HardwareConfig(**given["hardware"])
+    if processes == 1:
+        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once)
+        return
+    given["hardware"] |= {"threads": share_of(hardware, processes).threads}
+    if sample:
+        given["sampling"]["seed"] = Sampler.of(SamplingConfig(**given["sampling"])).seed
+    prepare = partial(_prepare, tuple(runs), given, to=to, sample=sample)
+    with Workers(prepare, processes) as workers:
+        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once, share=mapped(workers))
+
+
+def _prepare(
+    runs: Sequence[Path], given: Given, *, to: str | None, sample: bool
+) -> Work[tuple[int, list[Line]], tuple[int, Outcome]]:
+    """What a process does that translates batches."""
+    return numbered(load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch)

@@ -1,15 +1,17 @@
 """Filters of logits: pure functions that favour tokens, disfavour them, or rule them out with -inf.
 
 Those over earlier tokens take (rows, length) ids: the prompt and what was generated after it, as in Hugging Face, or
-only the latter where that is how the method is defined. Last come those that the settings ask for, in their order.
+only the latter where that is how the method is defined. NO_TOKEN among them counts for nothing. Last come those that
+the settings ask for, in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.decoding import SamplingConfig
@@ -18,22 +20,54 @@ Biases = Mapping[tuple[int, ...], float]
 """Sequences of tokens, and what is added to the logit of each one's last token after the others; -inf bans it."""
 
 
+NO_TOKEN = -1
+"""What stands before the tokens of a row that has fewer than others."""
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """What came before the next token.
 
     Attributes:
-        tokens: (rows, length) ids of the prompt and of what was generated.
-        prompt_length: how many of them are the prompt.
+        tokens: (rows, length) ids of the prompt and of what was generated; NO_TOKEN before those of shorter rows.
+        prompt_length: how many of them are the prompt, NO_TOKEN included; (rows,) where that differs.
     """
 
     tokens: Tensor
-    prompt_length: int
+    prompt_length: int | Tensor
 
     @property
     def generated(self) -> Tensor:
-        """(rows, length - prompt_length) ids."""
-        return self.tokens[:, self.prompt_length :]
+        """(rows, length - prompt_length) ids; of rows with different prompts NO_TOKEN comes before those of some."""
+        if isinstance(self.prompt_length, int):
+            return self.tokens[:, self.prompt_length :]
+        first = int(self.prompt_length.min())
+        columns = torch.arange(first, self.tokens.shape[1], device=self.tokens.device)
+        return self.tokens[:, first:].where(columns >= self.prompt_length[:, None], NO_TOKEN)
+
+    def to(self, device: torch.device) -> History:
+        """The same on a device."""
+        length = self.prompt_length
+        return History(self.tokens.to(device), length if isinstance(length, int) else length.to(device))
+
+    def followed(self, tokens: Tensor) -> History:
+        """The same with the next token of each row, (rows,)."""
+        return History(torch.cat((self.tokens, tokens[:, None]), dim=1), self.prompt_length)
+
+    def of(self, rows: Tensor) -> History:
+        """Some of the rows."""
+        rows, length = rows.to(self.tokens.device), self.prompt_length
+        return History(self.tokens[rows], length if isinstance(length, int) else length[rows])
+
+    def above(self, prompts: Sequence[Sequence[int]]) -> History:
+        """The rows with others below them, that have prompts and nothing after them."""
+        real = (self.tokens != NO_TOKEN).any(0).nonzero()
+        past = self.tokens[:, int(real[0]) if len(real) else self.tokens.shape[1] :]
+        generated = self.tokens.shape[1] - torch.as_tensor(self.prompt_length, device=past.device).expand(len(past))
+        width = max(past.shape[1], *map(len, prompts))
+        below = [[NO_TOKEN] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+        rows = (F.pad(past, (width - past.shape[1], 0), value=NO_TOKEN), torch.tensor(below, device=past.device))
+        return History(torch.cat(rows), width - F.pad(generated, (0, len(prompts))))
 
 
 Filter = Callable[[Tensor, History], Tensor]
@@ -67,6 +101,7 @@ def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tenso
 
     Source: Keskar et al. 2019 (CTRL), section 4.1.
     """
+    tokens = tokens.where(tokens != NO_TOKEN, tokens[:, -1:])  # which every row has, and twice is as once
     scores = logits.gather(-1, tokens)
     return logits.scatter(-1, tokens, torch.where(scores < 0, scores * penalty, scores / penalty))
 
@@ -82,7 +117,8 @@ def penalise_counts(logits: Tensor, generated: Tensor, *, presence: float, frequ
 
     Source: OpenAI's API reference, presence_penalty and frequency_penalty.
     """
-    counts = torch.zeros_like(logits).scatter_add(-1, generated, torch.ones_like(generated, dtype=logits.dtype))
+    occurred = (generated != NO_TOKEN).to(logits.dtype)
+    counts = torch.zeros_like(logits).scatter_add(-1, generated.clamp(min=0), occurred)
     return logits - frequency * counts - presence * (counts > 0)
 
 
@@ -100,8 +136,8 @@ def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
     if length < size:
         return logits
     ngrams = tokens.unfold(1, size, 1)  # (rows, ngrams, size)
-    begun = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1)
-    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1], begun.to(logits.dtype))
+    begun = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1) & (ngrams != NO_TOKEN).all(-1)
+    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1].clamp(min=0), begun.to(logits.dtype))
     return logits.masked_fill(hits > 0, -torch.inf)
 
 

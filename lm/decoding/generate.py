@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from lm.decoding.filters import History
 from lm.decoding.sampling import NOTHING_LEFT, Sampler, nothing_left
-from lm.decoding.steps.steps import Steps
 from lm.decoding.stop_strings import TextUntil
 
 FinishReason = Literal["length", "end_of_text", "stop"]
@@ -61,16 +60,28 @@ class Row:
         number: of the sample; it and the sampler's seed decide what is drawn.
         max_tokens: how many tokens the sample may have, at least 1.
         text: makes text of the tokens, and may end the sample at a stop string; None if no text is wanted.
+        stream: random numbers for its draws, if not those of the sampler for its number.
     """
 
     number: int
     max_tokens: int
     text: TextUntil | None = None
+    stream: random.Random | None = None
+
+
+class Growing(Protocol):
+    """What generation needs of steps; see `Steps`."""
+
+    def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
+        """Append (rows, n) tokens, and give the logits of what follows."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was."""
 
 
 @torch.inference_mode()
 def generate(
-    steps: Steps,
+    steps: Growing,
     prompts: Tensor,
     rows: Sequence[Row],
     sampler: Sampler,
@@ -94,26 +105,14 @@ def generate(
     Raises:
         UsageError: the sampler rules out every token.
     """
-    samples = [_Sample(row, sampler.stream(row.number), row.max_tokens) for row in rows]
     tokens, logits = _read(steps, prompts, len(rows) // len(prompts))
-    while True:
-        history = History(tokens, prompts.shape[1])
-        chosen, logprobs = sampler.choose(logits, [sample.stream for sample in samples], history)
-        choices = zip(*_transferred(chosen, logprobs), _most_likely(logits, alternatives), strict=True)
-        for sample, (token, logprob, others) in zip(samples, choices, strict=True):
-            yield from sample.take(token, logprob, others, stop_ids)
-        places = [place for place, sample in enumerate(samples) if not sample.is_finished]
-        if not places:
-            return
-        tokens = torch.cat((tokens.to(chosen.device), chosen[:, None]), dim=1)
-        if len(places) < len(samples):
-            kept = torch.tensor(places)
-            steps.reorder(kept)
-            tokens, samples = tokens[kept.to(tokens.device)], [samples[place] for place in places]
-        logits = steps.feed(tokens[:, -1:])[:, -1]
+    history = History(tokens, prompts.shape[1])
+    batch = Batch(steps, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
+    while len(batch):
+        yield from batch.advance()
 
 
-def _read(steps: Steps, prompts: Tensor, copies: int) -> tuple[Tensor, Tensor]:
+def _read(steps: Growing, prompts: Tensor, copies: int) -> tuple[Tensor, Tensor]:
     """Feed the prompts, each once, and give each its rows.
 
     Returns:
@@ -126,6 +125,60 @@ def _read(steps: Steps, prompts: Tensor, copies: int) -> tuple[Tensor, Tensor]:
     rows = torch.arange(len(tokens)).repeat_interleave(copies)
     steps.reorder(rows)
     return tokens[rows], logits[rows.to(logits.device)]
+
+
+class Batch:
+    """Samples that grow side by side, a token each in a round; those that end leave."""
+
+    def __init__(
+        self,
+        steps: Growing,
+        sampler: Sampler,
+        rows: Sequence[Row],
+        history: History,
+        logits: Tensor,
+        *,
+        stop_ids: Collection[int] = (),
+        alternatives: int = 0,
+    ) -> None:
+        """Samples whose prompts were read; the other arguments are those of `generate`.
+
+        Args:
+            steps: that read the prompts.
+            sampler: chooses the tokens.
+            rows: the samples.
+            history: their prompts.
+            logits: (rows, vocabulary) of the tokens that follow.
+            stop_ids: tokens that end a sample.
+            alternatives: how many of the most likely tokens come with each token.
+        """
+        self._steps, self._sampler, self._history, self._logits = steps, sampler, history, logits
+        self._stop_ids, self._alternatives = stop_ids, alternatives
+        self._samples = self._begun(rows)
+
+    def __len__(self) -> int:
+        """Samples that have not ended."""
+        return len(self._samples)
+
+    def advance(self) -> Iterator[Token | Finish]:
+        """Choose the next token of each sample, and have the steps read it."""
+        samples = self._samples
+        chosen, logprobs = self._sampler.choose(self._logits, [sample.stream for sample in samples], self._history)
+        choices = zip(*_transferred(chosen, logprobs), _most_likely(self._logits, self._alternatives), strict=True)
+        for sample, (token, logprob, others) in zip(samples, choices, strict=True):
+            yield from sample.take(token, logprob, others, self._stop_ids)
+        self._samples = [sample for sample in samples if not sample.is_finished]
+        if not self._samples:
+            return
+        self._history = self._history.to(chosen.device).followed(chosen)
+        if len(self._samples) < len(samples):
+            kept = torch.tensor([place for place, sample in enumerate(samples) if not sample.is_finished])
+            self._steps.reorder(kept)
+            self._history = self._history.of(kept)
+        self._logits = self._steps.feed(self._history.tokens[:, -1:])[:, -1]
+
+    def _begun(self, rows: Sequence[Row]) -> list[_Sample]:
+        return [_Sample(row, row.stream or self._sampler.stream(row.number), row.max_tokens) for row in rows]
 
 
 @dataclass(slots=True)

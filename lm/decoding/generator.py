@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,12 +14,19 @@ from lm.decoding.continuation import Continuation
 from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.logit_bias import read_biases
 from lm.decoding.prompts import prompt_ids
+from lm.decoding.refilling import Request, refilled
 from lm.decoding.sampling import Sampler
+from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
+from lm.errors import LMError
 from lm.model.transformer import DecoderOnly
+from lm.text.prompts import Prompt
 from lm.tokenizer.framing import text_frame
 from lm.tokenizer.tokenizer import Tokenizer
+
+_LEAST_SHARED = 8
+"""Tokens of a beginning that is worth reading once for all."""
 
 
 @dataclass(frozen=True)
@@ -79,19 +86,74 @@ class Generator:
             drawn[event.row].take(event)
         return drawn
 
+    def continue_prompts(
+        self, prompts: Iterable[Prompt], *, n: int = 1, beginning: str = "", alternatives: int = 0
+    ) -> Iterator[tuple[Prompt, list[Continuation]]]:
+        """Draw samples of what follows each of many prompts; see `lm.decoding.refilling`.
+
+        Args:
+            prompts: taken one after the other, as there is room for them: see `lm.decoding.prompts.by_length`.
+            n: how many samples of each.
+            beginning: with which many of them begin: see `shared_beginning`. It is read once.
+            alternatives: how many of the most likely tokens come with each token.
+
+        Yields:
+            A prompt and its samples when the last of them has ended.
+
+        Raises:
+            InputError: the tokenizer has no token for a character; the message names the prompt.
+            UsageError: there is nothing to begin from, or the settings rule out every token.
+        """
+        steps = RaggedSteps(self.model, cached=self.use_cache)
+        shared = prompt_ids(self.tokenizer, beginning) if beginning else []
+        steps.share(shared if len(shared) >= _LEAST_SHARED else [])
+        drawn: dict[int, tuple[Prompt, list[Continuation]]] = {}
+        requests = self._requests(prompts, n, drawn)
+        for event in refilled(
+            steps, requests, self.sampler, rows=self.batch_size, stop_ids=self._stop_ids, alternatives=alternatives
+        ):
+            number, sample = divmod(event.row, n)
+            samples = drawn[number][1]
+            samples[sample].take(event)
+            if isinstance(event, Finish) and all(each.finish_reason for each in samples):
+                yield drawn.pop(number)
+
+    def _requests(
+        self, prompts: Iterable[Prompt], n: int, drawn: dict[int, tuple[Prompt, list[Continuation]]]
+    ) -> Iterator[Request]:
+        """The samples of each prompt; `drawn` gets what they grow in."""
+        for prompt in prompts:
+            try:
+                ids = prompt_ids(self.tokenizer, prompt.text)
+            except LMError as error:
+                raise type(error)(f"{prompt.where}: {error}") from None
+            drawn[prompt.number] = (prompt, [Continuation() for _ in range(n)])
+            max_tokens = prompt.max_tokens or self.config.max_tokens
+            for sample in range(n):
+                stream = None if prompt.seed is None else self.sampler.stream(sample, seed=prompt.seed)
+                yield Request(ids, Row(prompt.number * n + sample, max_tokens, self._text(), stream))
+
     def search(
-        self, prompt: str | Sequence[int], *, beam_size: int, length_penalty: float = 1.0, n: int = 1
+        self,
+        prompt: str | Sequence[int],
+        *,
+        beam_size: int,
+        length_penalty: float = 1.0,
+        n: int = 1,
+        max_tokens: int | None = None,
     ) -> list[Continuation]:
         """Find the `n` most likely texts that follow a prompt, best first; see `lm.decoding.beam_search`.
 
-        Of the settings only `max_tokens` counts: a search draws nothing, and knows no filters and no stop strings.
+        Of the settings only `max_tokens` counts, unless it is given here: a search draws nothing, and knows no filters
+        and no stop strings.
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
             UsageError: there is nothing to begin from, or `n` is more than the beam.
         """
         (best,) = beam_search(
-            self._steps(), self._prompts(prompt), beam_size=beam_size, max_tokens=self.config.max_tokens,
+            self._steps(), self._prompts(prompt), beam_size=beam_size,
+            max_tokens=max_tokens or self.config.max_tokens,
             stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
         )  # fmt: skip
         return [self._found(hypothesis) for hypothesis in best]

@@ -55,9 +55,14 @@ class Sampler:
         seed = secrets.randbits(32) if config.seed is None else config.seed
         return cls(tuple(chosen), greedy, seed)
 
-    def stream(self, number: int) -> random.Random:
-        """The random numbers of a sample: the same for the same seed and number, whatever samples are beside it."""
-        return random.Random(f"{self.seed} {number}")
+    def stream(self, number: int, *, seed: int | None = None) -> random.Random:
+        """The random numbers of a sample: the same for the same seed and number, whatever samples are beside it.
+
+        Args:
+            number: of the sample.
+            seed: in the place of the sampler's own.
+        """
+        return random.Random(f"{self.seed if seed is None else seed} {number}")
 
     def choose(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
         """Choose the next token of each row.
@@ -73,8 +78,7 @@ class Sampler:
         """
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
-        history = History(history.tokens.to(logits.device), history.prompt_length)
-        left = filtered(logits, self.filters, history)
+        left = filtered(logits, self.filters, history.to(logits.device))
         tokens = _most_likely(left) if self.greedy else _draw(left, streams)
         chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
         return tokens, chosen - logits.logsumexp(-1)

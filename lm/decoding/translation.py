@@ -26,6 +26,7 @@ from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly
+from lm.processes import Share
 from lm.text.trees import Heads, check_heads
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.languages import tag_to
@@ -84,6 +85,7 @@ class Translator:
         *,
         sampler: Sampler = _GREEDY,
         to: str | None = None,
+        share: Share[list[Line], list[Translated]] | None = None,
     ) -> None:
         """Check that the models fit together, and the settings them.
 
@@ -92,12 +94,13 @@ class Translator:
             config: the settings.
             sampler: draws translations if it is not greedy; its filters count in a search too.
             to: the language, of models that translate into several: they have a token `<2LANGUAGE>` for each.
+            share: has batches translated by other processes, each with such a translator (`translate_batch`).
 
         Raises:
             UsageError: the models differ in their target tokenizers, the language is not one of theirs, or one without
                 attention is to cover its source.
         """
-        self.models, self.config = tuple(models), config or TranslationConfig()
+        self.models, self.config, self._share = tuple(models), config or TranslationConfig(), share
         self.tokenizer = self.models[0].tokenizer
         if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
@@ -145,19 +148,22 @@ class Translator:
             yield from (done[line.number] for line in read)
 
     def _side_by_side(self, batches: Sequence[list[Line]]) -> Iterator[list[Translated]]:
-        """Results of batches in order; on a CPU each thread has batches of its own.
+        """Results of batches in order; on a CPU each thread has batches of its own, if no other processes have them.
 
         Steps are too small to share: with two threads a batch each, both are busy; two threads on one batch wait for
         each other, and for Python.
         """
+        if self._share is not None:
+            yield from self._share(batches)
+            return
         threads, device = torch.get_num_threads(), next(self.models[0].model.parameters()).device.type
         workers = min(threads, len(batches))
         if workers < 2 or device != "cpu" or self.config.coverage_penalty:  # which is watched for in the model itself
-            yield from map(self._translated, batches)
+            yield from map(self.translate_batch, batches)
             return
         pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
         try:
-            yield from pool.map(self._translated, batches)
+            yield from pool.map(self.translate_batch, batches)
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
@@ -193,8 +199,8 @@ class Translator:
         if batch:
             yield batch
 
-    def _translated(self, batch: Sequence[Line]) -> list[Translated]:
-        """Translate lines side by side."""
+    def translate_batch(self, batch: Sequence[Line]) -> list[Translated]:
+        """Translate lines side by side, all of which were read as this translator reads them."""
         members = [
             _steps(member, *padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0)
             for i, member in enumerate(self.models)

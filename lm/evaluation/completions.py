@@ -14,8 +14,9 @@ from lm.data.batch import Batch
 from lm.data.examples.shortening import shortened, too_long
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
-from lm.evaluation.scoring import Nats, score_batch
+from lm.evaluation.scoring import Nats, scored_batches
 from lm.model.transformer import DecoderOnly
+from lm.processes import Share
 from lm.text.examples import Example
 from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -45,6 +46,7 @@ def measure_completions(
     context: int,
     batch_size: int,
     name: str,
+    share: Share[Batch, list[Nats]] | None = None,
 ) -> Iterator[CompletionsScored]:
     """Score examples of a file of any length, as training does (see `lm.data.examples.batches`).
 
@@ -55,6 +57,7 @@ def measure_completions(
         context: tokens that the model reads at once.
         batch_size: examples scored together.
         name: of the file, for messages.
+        share: has batches scored by other processes, with `score_batch`.
 
     Yields:
         The sums after every few thousand examples, at least once; the last are those of all.
@@ -69,10 +72,10 @@ def measure_completions(
         framed = _framed(chunk, tokenizer, context, name)
         count += sum(example.is_shortened for example in framed)
         framed.sort(key=lambda example: len(example.ids))
-        for first in range(0, len(framed), batch_size):
-            batch = framed[first : first + batch_size]
-            scored = score_batch(model, Batch.of_rows([each.ids for each in batch], [each.learned for each in batch]))
-            for each, nats in zip(batch, scored, strict=True):
+        parts = [framed[first : first + batch_size] for first in range(0, len(framed), batch_size)]
+        batches = (Batch.of_rows([each.ids for each in part], [each.learned for each in part]) for part in parts)
+        for part, scored in zip(parts, scored_batches(model, batches, share), strict=True):
+            for each, nats in zip(part, scored, strict=True):
                 _add(tally, each.example, nats, name)
         yield CompletionsScored(tally, count)
     yield CompletionsScored(tally, count)

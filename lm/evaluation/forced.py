@@ -16,8 +16,9 @@ from lm.data.ragged import Ragged
 from lm.data.trees import TreeReader, framed
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
-from lm.evaluation.scoring import Nats, score_batch
+from lm.evaluation.scoring import Nats, scored_batches
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.processes import Share
 from lm.text.parallel import Pair
 from lm.tokenizer.framing import pair_frames
 from lm.tokenizer.languages import LanguageTag
@@ -95,7 +96,11 @@ class PairEncoder:
 
 
 def score_pairs(
-    model: DecoderOnly | EncoderDecoder, pairs: TokenPairs, *, batch_tokens: int = _BATCH_TOKENS
+    model: DecoderOnly | EncoderDecoder,
+    pairs: TokenPairs,
+    *,
+    batch_tokens: int = _BATCH_TOKENS,
+    share: Share[Batch, list[Nats]] | None = None,
 ) -> list[Nats]:
     """Surprisal of each target token of each pair.
 
@@ -103,6 +108,7 @@ def score_pairs(
         model: in eval mode, one that translates.
         pairs: scored in batches of like lengths; the result does not depend on which.
         batch_tokens: padded tokens of a batch, on the longer side or of both.
+        share: has batches scored by other processes, with `score_batch`.
 
     Returns:
         (target tokens,) nats in float64 for each pair.
@@ -110,8 +116,10 @@ def score_pairs(
     order = np.lexsort((pairs.sources.lengths(), pairs.targets.lengths())).tolist()
     layout = layout_of(model.config)
     lengths, scored = pairs.lengths(layout).tolist(), [np.zeros(0)] * len(pairs)
-    for numbers in _batches(order, lengths, batch_tokens):
-        for number, nats in zip(numbers, score_batch(model, pairs.batch(numbers, layout)), strict=True):
+    parts = list(_batches(order, lengths, batch_tokens))
+    batches = (pairs.batch(numbers, layout) for numbers in parts)
+    for numbers, found in zip(parts, scored_batches(model, batches, share), strict=True):
+        for number, nats in zip(numbers, found, strict=True):
             scored[number] = nats
     return scored
 
@@ -144,7 +152,12 @@ class PairsScored:
 
 
 def measure_pairs(
-    model: DecoderOnly | EncoderDecoder, encoder: PairEncoder, pairs: Iterable[Pair], *, name: str
+    model: DecoderOnly | EncoderDecoder,
+    encoder: PairEncoder,
+    pairs: Iterable[Pair],
+    *,
+    name: str,
+    share: Share[Batch, list[Nats]] | None = None,
 ) -> Iterator[PairsScored]:
     """Score pairs of any number in bounded memory.
 
@@ -153,6 +166,7 @@ def measure_pairs(
         encoder: of the model.
         pairs: as `ParallelText.pairs` gives them.
         name: of the files, for messages.
+        share: has batches scored by other processes, with `score_batch`.
 
     Yields:
         The sums after every few thousand pairs, at least once; the last are those of all.
@@ -166,7 +180,7 @@ def measure_pairs(
         blank += len(chunk) - len(whole)
         tokens = encoder.encode(whole)
         _check_lengths(model, whole, tokens, name)
-        for pair, nats in zip(whole, score_pairs(model, tokens), strict=True):
+        for pair, nats in zip(whole, score_pairs(model, tokens, share=share), strict=True):
             if not np.isfinite(nats).all():
                 raise InputError(f"{name}: line {pair.line}: the model's output is not a number; the model is damaged")
             tally.add(nats)

@@ -10,6 +10,7 @@ import numpy as np
 
 from lm.evaluation.scoring import Nats, Reading, Stretch, W, stretches
 from lm.evaluation.sums import Sums
+from lm.processes import Share
 from lm.text.files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -157,7 +158,13 @@ class FileScore:
 
 
 def measure(
-    reading: Reading[W], tokenizer: Tokenizer, files: Sequence[TextFile], *, separator: str, batch_size: int
+    reading: Reading[W],
+    tokenizer: Tokenizer,
+    files: Sequence[TextFile],
+    *,
+    separator: str,
+    batch_size: int,
+    share: Share[list[W], list[Nats]] | None = None,
 ) -> Iterator[Scored | FileScore]:
     """Measure files of any size in bounded memory; the arguments and errors are those of `stretches`.
 
@@ -166,7 +173,7 @@ def measure(
     """
     tallies = [Tally() for _ in files]
     tokens, text = 0, 0.0
-    for batch in stretches(reading, tokenizer, files, separator=separator, batch_size=batch_size):
+    for batch in stretches(reading, tokenizer, files, separator=separator, batch_size=batch_size, share=share):
         for stretch in batch:
             tallies[stretch.passage.file].add_stretch(stretch)
             tokens += len(stretch.nats)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
 from lm.evaluation.perplexity import FileScore, Scored, measure
 from lm.evaluation.reading import reading_of
-from lm.evaluation.scoring import Stretch
+from lm.evaluation.scoring import Nats, Reading, Stretch
 from lm.evaluation.windows import window_sizes
 from lm.model.transformer import DecoderOnly, EncoderOnly
+from lm.processes import Share
 from lm.text.files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -29,6 +30,7 @@ class Scorer:
         stride: tokens from one window to the next.
         batch_size: windows scored together; changes the speed, not the result.
         every: of a masked model, 1 to score all tokens, N to score each Nth of a document.
+        share: has batches of windows scored by other processes, each with the `reading` of such a scorer.
     """
 
     model: DecoderOnly | EncoderOnly
@@ -38,6 +40,7 @@ class Scorer:
     stride: int
     batch_size: int
     every: int = 1
+    share: Share[list[Any], list[Nats]] | None = None
 
     @classmethod
     def of(
@@ -54,9 +57,10 @@ class Scorer:
         context, stride = window_sizes(model.config, config)
         return cls(model, tokenizer, separator, context, stride, config.batch_size, config.every)
 
-    def measure(self, files: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
-        """Score files; see `lm.evaluation.perplexity.measure`."""
-        reading = reading_of(
+    @property
+    def reading(self) -> Reading[Any]:
+        """How the model reads documents."""
+        return reading_of(
             self.model,
             self.tokenizer,
             context=self.context,
@@ -64,7 +68,12 @@ class Scorer:
             every=self.every,
             batch_size=self.batch_size,
         )
-        return measure(reading, self.tokenizer, files, separator=self.separator, batch_size=self.batch_size)
+
+    def measure(self, files: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
+        """Score files; see `lm.evaluation.perplexity.measure`."""
+        return measure(
+            self.reading, self.tokenizer, files, separator=self.separator, batch_size=self.batch_size, share=self.share
+        )
 
     def stretches(
         self, files: Sequence[TextFile], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None

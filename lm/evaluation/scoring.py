@@ -19,6 +19,7 @@ from lm.data.batch import Batch
 from lm.errors import InputError
 from lm.evaluation.windows import Cutter, Ids, Window
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
+from lm.processes import Share
 from lm.text.documents import fragments
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import Ends, TokenOffsets
@@ -153,7 +154,13 @@ class WindowCutter(Protocol[W_co]):
 
 
 def stretches(
-    reading: Reading[W], tokenizer: Tokenizer, files: Sequence[TextFile], *, separator: str, batch_size: int
+    reading: Reading[W],
+    tokenizer: Tokenizer,
+    files: Sequence[TextFile],
+    *,
+    separator: str,
+    batch_size: int,
+    share: Share[list[W], list[Nats]] | None = None,
 ) -> Iterator[list[Stretch]]:
     """Score files of any size in bounded memory, each document apart.
 
@@ -163,6 +170,7 @@ def stretches(
         files: of text.
         separator: the line that ends a document within a file.
         batch_size: windows scored together, of whatever files.
+        share: has batches scored by other processes, each with such a reading.
 
     Yields:
         What is scored after each batch, in reading order: every token once, and every passage at least once.
@@ -172,9 +180,9 @@ def stretches(
     """
     reader = _Reader(tokenizer, separator, reading.cutter)
     windows = (window for number, file in enumerate(files) for window in reader.read(number, file))
-    for batch in _batches(windows, batch_size):
-        scored = np.concatenate(reading.score(batch))
-        taken = list(reader.take(scored))
+    batches = _batches(windows, batch_size)
+    for scored in map(reading.score, batches) if share is None else share(batches):
+        taken = list(reader.take(np.concatenate(scored)))
         for stretch in taken:
             if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > reading.unscored(stretch):
                 name = files[stretch.passage.file].name
@@ -273,6 +281,13 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
         hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
     nats = surprisals(model, hidden[places], targets[places])
     return np.split(nats, np.cumsum(predicted.sum(axis=1))[:-1])
+
+
+def scored_batches(
+    model: DecoderOnly | EncoderDecoder, batches: Iterable[Batch], share: Share[Batch, list[Nats]] | None = None
+) -> Iterator[list[Nats]]:
+    """`score_batch` of each batch, in order; by other processes, if there is a `share`."""
+    return (score_batch(model, batch) for batch in batches) if share is None else share(batches)
 
 
 def surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:

@@ -25,11 +25,11 @@ from tests.lm.model import hugging_face
 PROMPT = list(range(1, 33))
 
 
-def build(dtype: torch.dtype) -> tuple[DecoderOnly, torch.nn.Module]:
+def build(dtype: torch.dtype, *, context: int = 256) -> tuple[DecoderOnly, torch.nn.Module]:
     """Six layers of width 384 with a vocabulary of 4096: 12.3 million parameters."""
     config = ModelConfig(
-        vocab_size=4096, context_length=256, d_model=384, n_layers=6, n_heads=6, positions="learned", norm="layernorm",
-        activation="gelu-tanh", bias=True,
+        vocab_size=4096, context_length=context, d_model=384, n_layers=6, n_heads=6, positions="learned",
+        norm="layernorm", activation="gelu-tanh", bias=True,
     )  # fmt: skip
     ours = build_model(config)
     assert isinstance(ours, DecoderOnly)

@@ -7,20 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lm.errors import InputError
-from lm.processes import cores, in_order
+from lm.errors import InputError, LMError
+from lm.processes import Workers, cores, in_order, mapped, numbered, ordered
 
 
 def test_results_are_in_the_order_of_the_items_whatever_each_takes() -> None:
     found = list(in_order(map_slowly, [0.2, 0.0, 0.1], processes=2))
     assert [seconds for seconds, _, _ in found] == [0.2, 0.0, 0.1]
-    processes = {process for _, process, _ in found}
-    assert len(processes) == 2
-    assert os.getpid() not in processes
+    assert os.getpid() not in {process for _, process, _ in found}
     assert not any(torch for _, _, torch in found)
 
 
@@ -44,6 +43,31 @@ def test_variables_are_set_and_what_is_printed_is_no_result(capfd: pytest.Captur
 def test_an_error_is_raised_as_it_is() -> None:
     with pytest.raises(InputError, match="no such thing"):
         list(in_order(refuse, ["no such thing"], processes=2))
+    with pytest.raises(LMError, match="process that shares the work failed: ValueError: .*no good"):
+        list(in_order(fail, [1], processes=2))
+    with pytest.raises(InputError, match="no such run"), Workers(refuse_to_begin, 2) as workers:
+        list(workers.share([1]))
+
+
+def test_results_before_an_error_are_there() -> None:
+    found = in_order(refuse_three, [1, 2, 3, 4], processes=2)
+    assert [next(found), next(found)] == [1, 2]
+    with pytest.raises(InputError, match="three"):
+        next(found)
+
+
+def fail(_: int) -> None:
+    raise ValueError("no good", lambda: None)
+
+
+def refuse_to_begin() -> None:
+    raise InputError("runs/novel: no such run")
+
+
+def refuse_three(number: int) -> int:
+    if number == 3:
+        raise InputError("three")
+    return number
 
 
 def refuse(message: str) -> None:
@@ -99,3 +123,58 @@ def is_alive(process: int) -> bool:
 
 def test_there_is_a_processor() -> None:
     assert cores() >= 1
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def in_pairs(items):
+    """Two items make a result, and the last may be alone."""
+    held = []
+    for item in items:
+        held.append(item)
+        if len(held) == 2:
+            yield tuple(held)
+            held = []
+    if held:
+        yield tuple(held)
+
+
+def make_pairs():
+    return in_pairs
+
+
+def test_workers_are_set_up_once_and_work_again() -> None:
+    with Workers(partial(numbered, double), 3) as workers:
+        double_all = mapped(workers)
+        assert list(double_all(range(50))) == list(range(0, 100, 2))
+        assert list(double_all([])) == []
+        assert list(double_all(range(3))) == [0, 2, 4]
+
+
+def test_a_worker_may_make_as_many_results_of_items_as_it_likes() -> None:
+    with Workers(make_pairs, 2) as workers:
+        results = list(workers.share(range(11)))
+    assert sorted(number for result in results for number in result) == list(range(11))
+
+
+def test_items_are_read_only_as_they_are_wanted() -> None:
+    read = []
+    with Workers(partial(numbered, double), 2) as workers:
+        next(workers.share((number, read.append(number) or number) for number in range(1000)))
+        assert len(read) <= 6
+
+
+def test_order_is_kept_by_waiting() -> None:
+    assert list(ordered([(2, "c"), (0, "a"), (1, "b"), (3, "d")])) == ["a", "b", "c", "d"]
+
+
+def test_an_interrupt_of_the_terminal_ends_them() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout
+        processes = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.send_signal(signal.SIGINT)
+    assert not any(map(is_alive, processes))

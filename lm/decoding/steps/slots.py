@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.model.scope.cache import DecoderCache
-from lm.model.scope.masks import Mask
+from lm.model.scope.masks import Mask, padding
 
 _FIRST_SLOTS = 32
 """Slots before it is first looked for those that are no longer needed."""
@@ -130,9 +130,3 @@ class Slots:
     def truncate(self, length: int) -> None:
         """Take back all tokens after the prefix but the first `length`."""
         self._past = self._past[:, :length]
-
-
-def padding(lengths: Tensor, longest: int) -> Tensor:
-    """(rows, longest): -inf where a row of so many positions has ended, else zero; float32."""
-    is_padding = torch.arange(longest, device=lengths.device) >= lengths[:, None]
-    return torch.zeros(is_padding.shape, device=lengths.device).masked_fill_(is_padding, -torch.inf)

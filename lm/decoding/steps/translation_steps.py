@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from lm.decoding.steps.coverage import Coverage
-from lm.decoding.steps.slots import Slots, padding
+from lm.decoding.steps.slots import Slots
 from lm.model.capture import captured
 from lm.model.scope.cache import DecoderCache
-from lm.model.scope.masks import Mask
+from lm.model.scope.masks import Mask, padding
 from lm.model.scope.scope import Scope
 from lm.model.transformer import EncoderDecoder
 

@@ -103,7 +103,7 @@ def settings(config: ModelConfig, architecture: Family) -> dict[str, Any]:
         "attention.head_count_kv": config.kv_heads,
         "attention.key_length": config.head_size,
         "attention.value_length": config.head_size,
-        f"attention.{kind}": config.norm_eps,
+        f"attention.{kind}": float(config.norm_eps),
         "vocab_size": config.vocab_size,
     }
     if architecture.model_type == GPT_NEOX_NAME:

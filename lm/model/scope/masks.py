@@ -76,3 +76,9 @@ class Mask:
             return (queries >= keys)[None, None]
         seen = self.pattern.sees(queries, keys, within=n_keys)
         return (seen & (queries >= keys) if self.is_causal else seen)[None, None]
+
+
+def padding(lengths: Tensor, longest: int) -> Tensor:
+    """(rows, longest): -inf where a row of so many positions has ended, else zero; float32."""
+    is_padding = torch.arange(longest, device=lengths.device) >= lengths[:, None]
+    return torch.zeros(is_padding.shape, device=lengths.device).masked_fill_(is_padding, -torch.inf)

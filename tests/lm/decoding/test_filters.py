@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import random
 
@@ -187,3 +188,29 @@ def test_a_mass_of_one_keeps_all_of_a_large_vocabulary(keep):
     logits[0, 7] = 80.0
     assert keep(logits, 1.0).equal(logits)
     assert not keep(logits, 0.999999).equal(logits)
+
+
+EVERYTHING = SamplingConfig(
+    repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25, no_repeat_ngram=2, temperature=0.7, seed=0
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_of_different_lengths_are_filtered_as_each_is_alone(size):
+    config = dataclasses.replace(EVERYTHING, no_repeat_ngram=size)
+    filters = Sampler.of(config, {(3,): 1.0, (1, 2): -INF, (0, 1, 2): 2.0}).filters
+    chance = torch.Generator().manual_seed(size)
+    prompts = [[1, 2], [0, 1, 2, 0, 1], [4], [3, 1, 2, 1, 3, 1]]
+    history = History(torch.empty(0, 0, dtype=torch.long), 0).above(prompts[:3])
+    alone = [History(torch.tensor([prompt]), len(prompt)) for prompt in prompts]
+    for step in range(9):
+        if step == 4:
+            history = history.of(torch.tensor([0, 2])).above(prompts[3:])
+            alone = [alone[0], alone[2], alone[3]]
+        rows = len(history.tokens)
+        logits = torch.randn(rows, 6, generator=chance)
+        expected = [filtered(logits[row : row + 1], filters, alone[row]) for row in range(rows)]
+        torch.testing.assert_close(filtered(logits, filters, history), torch.cat(expected))
+        chosen = torch.randint(6, (rows,), generator=chance)
+        history = history.followed(chosen)
+        alone[:rows] = [one.followed(chosen[row : row + 1]) for row, one in enumerate(alone[:rows])]

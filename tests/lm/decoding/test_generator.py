@@ -6,6 +6,7 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
+from lm.decoding.continuation import Continuation
 from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
@@ -14,6 +15,7 @@ from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
+from lm.text.prompts import Prompt
 from tests.cli.small_runs import make_tokenizer
 
 PROMPT = "The owl"
@@ -119,3 +121,51 @@ def test_mistakes_are_told():
         generator(logit_bias=("owl",)).samples(PROMPT)
     with pytest.raises(UsageError, match="--beam at least 3"):
         generator().search(PROMPT, beam_size=2, n=3)
+
+
+TEXTS = ["The owl", "", "The owl saw the fox by the mill. " * 3, "The fox", "Über den Bäumen", "The owl"]
+
+
+def asked(texts=TEXTS, **fields):
+    return [Prompt(number, text, f"file: line {number + 1}", **fields) for number, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"stop": ("e ", "a")}, {"greedy": True}], ids=str)
+def test_many_prompts_have_the_texts_that_each_has_alone(settings):
+    ours = generator(batch_size=4, **settings)
+    found = {prompt.number: samples for prompt, samples in ours.continue_prompts(asked(), n=2, alternatives=2)}
+    for number, text in enumerate(TEXTS):
+        events = list(ours.generate(text, n=2, first=2 * number, alternatives=2))
+        for place in range(2):
+            alone = Continuation()
+            for event in events:
+                if event.row == 2 * number + place:
+                    alone.take(event)
+            sample = found[number][place]
+            assert (sample.text, sample.tokens, sample.finish_reason) == (alone.text, alone.tokens, alone.finish_reason)
+            assert sample.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+            assert len(sample.alternatives) == len(sample.tokens)
+
+
+def test_a_prompt_may_have_a_seed_and_a_length_of_its_own():
+    ours, other = generator(), generator(seed=11, max_tokens=6)
+    ((_, found),) = ours.continue_prompts(asked([PROMPT], seed=11, max_tokens=6), n=2)
+    assert [sample.tokens for sample in found] == [sample.tokens for sample in other.samples(PROMPT, n=2)]
+
+
+def test_a_beginning_that_prompts_share_changes_no_text():
+    ours = generator(greedy=True, max_tokens=8)
+    beginning = "The owl saw the"
+    texts = [f"{beginning} fox", f"{beginning} mill", "Another", f"{beginning} owl"]
+    plain, shared = (
+        {prompt.number: samples[0].tokens for prompt, samples in ours.continue_prompts(asked(texts), beginning=each)}
+        for each in ("", beginning)
+    )
+    assert shared == plain
+
+
+def test_the_prompt_that_cannot_be_read_is_named():
+    with pytest.raises(InputError, match=r"^file: line 2: .*Q"):
+        list(generator("char").continue_prompts(asked(["The owl", "The Q"])))
+    with pytest.raises(UsageError, match=r"^file: line 1: .*nothing to begin from"):
+        list(generator("char").continue_prompts(asked([""])))

@@ -1,7 +1,8 @@
 import pytest
 
-from lm.decoding.prompts import prolonged, prompt_ids
+from lm.decoding.prompts import by_length, prolonged, prompt_ids, shared_beginning
 from lm.errors import UsageError
+from lm.text.prompts import Prompt
 
 
 class Letters:
@@ -36,3 +37,24 @@ def test_a_context_is_prolonged_by_a_text():
 def test_after_the_end_of_a_document_another_starts():
     assert prolonged(Letters(30, 31), [30, 5, 31], "cab") == [30, 5, 31, 30, 2, 0, 1]
     assert prolonged(Letters(30, 30), [30, 5, 30], "cab") == [30, 5, 30, 2, 0, 1]
+
+
+def test_prompts_of_like_length_stand_together():
+    prompts = [Prompt(number, "x" * length, "") for number, length in enumerate([5, 1, 9, 5])]
+    assert [prompt.number for prompt in by_length(prompts)] == [1, 0, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("texts", "beginning"),
+    [
+        (["You are kind. Who?", "You are kind. When?", "You are kind. W"], "You are kind."),
+        (["You are", "You are not"], "You"),
+        (["a b"], ""),
+        ([], ""),
+        (["one", "other"], ""),
+        (["same text", "same text"], "same"),
+        (["", "a b"], ""),
+    ],
+)
+def test_the_beginning_that_all_share_ends_with_a_word(texts, beginning):
+    assert shared_beginning(texts) == beginning

@@ -1,0 +1,77 @@
+"""Prompts from a file: a line each, or an object of JSON Lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lm.config import options
+from lm.config.decoding import SamplingConfig
+from lm.errors import InputError, UsageError
+from lm.text import json_lines
+from lm.text.compression import blocks, compression
+from lm.text.files import BLOCK_BYTES, TextFile
+from lm.text.lines import lines
+
+_FIELDS = ("prompt", "text")
+_EXAMPLE = '{"prompt": …}, and if wanted "seed" and "max_tokens"'
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A text to continue.
+
+    Attributes:
+        number: of the prompt in its file, from 0.
+        text: may be empty.
+        where: the file and the line, for messages.
+        seed: of its draws, if it has its own.
+        max_tokens: of what follows it, if it has its own.
+    """
+
+    number: int
+    text: str
+    where: str
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+def read_prompts(file: TextFile) -> Iterator[Prompt]:
+    """The prompts of a file, in order.
+
+    Each line is one, without its end; an empty line is an empty prompt. In JSON Lines each line that is not blank is an
+    object with a `prompt`, or a `text`, and may have a `seed` and `max_tokens` of its own.
+
+    Raises:
+        InputError: the file is damaged or not UTF-8, or a line is no such object; the message names file and line.
+    """
+    if file.is_json_lines or file.holds_examples:
+        objects = json_lines.objects(file.text(), name=file.name, example=_EXAMPLE)
+        for number, (line, values) in enumerate(objects):
+            yield _of_object(number, values, f"{file.name}: line {line}")
+        return
+    parts = blocks(file.path, compression(file.path, file.name), BLOCK_BYTES, name=file.name)
+    for number, text in enumerate(lines(parts, name=file.name)):
+        yield Prompt(number, text, f"{file.name}: line {number + 1}")
+
+
+def _of_object(number: int, values: Mapping[str, Any], where: str) -> Prompt:
+    field = next((name for name in _FIELDS if name in values), None)
+    if field is None:
+        hint = options.suggestion(_FIELDS[0], values)
+        raise InputError(f"{where}: no field 'prompt'{hint}, nor 'text'; it has {json_lines.known(values)}")
+    text = json_lines.text(values, field, where=where)
+    return Prompt(number, text, where, _number(values, "seed", where), _number(values, "max_tokens", where))
+
+
+def _number(values: Mapping[str, Any], name: str, where: str) -> int | None:
+    """A setting that a prompt may have of its own; null is as none."""
+    value = values.get(name)
+    described = next(each for each in options.options(SamplingConfig) if each.name == name)
+    try:
+        if value is not None:
+            described.check(value)
+    except UsageError as error:
+        raise InputError(f"{where}: {error}") from None
+    return value

@@ -1,0 +1,104 @@
+"""llama.cpp computes what ours compute from exported files; needs its Python binding, `llama-cpp-python`."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lm.checkpoint import load_model, save_checkpoint
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.hardware import Hardware
+from lm.interop.gguf.exporting import export
+from lm.model.transformer import build_model
+from lm.run_folder import TrainingState
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.cli.small_runs import make_tokenizer
+from tests.lm.interop.gguf.llama_cpp_models import greedy, loaded, logits
+from tests.lm.interop.gguf.models import FAMILIES, PLAIN, random_config
+from tests.lm.interop.gguf.test_vocabulary import KINDS
+from tests.lm.interop.hugging_face.models import ids, random_run
+from tests.lm.interop.hugging_face.test_tokenizers import random_texts
+
+pytest.importorskip("gguf")
+pytest.importorskip("llama_cpp")
+pytestmark = pytest.mark.slow
+
+HARDWARE = Hardware("cpu", "float32", 1)
+FROM_A_TABLE = ("gpt2", "gptneox")  # of GELU, in half precision
+TOKENS = 30
+
+
+def ours(run: Path, tokens: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        return load_model(run, HARDWARE).model(torch.tensor([tokens]))[0].numpy()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_logits_are_those_of_the_run(architecture, seed, tmp_path):
+    run = random_run(tmp_path / "run", random_config(architecture, seed))
+    export(run, tmp_path / "out.gguf")
+    tokens = ids(1, TOKENS, seed=seed)[0].tolist()
+    tolerance = 5e-3 if architecture in FROM_A_TABLE else 2e-5
+    np.testing.assert_allclose(
+        logits(loaded(tmp_path / "out.gguf"), tokens), ours(run, tokens), atol=tolerance, rtol=tolerance
+    )
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_both_continue_alike(architecture, tmp_path):
+    """Wherever the two best tokens are further apart than the arithmetic."""
+    run = random_run(tmp_path / "run", ModelConfig(**PLAIN[architecture]))
+    export(run, tmp_path / "out.gguf")
+    model, apart = loaded(tmp_path / "out.gguf"), 1e-2 if architecture in FROM_A_TABLE else 1e-3
+    for seed in range(5):
+        prompt = ids(1, 6, seed=seed)[0].tolist()
+        chosen = greedy(model, prompt, TOKENS)
+        seen = ours(run, [*prompt, *chosen])[len(prompt) - 1 : -1]
+        assert (seen.max(axis=1) - seen[np.arange(TOKENS), chosen] < apart).all()
+
+
+@pytest.mark.parametrize(("number_type", "error"), [("float16", 2e-2), ("q8_0", 0.2)])
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_smaller_types_are_near(architecture, number_type, error, tmp_path):
+    run = random_run(tmp_path / "run", ModelConfig(**PLAIN[architecture]))
+    export(run, tmp_path / "out.gguf", number_type=number_type)
+    tokens = ids(1, TOKENS)[0].tolist()
+    expected = ours(run, tokens)
+    difference = logits(loaded(tmp_path / "out.gguf"), tokens) - expected
+    assert 0 < np.abs(difference).max() < error * np.abs(expected).max()
+
+
+def made(folder: Path, tokenizer: Tokenizer) -> Path:
+    """A run of a small model with this tokenizer."""
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=32, n_layers=1, n_heads=2, context_length=64)
+    save_checkpoint(
+        folder,
+        config=RunConfig(model=config),
+        tokenizer=tokenizer,
+        model=build_model(config).state_dict(),
+        optimizer={},
+        state=TrainingState(),
+        is_best=True,
+    )
+    return folder
+
+
+@pytest.mark.parametrize("words", [*KINDS, "byte"])
+def test_texts_become_the_same_ids_and_these_the_same_texts(words, tmp_path):
+    """Of texts in the normal form of the tokenizer, to which llama.cpp brings none."""
+    tokenizer = make_tokenizer("byte") if words == "byte" else KINDS[words]()
+    export(made(tmp_path / "run", tokenizer), tmp_path / "out.gguf")
+    model = loaded(tmp_path / "out.gguf")
+    texts = random_texts(2000)
+    for text in (unicodedata.normalize("NFC", text) for text in texts) if words == "qwen2" else texts:
+        data = text.encode()
+        expected = tokenizer.encode(text)
+        assert model.tokenize(data, add_bos=False) == expected, repr(text)
+        assert model.tokenize(data) == [tokenizer.start_of_text, *expected]
+        assert model.detokenize(expected) == data

@@ -1,0 +1,55 @@
+import gzip
+import json
+
+import pytest
+
+from lm.errors import InputError
+from lm.text.files import text_files
+from lm.text.prompts import Prompt, read_prompts
+
+
+def read(path) -> list[Prompt]:
+    (file,) = text_files([str(path)])
+    return list(read_prompts(file))
+
+
+def test_each_line_is_a_prompt_and_an_empty_line_an_empty_one(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_bytes("\ufeffOne\r\n\n  two \nthree".encode())
+    assert [(prompt.number, prompt.text) for prompt in read(path)] == [(0, "One"), (1, ""), (2, "  two "), (3, "three")]
+    assert read(path)[2].where == f"{path}: line 3"
+
+
+def test_objects_may_have_a_seed_and_a_length_of_their_own(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    lines = [{"prompt": "a\nb", "seed": 3, "max_tokens": 7, "id": "x"}, {"text": "c"}, {"prompt": "", "seed": None}]
+    path.write_text("\n\n".join(map(json.dumps, lines)))
+    assert read(path) == [
+        Prompt(0, "a\nb", f"{path}: line 1", 3, 7),
+        Prompt(1, "c", f"{path}: line 3"),
+        Prompt(2, "", f"{path}: line 5"),
+    ]
+
+
+def test_compressed_files_are_read(tmp_path):
+    path = tmp_path / "prompts.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"prompt": "a"}\n'))
+    assert [prompt.text for prompt in read(path)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{}", "line 2: no field 'prompt', nor 'text'; it has nothing"),
+        ('{"promt": "a"}', r"line 2: no field 'prompt' \(did you mean 'prompt'\?\)|line 2: no field 'prompt'"),
+        ('{"prompt": 3}', "line 2: field 'prompt' is not text but a number"),
+        ('{"prompt": "a", "seed": -1}', "line 2: seed must be at least 0"),
+        ('{"prompt": "a", "max_tokens": "many"}', "line 2: max_tokens must be a whole number"),
+        ("oops", "line 2: not JSON"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, problem):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "fine"}\n' + line)
+    with pytest.raises(InputError, match=problem):
+        read(path)

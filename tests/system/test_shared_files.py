@@ -1,0 +1,120 @@
+"""Files that several processes share out: the same results as those of one, in the same order.
+
+A quick case of this is in tests/cli/generation/test_prompts.py.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cli.main import run
+from tests.cli.small_runs import make_run
+from tests.cli.toy_translation import make_translation_run, pairs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "text": make_run(folder / "text"),
+        "other": make_run(folder / "other", n_layers=1),
+        "masked": make_run(folder / "masked", objective="masked"),
+        "supervised": make_run(folder / "supervised", supervised=True),
+        "translation": make_translation_run(folder / "translation", steps=60),
+    }
+
+
+@pytest.fixture
+def files(tmp_path):
+    text = "The owl saw the fox by the mill. Über den Bäumen sang the owl.\n"
+    examples = [{"prompt": text * (n % 3), "completion": "the fox ran" * (n % 2 + 1)} for n in range(40)]
+    written = {
+        "text": text * 30,
+        "more": text * 7 + "<|endoftext|>\n" + text,
+        "examples.jsonl": "".join(json.dumps(example) + "\n" for example in examples),
+        "source": "".join(f"{source}\n" for source, _ in pairs(60, seed=5)),
+        "target": "".join(f"{target}\n" for _, target in pairs(60, seed=5)),
+    }
+    for name, content in written.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    return {name: str(tmp_path / name) for name in written}
+
+
+@pytest.fixture
+def same(capsys):
+    """Checks that two processes write what one writes."""
+
+    def check(*arguments) -> None:
+        written = []
+        for processes in ("1", "2"):
+            code = run([*map(str, arguments), "--threads", processes, "--processes", processes])
+            output = capsys.readouterr()
+            assert code == 0, output.err
+            written.append(output.out)
+        assert written[0] == written[1]
+        assert written[0]
+
+    return check
+
+
+@pytest.mark.slow
+def test_perplexity_of_text(runs, files, same):
+    same("perplexity", runs["text"], files["text"], files["more"], "--json", "--batch-size", 2)
+
+
+@pytest.mark.slow
+def test_perplexity_of_whatever_can_be_measured(runs, files, same):
+    same("perplexity", runs["text"], files["text"], "--per-token", "--batch-size", 3, "--stride", 5)
+    same("perplexity", runs["text"], files["text"], "--versus", runs["other"], "--batch-size", 2)
+    same("perplexity", runs["masked"], files["more"], "--every", 3)
+    same("perplexity", runs["supervised"], files["examples.jsonl"], "--json", "--batch-size", 4)
+    same("perplexity", runs["translation"], "--source", files["source"], "--target", files["target"], "--json")
+
+
+@pytest.mark.slow
+def test_translations(runs, files, same):
+    same("translate", runs["translation"], files["source"], "--json", "--batch-tokens", 40)
+    same("translate", runs["translation"], files["source"], "--read-ahead", 7, "--n-best", 2)
+    same("translate", runs["translation"], files["source"], "--sample", "--seed", 3)
+
+
+@pytest.mark.slow
+def test_an_error_in_a_worker_is_a_line(runs, files, tmp_path, capsys):
+    assert run(["perplexity", str(tmp_path / "none"), files["text"], "--processes", "2"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert run(["generate", str(tmp_path / "none"), "--prompts", files["text"], "--processes", "2"]) == 1
+    assert capsys.readouterr().err == f"lm: {tmp_path / 'none'}: no such run\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_all(runs, files, sent, code):
+    command = ["generate", str(runs["text"]), "--prompts", files["text"], "--max-tokens", "100000", "--processes", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.main", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:  # fmt: skip
+        until = time.monotonic() + 120
+        while len(_session(process.pid)) < 3:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        time.sleep(2)
+        os.killpg(process.pid, sent)
+        _, error = process.communicate(timeout=60)
+        assert (process.returncode, error) == (code, "")
+    until = time.monotonic() + 30
+    while _session(process.pid):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def _session(number: int) -> list[str]:
+    """The processes of a session that are no zombies."""
+    found = subprocess.run(["ps", "-eo", "sess=,stat=,pid="], capture_output=True, text=True).stdout
+    rows = [line.split() for line in found.splitlines()]
+    return [pid for group, state, pid in rows if int(group) == number and not state.startswith("Z")]
