@@ -25,8 +25,8 @@ def export(
     """Write a run as another system loads it: transformers, PEFT, llama.cpp or CTranslate2.
 
     For huggingface it becomes a folder with weights, settings, tokenizer and a model card. The model becomes a GPT-2,
-    GPT-NeoX, Llama, Mistral, Qwen2, Qwen3 or BERT, whichever has the same blocks. If none has, the code that the model
-    needs goes along, for trust_remote_code=True, and the fields that decide are named.
+    GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT or MarianMT, whichever has the same blocks. If none has, the code that
+    the model needs goes along, for trust_remote_code=True, and the fields that decide are named.
 
     For gguf it becomes one file with the tokenizer in it, which llama.cpp and what is built on it read; for ctranslate2
     a folder for its Generator, or of a translation model its Translator. What they have no counterpart of is refused by

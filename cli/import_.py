@@ -32,7 +32,7 @@ def import_(
         ),
     ] = None,
 ) -> None:
-    """Make a run of a model that was trained elsewhere: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3 or BERT.
+    """Make a run of a model that was trained elsewhere: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT, Marian.
 
     The run can be used like any other, and trained on with `lm train --from`; its numbers are those of the folder, in
     their type. Nothing is downloaded, no code of the folder is run, and pickles are not read. If a model has what ours

@@ -170,7 +170,7 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
         "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
         "softcap": f"soft cap {model['softcap']:g}", "parallel_residual": "parallel residual",
         "embedding_norm": "embedding norm", "output_transform": "output transform",
-        "token_types": f"{model['token_types']} types of tokens",
+        "output_bias": "output bias", "token_types": f"{model['token_types']} types of tokens",
     }  # fmt: skip
     return [name for field, name in named.items() if model[field]]
 

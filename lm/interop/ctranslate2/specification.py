@@ -15,6 +15,7 @@ _NOWHERE: Mapping[str, tuple[Any, ...]] = {
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary"), "syntax": ("none",),
     "activation": tuple(_ACTIVATIONS), "softcap": (0,), "value_residual": (False,), "embedding_shortcut": (False,),
     "experts": (0,), "embedding_norm": (False,), "output_transform": (False,), "token_types": (0,),
+    "output_bias": (False,),
 }  # fmt: skip
 """What CTranslate2 runs, of the fields in which ours can be more."""
 _IN_DECODERS: Mapping[str, tuple[Any, ...]] = {"rope_scaling": ("none", "linear")}
