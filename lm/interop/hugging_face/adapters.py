@@ -159,7 +159,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     found = run_folder.find_checkpoint(base)
     run_folder.verify(found)
     refuse_adapted(found)
-    config, (tokenizer, _) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
+    config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
     low = _to_ours(folder, config.model, family_of(config.model, tokenizer), settings)
     rank = max(len(part.a) for parts in low.values() for part in parts)
     kinds = [kind for kind in KINDS if any(kind.replace("-", "_") in name for name in low)]
@@ -168,6 +168,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
         out,
         config=adapting(dataclasses.replace(config, plan=None, lora=lora), found),
         tokenizer=tokenizer,
+        source_tokenizer=of_sources,
         model=_of_one_rank(low, config.model, lora),
         optimizer={},
         state=run_folder.TrainingState(finished=True),
