@@ -24,6 +24,7 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.lora import merged
+from lm.model.quantised import quantise
 from lm.model.transformer import Model, build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
@@ -176,6 +177,8 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     except RuntimeError:
         raise _other_weights(folder) from None
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
+    if hardware.dtype == "int8":
+        quantise(model)
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"

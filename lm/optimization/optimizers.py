@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,12 @@ _NO_ADAPTERS = LoraConfig()
 
 
 def make_optimizers(
-    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16
+    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16, is_sharded: bool = False
 ) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices of the blocks, and AdamW for embeddings, output and vectors.
 
-    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`.
+    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`. With
+    `is_sharded`, each process has its share of each weight.
 
     Source: Loshchilov and Hutter 2019; what decays: Radford et al. 2018, section 4.1.
     """
@@ -41,8 +42,10 @@ def make_optimizers(
         betas = (config.beta1, config.beta2)
         optimizers.append(torch.optim.AdamW(kept, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True))
     if matrices:
-        decay = config.weight_decay
-        optimizers.append(Muon(matrices, lr=config.learning_rate, weight_decay=decay, dtype=dtype))
+        muon: type[Muon] = Muon
+        if is_sharded:
+            from lm.optimization.sharded_muon import ShardedMuon as muon  # noqa: N813, PLC0415 (takes a while)
+        optimizers.append(muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype))
     return optimizers
 
 
@@ -98,9 +101,13 @@ def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Mod
 
 
 def restore_optimizers(
-    optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, tensors: Mapping[str, Tensor]
+    optimizers: Sequence[torch.optim.Optimizer],
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    *,
+    place: Callable[[Tensor, Tensor], Tensor] = lambda parameter, value: value.to(parameter.device),
 ) -> None:
-    """Put back what `optimizer_tensors` took out."""
+    """Put back what `optimizer_tensors` took out; `place` makes of a whole tensor one as a parameter is."""
     owners = {
         id(parameter): optimizer
         for optimizer in optimizers
@@ -110,7 +117,7 @@ def restore_optimizers(
     for name, parameter in (each for each in model.named_parameters() if each[1].requires_grad):
         prefix = name + "."
         owners[id(parameter)].state[parameter] = {
-            key.removeprefix(prefix): value.to(parameter.device)
+            key.removeprefix(prefix): place(parameter, value)
             for key, value in tensors.items()
             if key.startswith(prefix) and "." not in key.removeprefix(prefix)
         }

@@ -69,6 +69,7 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
         weights = _with_own_head(run, weights)
     if run.config.lora:
         weights = _with_adapters(run, weights, given)
+    weights = run.placed(weights)
     try:
         run.model.load_state_dict(weights)
     except RuntimeError as error:

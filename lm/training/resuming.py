@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
 
@@ -28,7 +31,7 @@ def resume(
     *,
     longer: TrainingConfig | None = None,
     data: Path | None = None,
-    compiled: bool | None = None,
+    changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     spent: float = 0.0,
     world: World = ALONE,
 ) -> Run:
@@ -41,7 +44,7 @@ def resume(
         path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
         longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
         data: folder of the prepared data, where they are no longer where the run's plan says.
-        compiled: whether to compile the model, if not as before; losses differ by rounding then.
+        changed: by section, settings of `CHANGEABLE` that are not as before; losses differ by rounding then.
         spent: seconds that are gone already of what a run under a budget has left.
         world: the processes that train the run from now on; in the others, `follow` builds it at the same time.
 
@@ -62,8 +65,8 @@ def resume(
         opened = open_data(Path(plan.data), config)
         if longer is not None:
             config, plan = prolonged(config, plan, state, longer, data=opened, spent=spent)
-        if compiled is not None:
-            config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
+        parts = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changed.items()}
+        config = dataclasses.replace(config, **parts)
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
         config = dataclasses.replace(config, plan=_shared_by(world, plan))
         other_branch = run_folder.later_than(folder, state.step)

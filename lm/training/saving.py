@@ -48,14 +48,15 @@ def save(run: Run, *, is_best: bool) -> Path:
     return folder
 
 
-def _tensors(run: Run) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _tensors(run: Run) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
     """The weights that are trained, or their moving average if there is one, and all that training goes on with."""
-    weights, optimizer = trained_weights(run.model), optimizer_tensors(run.optimizers, run.model)
+    whole = run.placement.whole
+    weights, optimizer = whole(trained_weights(run.model)), whole(optimizer_tensors(run.optimizers, run.model))
     if broken := next((name for name, value in weights.items() if not value.isfinite().all()), None):
         raise diverged(run, f"{broken} is no longer finite")
     if run.average is None:
         return weights, optimizer
-    return run.average.weights, optimizer | {_TRAINED + name: value for name, value in weights.items()}
+    return whole(run.average.weights), {**optimizer} | {_TRAINED + name: value for name, value in weights.items()}
 
 
 def restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
@@ -66,7 +67,7 @@ def restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Ten
         RuntimeError: a tensor has another shape than this run's model wants.
     """
     if run.average is not None:
-        run.average.load(weights)
+        run.average.load(run.placed(weights))
         weights = {name: optimizer[_TRAINED + name] for name in weights}
-    load_trained(run.model, weights)
-    restore_optimizers(run.optimizers, run.model, optimizer)
+    load_trained(run.model, run.placed(weights))
+    restore_optimizers(run.optimizers, run.model, optimizer, place=run.placement.like)

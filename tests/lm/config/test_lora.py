@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lm.config.distribution import DistributionConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -43,6 +44,11 @@ def test_what_cannot_be_is_refused(values, problem):
 def test_recurrent_layers_have_none():
     with pytest.raises(UsageError, match="leave out --lora"):
         RunConfig(ModelConfig(architecture="lstm"), lora=LoraConfig(rank=2))
+
+
+def test_their_weights_are_not_shared_out():
+    with pytest.raises(UsageError, match="leave out --shard, or --lora"):
+        RunConfig(lora=LoraConfig(rank=2), distribution=DistributionConfig(shard=True))
 
 
 def test_a_config_without_them_is_read_as_before():
