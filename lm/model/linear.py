@@ -52,6 +52,10 @@ class Linear(nn.Linear):
         """(…, inputs) -> (…, outputs)."""
         return linear(input, self.weight, self.bias)
 
+    def some(self, x: Tensor, outputs: slice) -> Tensor:
+        """(…, inputs) -> (…, some of the outputs)."""
+        return linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
+
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from torch import Tensor
+
 from lm import checkpoint, run_folder
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
@@ -72,16 +74,20 @@ def resume(
             state = _without_lost_best(folder, state)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
         opening = Opening(folder, config, state, corpus, spent, checkpoint=found)
-        weights, optimizer = (
-            checkpoint.load_tensors(found / name) for name in (run_folder.MODEL, run_folder.OPTIMIZER)
-        )
-        run = world.told(opening).built(world, data=opened, lock=lock, weights=weights, optimizer=optimizer)
+        run = world.told(opening).built(world, data=opened, lock=lock, **_saved(found, config))
         run.write_config()
         run.other_branch = other_branch
         if other_branch:
             Journal(folder).set_aside()
         Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
     return run
+
+
+def _saved(found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
+    """The tensors that a run is built again of, as `Opening.built` calls them."""
+    files = {"weights": run_folder.MODEL, "optimizer": run_folder.OPTIMIZER}
+    saved = {what: checkpoint.load_tensors(found / name) for what, name in files.items()}
+    return saved | {"base": checkpoint.load_base(found, config)} if config.lora else saved
 
 
 def _plan(config: RunConfig, found: Path) -> Plan:

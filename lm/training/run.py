@@ -19,7 +19,7 @@ from lm.errors import TrainingError
 from lm.hardware import Hardware
 from lm.locks import LockFile
 from lm.model.block import recompute
-from lm.model.transformer import build_model
+from lm.model.lora import build_adapted
 from lm.optimization.moving_average import MovingAverage
 from lm.optimization.optimizers import make_optimizers
 from lm.optimization.schedules import learning_rate
@@ -92,7 +92,7 @@ class Run:
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
         device = self.hardware.torch_device
-        self.model = build_model(self.config.model, seed=training.seed).to(device)
+        self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
         recompute(self.model, if_training=training.checkpoint_activations)
         states = compiled(self.model, device) if training.compile else final_states(self.model)
         self.placement = self.world.placed(

@@ -16,6 +16,7 @@ from typing import Any
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.distribution import DistributionConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
@@ -51,6 +52,7 @@ class Case:
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, Any] = field(default_factory=dict)
     stops: int | None = None
     shard: bool = False
 
@@ -70,6 +72,7 @@ class Case:
             training=TrainingConfig(**(settings | self.training)),
             hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
             distribution=DistributionConfig(shard=self.shard),
+            lora=LoraConfig(**self.lora),
         )
 
 
@@ -88,6 +91,7 @@ CASES = {
     "masked": Case(model={"objective": "masked"}, training={"steps": 12}),
     "experts": Case(model={"experts": 3}, training={"steps": 12, "expert_balance": 0.0}),
     "r-drop": Case(model={"dropout": 0.2}, training={"steps": 6, "r_drop": 0.5}),
+    "adapters": Case(lora={"rank": 2}, training={"steps": 12, "optimizer": "muon", "ema": 0.9}),
     "recurrent": Case(model={"architecture": "lstm"}, training={"steps": 12}),
 }
 

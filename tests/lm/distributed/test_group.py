@@ -14,7 +14,7 @@ from lm.run_folder import MODEL, find_checkpoint
 from lm.training.trainer import train
 from tests.lm.distributed.processes import CASES, halfway, in_processes, resumed, trained, write_texts
 
-QUICK = ("gpt", "pairs", "few rows", "stopped", "unstopped", "muon sharded")
+QUICK = ("gpt", "pairs", "few rows", "adapters", "stopped", "unstopped", "muon sharded")
 ALL = tuple(CASES)
 DROPPING = {"dropout", "stopped", "unstopped", "r-drop"}
 
