@@ -31,6 +31,7 @@ W = TypeVar("W")
 W_co = TypeVar("W_co", covariant=True)
 
 _LOGITS_AT_ONCE = 1 << 24  # 64 MB of float32, whatever the vocabulary and the batch
+_IN_CACHE = 1 << 18  # 1 MB of them
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,18 @@ def surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) 
     """(tokens, d_model) final states and (tokens,) ids that follow them -> (tokens,) nats."""
     rows = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
     parts = [
-        F.cross_entropy(model.logits(states).float(), expected, reduction="none")
+        part
         for states, expected in zip(hidden.split(rows), targets.split(rows), strict=True)
+        for part in _cross_entropies(model.logits(states), expected)
     ]
     return torch.cat(parts).cpu().numpy().astype(np.float64)
+
+
+def _cross_entropies(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[torch.Tensor]:
+    """(rows, vocabulary) logits and (rows,) targets -> (rows,) nats in parts, computed in float32.
+
+    A CPU takes a few rows at a time, which stay in its cache: a third of the time and less, and the same numbers.
+    """
+    rows = max(1, _IN_CACHE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    for some, expected in zip(logits.split(rows), targets.split(rows), strict=True):
+        yield F.cross_entropy(some.float(), expected, reduction="none")
