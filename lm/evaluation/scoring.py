@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from lm.config.data import IGNORED
 from lm.data.batch import Batch
 from lm.errors import InputError
+from lm.evaluation.packing import Packing, Tokens, W
 from lm.evaluation.windows import Cutter, Ids, Window
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
 from lm.processes import Share
@@ -27,8 +28,7 @@ from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
 Nats = npt.NDArray[np.float64]
-W = TypeVar("W")
-W_co = TypeVar("W_co", covariant=True)
+W_co = TypeVar("W_co", covariant=True, bound=Tokens)
 
 _LOGITS_AT_ONCE = 1 << 24  # 64 MB of float32, whatever the vocabulary and the batch
 _IN_CACHE = 1 << 18  # 1 MB of them
@@ -181,8 +181,9 @@ def stretches(
     """
     reader = _Reader(tokenizer, separator, reading.cutter)
     windows = (window for number, file in enumerate(files) for window in reader.read(number, file))
-    batches = _batches(windows, batch_size)
-    for scored in map(reading.score, batches) if share is None else share(batches):
+    packing = Packing(windows, batch_size)
+    batches = packing.batches()
+    for scored in packing.unpacked(map(reading.score, batches) if share is None else share(batches)):
         taken = list(reader.take(np.concatenate(scored)))
         for stretch in taken:
             if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > reading.unscored(stretch):

@@ -1,6 +1,6 @@
 """Scoring with overlapping windows: `lm perplexity` against the strided loop that Hugging Face documents.
 
-    python -m tests.benchmarks.perplexity_throughput [--threads 1] [--rounds 3] [--windows 5] [--dtypes float32 bfloat16]
+    python -m tests.benchmarks.perplexity_throughput [--threads 1] [--rounds 3] [--windows 5] [--dtypes float32]
 
 GPT-2 small with random weights, context 1024, stride 512, ids drawn by a seed, both in turns in one process. Prints
 the median over rounds of the seconds of the processor of each, of tokens scored in one, and of the ratio; and the
