@@ -12,6 +12,7 @@ from cli.console.escapes import json_line, label
 from cli.console.numbers import count, duration, perplexity, quantity, size
 from cli.console.tables import table
 from cli.flags import completion
+from lm.base import named_base
 from lm.config.model import ModelConfig
 from lm.config.options import suggestion
 from lm.config.presets import PRESETS, is_preset, resolve
@@ -75,7 +76,9 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
     folder = find_checkpoint(Path(target), which="last")
     verify(folder)
     config, state = load_config(folder), load_state(folder)
-    found = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    found: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    if config.lora:
+        found["base"] = named_base(folder)
     if config.model.experts:
         found["expert_use"] = expert_use(folder.parent.parent, step=state.step)
     return config, found
@@ -104,6 +107,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         *(_of_recurrent_layers(model) if is_recurrent else _of_blocks(model)),
         *_masked(described),
         *_experts(described),
+        *_adapters(described),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
         ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
         ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
@@ -155,6 +159,8 @@ def _kept(described: dict[str, Any]) -> str:
     training = described["config"]["training"]
     moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
     average = "their average, " if training["ema"] else ""
+    if described["config"]["lora"]["rank"] is not None:
+        return f"and of the adapters {average}gradients and {moments[training['optimizer']]}"
     return f"{average}gradients and {moments[training['optimizer']]}"
 
 
@@ -164,7 +170,7 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
         "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
         "softcap": f"soft cap {model['softcap']:g}", "parallel_residual": "parallel residual",
         "embedding_norm": "embedding norm", "output_transform": "output transform",
-        "token_types": f"{model['token_types']} types of tokens",
+        "output_bias": "output bias", "token_types": f"{model['token_types']} types of tokens",
     }  # fmt: skip
     return [name for field, name in named.items() if model[field]]
 
@@ -191,6 +197,19 @@ def _experts(described: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("experts", f"{model['experts']} in {every}, {model['experts_per_token']} a token: {active}"),
         *(("", f"{layer}: " + " ".join(f"{share:.0%}" for share in shares)) for layer, shares in used),
+    ]
+
+
+def _adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was trained beside the weights of another run, and which run that is."""
+    lora, parameters = described["config"]["lora"], described["parameters"]
+    if lora["rank"] is None:
+        return []
+    trained = parameters["adapters"] + parameters.get("label head", 0)
+    share = f"{count(trained)} parameters are trained, {trained / parameters['total']:.1%} of all"
+    return [
+        ("adapters", f"rank {lora['rank']} on {lora['on'].replace(',', ' and ')}: {share}"),
+        ("base", described.get("base") or "missing"),
     ]
 
 

@@ -16,7 +16,7 @@ AttentionKind = Literal["full", "window", "bigbird", "linformer", "compressed"]
 Syntax = Literal["none", "depth", "distance", "both"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
-Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"]
 Objective = Literal["causal", "masked"]
 
 
@@ -177,6 +177,7 @@ class ModelFields(Checked):
         "first. 0 has none.",
         minimum=0,
     )
+    output_bias: bool = option(False, "Give the output layer a bias, as Marian does.")
     output_transform: bool = option(
         False,
         "As BERT does, send final states through one more linear layer, activation and normalisation before the output "

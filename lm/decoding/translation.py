@@ -28,7 +28,7 @@ from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.processes import Share
 from lm.text.trees import Heads, check_heads
-from lm.tokenizer.framing import Frame, pair_frames
+from lm.tokenizer.framing import Frame, PairFrames, pair_frames
 from lm.tokenizer.languages import tag_to
 
 _READ_AHEAD = 4096
@@ -108,7 +108,8 @@ class Translator:
             pair_frames(model.tokenizer, model.source_tokenizer, tag=tag_to(model.source_tokenizer, to))
             for model in self.models
         ]
-        self._sampler = Sampler(tuple(map(_after_start, sampler.filters)), sampler.greedy, sampler.seed)
+        filters = (*map(_after_start, sampler.filters), *_without_start(self._frames[0]))
+        self._sampler = Sampler(filters, sampler.greedy, sampler.seed)
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
         if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
@@ -302,6 +303,14 @@ def _checked(heads: Sequence[int] | None, text: str, number: int) -> Heads | Non
 def _after_start(apply: Filter) -> Filter:
     """A filter that does not see the start token, which may be the one that ends a text as well."""
     return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
+
+
+def _without_start(frames: PairFrames) -> list[Filter]:
+    """A filter that keeps the start token out of translations, unless it ends them: it only begins what is read."""
+    if frames.start in frames.target.after:
+        return []
+    start = torch.tensor([frames.start])
+    return [lambda logits, _: logits.index_fill(-1, start.to(logits.device), -torch.inf)]
 
 
 def _hypothesis(sample: Continuation) -> Hypothesis:

@@ -31,6 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu-tanh": _gelu_tanh,
     "relu2": _relu_squared,
+    "silu": F.silu,
     "swiglu": _swiglu,
 }
 

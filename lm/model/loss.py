@@ -176,11 +176,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if of_bias is not None:
                     of_bias += logits.sum(0, dtype=of_bias.dtype)
                 torch.mm(logits, matrix, out=of_inputs[part])
+            if weight.requires_grad:
                 of_part = logits.T @ inputs[part]
                 of_weight = of_part if of_weight is None else of_weight.to(weight.dtype).add_(of_part)
         of_hidden = torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype))
         ctx.dtype = weight.dtype
-        ctx.gradients = of_hidden, torch.zeros_like(weight) if of_weight is None else of_weight, of_bias
+        if of_weight is None and weight.requires_grad:
+            of_weight = torch.zeros_like(weight)
+        ctx.gradients = of_hidden, of_weight, of_bias
         return total
 
     @staticmethod
@@ -188,7 +191,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
         (of_hidden, of_weight, of_bias), ctx.gradients = ctx.gradients, None
         of_bias = None if of_bias is None else of_bias.mul_(of_total)
-        return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), of_bias, *[None] * 5
+        of_weight = None if of_weight is None else of_weight.to(ctx.dtype).mul_(of_total)
+        return of_hidden.mul_(of_total), of_weight, of_bias, *[None] * 5
 
 
 def _rows_at_a_time(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:

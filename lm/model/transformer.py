@@ -45,7 +45,8 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_head else None
         transforms = predicts_tokens and config.output_transform
         self.transform = OutputTransform(config) if transforms else None
-        self.output_bias = nn.Parameter(torch.empty(config.vocab_size)) if transforms else None
+        has_bias = transforms or (predicts_tokens and config.output_bias)
+        self.output_bias = nn.Parameter(torch.empty(config.vocab_size)) if has_bias else None
 
     def new_cache(self) -> DecoderCache | RecurrentCache:
         """An empty cache for decoding step by step."""

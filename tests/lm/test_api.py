@@ -154,3 +154,13 @@ def test_what_cannot_be_trained_is_refused_at_once(tmp_path, arguments, error, m
 def test_a_folder_that_holds_a_run_is_kept(writer):
     with pytest.raises(InputError, match="holds a run already"):
         lm.train("text.txt", out=writer, training={"steps": 1})
+
+
+def test_an_export_is_that_of_the_command(writer, tmp_path, capsys):
+    pytest.importorskip("gguf")
+    lm.export(writer, tmp_path / "ours" / "a.gguf", to="gguf", number_type="float16")
+    theirs = tmp_path / "theirs" / "a.gguf"
+    command(capsys, "export", writer, "--to", "gguf", "--type", "float16", "-o", theirs)
+    assert (tmp_path / "ours" / "a.gguf").read_bytes() == theirs.read_bytes()
+    with pytest.raises(UsageError, match="--to gguf cannot have the type 'int8'"):
+        lm.export(writer, tmp_path / "b.gguf", to="gguf", number_type="int8")

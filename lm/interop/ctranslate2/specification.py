@@ -9,7 +9,7 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.configuration import facts
 
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "swiglu": "SWISH"}
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 _NOWHERE: Mapping[str, tuple[Any, ...]] = {
     "architecture": ("transformer",), "decoder_only": (False,), "objective": ("causal",), "attention": ("full",),
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary"), "syntax": ("none",),

@@ -50,7 +50,7 @@ def _bert(
             **_COMMON, "objective": ("masked",), "norm": ("layernorm",), "norm_position": ("post",),
             "positions": ("learned",), "activation": tuple(ACTIVATIONS.values()), "qk_norm": (False,),
             "n_kv_heads": (None,), "d_head": (None,), "embedding_norm": (True,), "parallel_residual": (False,),
-            "tie_embeddings": (True,), **requires,
+            "tie_embeddings": (True,), "output_bias": (True, False), **requires,
         },
         implies={
             "objective": "masked", "norm": "layernorm", "norm_position": "post", "positions": "learned", "bias": True,

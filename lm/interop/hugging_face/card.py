@@ -7,7 +7,7 @@ from pathlib import Path
 from lm.config.run import RunConfig
 from lm.data.manifest import Manifest
 from lm.errors import LMError
-from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, Family
+from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, TRANSLATING, Family
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -54,6 +54,12 @@ print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100)[0], skip_spe
         """\
 text = tokenizer(f"It was a {{tokenizer.mask_token}} day.", return_tensors="pt")
 print(tokenizer.decode(model(**text).logits[text.input_ids == tokenizer.mask_token_id].argmax(-1)))""",
+    ),
+    TRANSLATING: (
+        "translation",
+        """\
+text = tokenizer("The owl saw the fox.", return_tensors="pt")
+print(tokenizer.decode(model.generate(**text)[0], skip_special_tokens=True))""",
     ),
     LABELLING: (
         "text-classification",

@@ -12,6 +12,7 @@ from lm.errors import InputError, UsageError
 from lm.interop.hugging_face import own, rotary, window
 from lm.interop.hugging_face.families import FAMILIES
 from lm.interop.hugging_face.family import LABELLING, Family, Setting
+from lm.interop.hugging_face.marian import MARIAN
 from lm.tokenizer.tokenizer import Tokenizer
 
 _RESOLVED = {
@@ -23,6 +24,8 @@ _OF_ITS_OWN = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_
 """Keys that mean another model in every family, with the values that do not."""
 _TELLING = ("norm", "positions", "activation", "qk_norm", "attention_bias", "attention")
 """What tells families apart."""
+_SAME = ("n_heads", "d_ff")
+"""Fields that several keys say of different stacks, which ours has alike."""
 _LARGEST = 1 << 31
 
 
@@ -38,8 +41,9 @@ def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
     for family in own.OWN:
         if not _differing(config, family):
             return family
+    widest = [MARIAN] if config.is_encoder_decoder else own.OWN
     raise UsageError(
-        f"a folder for transformers cannot have {_named(config, _nearest(config, own.OWN))}: "
+        f"a folder for transformers cannot have {_named(config, _nearest(config, widest))}: "
         "train a model without to export it"
     )
 
@@ -107,7 +111,10 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: A
         return family, own.from_json(values, family, labels, path)
     fields = {**family.implies, "labels": labels}
     for setting in family.settings:
-        fields[setting.ours] = _ours(setting, values, path)
+        value = _ours(setting, values, path)
+        if setting.ours in _SAME and fields.get(setting.ours, value) != value:
+            raise _refused(path, setting.theirs, value)
+        fields[setting.ours] = value
     if family.rotary:
         fields |= rotary.from_json(values, family.rotary, context_length=fields["context_length"], path=path)
     fields |= window.from_json(values, family.windowed, n_layers=fields["n_layers"], path=path)
@@ -147,6 +154,7 @@ def facts(config: ModelConfig) -> dict[str, Any]:
         "n_kv_heads": None if config.kv_heads == config.n_heads else config.kv_heads,
         "d_head": None if config.n_heads * config.head_size == config.d_model else config.head_size,
         "attention_bias": config.biased_attention,
+        "is_encoder_decoder": config.is_encoder_decoder,
     }
 
 

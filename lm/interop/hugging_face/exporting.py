@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from lm import checkpoint, files, run_folder
-from lm.config.decoding import SamplingConfig
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.interop.hugging_face import own, tokenizing
@@ -64,10 +65,10 @@ def export(run: Path, folder: Path) -> Exported:
 def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokenizer: Tokenizer) -> None:
     """The files of a folder, from the checkpoint that was found."""
     weights = checkpoint.load_weights(found)
-    ids, dtype = special_ids(tokenizer), str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    ids, dtype = special_ids(tokenizer, config.model), str(next(iter(weights.values())).dtype).removeprefix("torch.")
     files.write_json(folder / CONFIG, {**to_json(config.model, family), **ids, "torch_dtype": dtype})
     if not config.model.is_masked:
-        files.write_json(folder / GENERATION, {**ids, **_sampling()})
+        files.write_json(folder / GENERATION, {**ids, **_decoding(config.model, tokenizer)})
     tokenizing.write(folder, tokenizer, config.model)
     if family.keeps_names:
         own.copy_code(folder)
@@ -75,6 +76,13 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
     files.replace_text(folder / CARD, model_card(config, family, tokenizer, run_folder.load_state(found)))
 
 
-def _sampling() -> dict[str, Any]:
-    """How `lm generate` draws unless it is told otherwise."""
-    return {"do_sample": True, "temperature": SamplingConfig.temperature, "top_k": 0}
+def _decoding(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """How `lm generate` draws and `lm translate` searches, unless they are told otherwise."""
+    if not model.is_encoder_decoder:
+        return {"do_sample": True, "temperature": SamplingConfig.temperature, "top_k": 0}
+    start, search = tokenizer.start_of_text, TranslationConfig()
+    return {
+        "num_beams": search.beam, "length_penalty": search.length_penalty, "early_stopping": True,
+        "max_length": model.context_length,
+        **({} if start == tokenizer.end_of_text else {"bad_words_ids": [[start]]}),
+    }  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 from lm.interop.hugging_face import bert
 from lm.interop.hugging_face.family import ACTIVATIONS, COMMON, Family, Part, Rotary, Setting
+from lm.interop.hugging_face.marian import MARIAN
 from lm.interop.hugging_face.window import Windowed
 
 _ALL_OR_NONE = {True: "all", False: "none"}
@@ -195,5 +196,5 @@ MISTRAL = _like_llama(
     windowed="by width",
 )
 
-FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, *bert.FAMILIES)
+FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, *bert.FAMILIES, MARIAN)
 """The first that fits a model is the one that it is exported as."""

@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from lm.interop.hugging_face.window import Windowed
 
-CONTINUING, FILLING, LABELLING = (
-    "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSequenceClassification",
+CONTINUING, FILLING, LABELLING, TRANSLATING = (
+    "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM",
 )  # fmt: skip
-"""The classes of transformers that load models that continue texts, fill blanks and give texts labels."""
-Layout = Literal["rows", "transposed", "by head"]
+"""The classes of transformers that load models that continue texts, fill blanks, give texts labels and translate."""
+Layout = Literal["rows", "transposed", "by head", "one row"]
 """How a family keeps the rows of our matrix.
 
 rows: as they are, in one tensor or in several that follow each other; transposed: inputs first; by head: queries, keys
-and values of a head beside each other, where ours have all queries first.
+and values of a head beside each other, where ours have all queries first; one row: a vector as a matrix of one row.
 """
 
 
@@ -79,7 +79,8 @@ class Family:
         prefix: of the names of all tensors but the output layer's, which some files leave out.
         outer: names of what there is once; those of our layers to theirs.
         inner: names of what each block has.
-        block: how the names of a block begin, after the prefix.
+        block: how the names of a block begin, after the prefix; of one that reads a source, in a decoder.
+        encoder_block: the same for an encoder.
         head: the names that the output layer has, the first of which is written.
         tensors: names of tensors that are alone in what we name them after; ours to theirs, in full.
         renamed: endings of tensors that older files have, with those of today.
@@ -100,6 +101,7 @@ class Family:
     outer: Mapping[str, str]
     inner: Mapping[str, Part]
     block: str
+    encoder_block: str = ""
     auto: str = CONTINUING
     head: tuple[str, ...] = ("lm_head",)
     implies: Mapping[str, Any] = field(default_factory=dict)
@@ -118,11 +120,11 @@ COMMON: Mapping[str, tuple[Any, ...]] = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
     "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
-    "attention": ("full",), "token_types": (0,),
+    "attention": ("full",), "token_types": (0,), "output_bias": (False,),
 }  # fmt: skip
 """What a family has, unless it says otherwise."""
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_fast": "gelu-tanh", "relu": "relu", "relu2": "relu2",
+    "gelu_fast": "gelu-tanh", "relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu",
 }  # fmt: skip
 """Theirs and ours."""

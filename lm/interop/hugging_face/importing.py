@@ -14,13 +14,13 @@ from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError
+from lm.interop.hugging_face import tokenizing
 from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CONFIG, read, read_config, tokenizer_file, weights_of
 from lm.interop.hugging_face.tensors import kept, their_shape, to_ours
 from lm.model.transformer import build_model
 from lm.tensor_file import Entry
-from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ def import_model(folder: Path, out: Path) -> Imported:
             so.
     """
     run_folder.refuse_existing(out)
-    family, model = from_json(read_config(folder), folder / CONFIG)
-    tokenizer = Tokenizer.load(tokenizer_file(folder))
+    values = read_config(folder)
+    family, model = from_json(values, folder / CONFIG)
+    tokenizer = tokenizing.read(tokenizer_file(folder), model, values)
     if tokenizer.vocab_size > model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {model.vocab_size:,}"
         raise InputError(f"{tokenizer_file(folder)}: {problem} (vocab_size)")
@@ -116,11 +117,12 @@ def _shapes(weights: Mapping[str, Entry], model: ModelConfig, family: Family, fo
 
 def _check_layers(weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path) -> None:
     """InputError unless the weights are of as many layers as the config says: before a model of so many is built."""
-    pattern = re.compile(re.escape(family.prefix + family.block).replace(r"\{\}", r"(\d+)"))
-    there = len({found[1] for name in weights if (found := pattern.match(name))})
-    if there != model.n_layers:
-        key = next(setting.theirs for setting in family.settings if setting.ours == "n_layers")
-        raise InputError(f"{folder / CONFIG}: {key} is {model.n_layers:,}, but the weights are of {there:,} layers")
+    for block, field in ((family.block, "n_layers"), (family.encoder_block, "n_encoder_layers")):
+        pattern = re.compile(re.escape(family.prefix + block).replace(r"\{\}", r"(\d+)"))
+        there = len({found[1] for name in weights if (found := pattern.match(name))}) if block else 0
+        if there != (layers := getattr(model, field)):
+            key = next(setting.theirs for setting in family.settings if setting.ours == field)
+            raise InputError(f"{folder / CONFIG}: {key} is {layers:,}, but the weights are of {there:,} layers")
 
 
 def _expected(

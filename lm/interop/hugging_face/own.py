@@ -21,7 +21,7 @@ _SETTINGS = (
     "rope_base", "rotary_share", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
     "rope_temperature", "norm", "norm_position", "norm_eps", "activation", "bias", "parallel_residual",
     "embedding_shortcut", "embedding_norm", "scale_embeddings", "tie_embeddings", "token_types", "output_transform",
-    "softcap", "dropout", "attention_dropout", "init_std",
+    "output_bias", "softcap", "dropout", "attention_dropout", "init_std",
 )  # fmt: skip
 _RENAMED = {"rope_scaling": "rotary_scaling"}
 """Fields whose names mean something else to every model of transformers."""

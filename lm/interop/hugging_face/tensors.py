@@ -12,8 +12,8 @@ from torch import Tensor
 from lm.config.model import ModelConfig
 from lm.interop.hugging_face.family import Family, Layout, Part
 
-_OURS = re.compile(r"decoder\.blocks\.(\d+)\.(.+)")
-_HEAD, _TYPES = "head", "embedding.types"
+_OURS = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
+_HEAD, _TYPES, _BIAS = "head", "embedding.types", "output_bias"
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,15 @@ def kept(name: str, rows: int, config: ModelConfig, family: Family) -> Kept:
     if family.keeps_names:
         return Kept((name,), "rows", (rows,))
     if name in family.tensors:
-        return Kept((family.tensors[name],), "rows", (rows,))
+        layout: Layout = "one row" if name == _BIAS and config.is_encoder_decoder else "rows"
+        return Kept((family.tensors[name],), layout, (rows,))
     layer, kind = name.rpartition(".")[::2]
     if layer == _HEAD:
         return Kept((f"{family.head[0]}.{kind}",), "rows", (rows,))
     begin, part = family.prefix, _part(layer, family)
     if found := _OURS.fullmatch(layer):
-        begin += family.block.format(found[1])
+        block = family.encoder_block if found[1] == "encoder" else family.block
+        begin += block.format(found[2])
     names = tuple(f"{begin}{theirs}.{kind}" for theirs in part.names)
     heads = [count * config.head_size for count in (config.n_heads, config.kv_heads, config.kv_heads)]
     sizes = {1: [rows], 2: [rows // 2] * 2, 3: heads}[len(names)]
@@ -58,17 +60,23 @@ def kept(name: str, rows: int, config: ModelConfig, family: Family) -> Kept:
 
 def _part(layer: str, family: Family) -> Part:
     found = _OURS.fullmatch(layer)
-    return family.inner[found[2]] if found else Part((family.outer[layer],))
+    return family.inner[found[3]] if found else Part((family.outer[layer],))
 
 
 def to_theirs(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
     """All tensors of a model, named and kept as in its family; what only the family has is zero."""
     for name, value in [*ours.items(), *_zeros(ours, config, family)]:
         place = kept(name, len(value), config, family)
-        rows = _swapped(value, 3, config.n_heads) if place.layout == "by head" else value
+        rows = swapped(value, 3, config.n_heads) if place.layout == "by head" else value
         parts = rows.split(place.sizes)
         for their_name, part in zip(place.names, parts, strict=True):
-            yield their_name, (part.T if place.layout == "transposed" and part.ndim == 2 else part).contiguous()
+            yield their_name, _laid_out(part, place.layout)
+
+
+def _laid_out(part: Tensor, layout: Layout) -> Tensor:
+    if layout == "one row":
+        return part[None]
+    return (part.T if layout == "transposed" and part.ndim == 2 else part).contiguous()
 
 
 def to_ours(
@@ -88,22 +96,28 @@ def to_ours(
     value = parts[0] if len(parts) == 1 else torch.cat(parts)
     if place.layout == "transposed" and value.ndim == 2:
         value = value.T.contiguous()
-    return _swapped(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
+    if place.layout == "one row":
+        value = value.flatten()
+    return swapped(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
 
 
 def their_shape(shape: torch.Size, place: Kept, number: int) -> tuple[int, ...]:
     """The shape of one of the tensors in which a family keeps one of ours."""
     ours = (place.sizes[number], *shape[1:])
+    if place.layout == "one row":
+        return (1, *ours)
     return ours[::-1] if place.layout == "transposed" else ours
 
 
-def _swapped(value: Tensor, outer: int, inner: int) -> Tensor:
+def swapped(value: Tensor, outer: int, inner: int) -> Tensor:
     """(outer·inner·head, …) -> (inner·outer·head, …): what was grouped by one is grouped by the other."""
     return value.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
 
 
 def _zeros(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
     """The biases, and the type of all tokens, that the family has beyond ours."""
+    if _BIAS in family.tensors and _BIAS not in ours:
+        yield _BIAS, ours["embedding.tokens.weight"].new_zeros(config.vocab_size)
     if _TYPES in family.tensors and _TYPES not in ours:
         yield _TYPES, ours["embedding.tokens.weight"].new_zeros(1, config.d_model)
     for name, value in ours.items():

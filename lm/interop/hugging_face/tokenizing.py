@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +13,77 @@ from tokenizers import processors
 
 from lm import files
 from lm.config.model import ModelConfig
+from lm.errors import InputError
 from lm.interop.hugging_face.folder import TOKENIZER_CONFIG
-from lm.tokenizer.framing import text_frame
+from lm.tokenizer.framing import Frame, text_frame
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
+START = "<s>"
+"""What the token is called that a decoder starts with, where its tokenizer has another name for it."""
+_NAMED = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "unk_token_id",
+)  # fmt: skip
+"""The tokens that a tokenizer of transformers knows by their part."""
 _PADDING = ("[PAD]", "<pad>", "<|pad|>")
 
 
 def write(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> None:
     """The files of a tokenizer, in the folder of its model."""
     files.write_json(folder / TOKENIZER_CONFIG, _settings(tokenizer, model))
+    frame = text_frame(tokenizer)
     if model.is_masked:
-        files.replace_text(folder / FILE_NAME, _framing(tokenizer).to_str(pretty=True))
+        files.replace_text(folder / FILE_NAME, _framing(tokenizer, frame).to_str(pretty=True))
+    elif model.is_encoder_decoder:
+        files.replace_text(folder / FILE_NAME, _framing(tokenizer, Frame((), frame.after)).to_str(pretty=True))
     else:
         tokenizer.save(folder / FILE_NAME)
 
 
-def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+def read(path: Path, model: ModelConfig, settings: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a model, whose decoder, if it translates, starts with the token that its settings say.
+
+    With us that is the token that starts a text, so it is called so; Marian starts with what it pads with.
+
+    Raises:
+        InputError: it is no tokenizer, or its tokens are not those of the settings.
+    """
+    tokenizer = Tokenizer.load(path)
+    if not model.is_encoder_decoder:
+        return tokenizer
+    start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
+    if not isinstance(start, int) or tokenizer.token(start) is None:
+        raise InputError(f"{path}: has no token {start!r} (decoder_start_token_id)")
+    if tokenizer.start_of_text != start:
+        tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(_renamed(tokenizer, start, path))))
+    if tokenizer.start_of_text != start or tokenizer.end_of_text != end:
+        raise InputError(f"{path}: token {end!r} is none that ends a text (eos_token_id)")
+    return tokenizer
+
+
+def _renamed(tokenizer: Tokenizer, start: int, path: Path) -> dict[str, Any]:
+    """What tokenizer.json says, with another name for a token."""
+    text, old = copy.deepcopy(tokenizer.description), str(tokenizer.token(start))
+    vocabulary = text["model"]["vocab"]
+    if START in (vocabulary if isinstance(vocabulary, dict) else dict(vocabulary)):
+        raise InputError(f"{path}: has a token {START} that starts no text (decoder_start_token_id)")
+    if isinstance(vocabulary, dict) and old in vocabulary:
+        vocabulary[START] = vocabulary.pop(old)
+    elif isinstance(vocabulary, list):
+        text["model"]["vocab"] = [[START if name == old else name, score] for name, score in vocabulary]
+    added = [token for token in text["added_tokens"] if token["id"] != start]
+    as_is = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    text["added_tokens"] = sorted([*added, {"id": start, "content": START, **as_is}], key=lambda token: token["id"])
+    return text
+
+
+def special_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int | None]:
     """The tokens that start and end a text, and what rows are filled up with."""
+    if model.is_encoder_decoder:
+        start, end = tokenizer.start_of_text, tokenizer.end_of_text
+        return {
+            "bos_token_id": None, "decoder_start_token_id": start, "pad_token_id": start, "eos_token_id": end,
+            "forced_eos_token_id": None,
+        }  # fmt: skip
     padding = next((tokenizer.special_tokens[name] for name in _PADDING if name in tokenizer.special_tokens), None)
     known = {
         "bos_token_id": tokenizer.start_of_text, "eos_token_id": tokenizer.end_of_text,
@@ -38,7 +93,7 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _settings(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, Any]:
-    ids = special_ids(tokenizer)
+    ids = special_ids(tokenizer, model)
     if model.is_masked:
         also = {
             "cls_token_id": tokenizer.start_of_text, "sep_token_id": tokenizer.end_of_text,
@@ -47,22 +102,25 @@ def _settings(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, Any]:
         ids |= {name: index for name, index in also.items() if index is not None}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{name.removesuffix("_id"): tokenizer.token(index) for name, index in ids.items()},
+        **{
+            name.removesuffix("_id"): tokenizer.token(index)
+            for name, index in ids.items()
+            if name in _NAMED and index is not None
+        },
         "model_max_length": model.context_length,
-        "padding_side": "right" if model.is_masked else "left",
+        "padding_side": "right" if model.is_masked or model.is_encoder_decoder else "left",
         "clean_up_tokenization_spaces": False,
     }
 
 
-def _framing(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """A tokenizer that puts a text between the tokens that start and end it, as masked models read it.
+def _framing(tokenizer: Tokenizer, frame: Frame) -> tokenizers.Tokenizer:
+    """A tokenizer that puts a text into its frame, as encoders read it.
 
     Ours do that themselves, and their files say nothing of it; one that came with a frame of its own keeps it.
     """
     framing = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.description))
     if (tokenizer.description["post_processor"] or {}).get("type") not in {None, "ByteLevel"}:
         return framing
-    frame = text_frame(tokenizer)
     before, after = ([str(tokenizer.token(index)) for index in ids] for ids in (frame.before, frame.after))
     names = {str(tokenizer.token(index)): index for index in (*frame.before, *frame.after)}
     framing.post_processor = processors.TemplateProcessing(

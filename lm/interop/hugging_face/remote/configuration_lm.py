@@ -55,6 +55,7 @@ class LMConfig(PretrainedConfig):
     tie_embeddings: bool = True
     token_types: int = 0
     output_transform: bool = False
+    output_bias: bool = False
     softcap: float = 0.0
     dropout: float = 0.0
     attention_dropout: float = 0.0

@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
     "relu2": lambda x: F.relu(x).square(),
     "swiglu": lambda x: F.silu(x.chunk(2, dim=-1)[0]) * x.chunk(2, dim=-1)[1],
 }
@@ -238,7 +239,8 @@ class LMWithTokens(LMPreTrained):
         super().__init__(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.transform = OutputTransform(config) if config.output_transform else None
-        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_transform else None
+        has_bias = config.output_transform or config.output_bias
+        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if has_bias else None
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:

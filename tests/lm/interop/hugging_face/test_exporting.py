@@ -100,7 +100,8 @@ REFUSED = [
     ({"decoder_only": True}, "decoder_only True"), ({"experts": 2}, "experts 2"),
     ({"attention": "bigbird"}, "attention bigbird"), ({"attention": "compressed"}, "attention compressed"),
     ({"attention": "linformer", "objective": "masked"}, "attention linformer"),
-    ({"n_encoder_layers": 1}, "n_encoder_layers 1"), ({"architecture": "lstm", "n_heads": 4}, "architecture lstm"),
+    ({"n_encoder_layers": 1, "norm": "layernorm"}, "norm_position pre and positions rotary"),
+    ({"architecture": "lstm", "n_heads": 4}, "architecture lstm"),
 ]  # fmt: skip
 
 

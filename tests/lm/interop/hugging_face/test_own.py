@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 import subprocess
 import sys
@@ -175,6 +176,20 @@ def test_defaults_are_those_of_a_model(tmp_path):
         assert getattr(theirs, setting.theirs) == written[setting.theirs], setting.theirs
 
 
+def test_the_code_imports_only_torch_and_transformers(tmp_path):
+    export(random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), tmp_path / "out")
+    modules = {path.stem: path.read_text() for path in (tmp_path / "out").glob("*.py")}
+    assert len(modules) == 3
+    allowed = {"torch", "transformers", *sys.stdlib_module_names}
+    for text in modules.values():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                assert {name.name.partition(".")[0] for name in node.names} <= allowed
+            if isinstance(node, ast.ImportFrom):
+                assert node.module.partition(".")[0] in (modules if node.level else allowed)
+
+
+@pytest.mark.slow
 def test_the_code_needs_nothing_of_ours(tmp_path):
     """In a process that cannot import our packages."""
     export(random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), tmp_path / "out")

@@ -1,0 +1,61 @@
+"""Marian's encoder-decoder, that of 2017, as transformers has it (MarianMT)."""
+
+from __future__ import annotations
+
+from lm.interop.hugging_face.family import ACTIVATIONS, COMMON, TRANSLATING, Family, Part, Setting
+
+MARIAN = Family(
+    model_type="marian",
+    architecture="MarianMTModel",
+    auto=TRANSLATING,
+    settings=(
+        Setting("vocab_size", "vocab_size", 58101),
+        Setting("max_position_embeddings", "context_length", 1024),
+        Setting("d_model", "d_model", 1024),
+        Setting("encoder_layers", "n_encoder_layers", 12),
+        Setting("decoder_layers", "n_layers", 12),
+        Setting("encoder_attention_heads", "n_heads", 16),
+        Setting("decoder_attention_heads", "n_heads", 16),
+        Setting("encoder_ffn_dim", "d_ff", 4096),
+        Setting("decoder_ffn_dim", "d_ff", 4096),
+        Setting("activation_function", "activation", "gelu", ACTIVATIONS),
+        Setting("scale_embedding", "scale_embeddings", False),
+        Setting("dropout", "dropout", 0.1),
+        Setting("attention_dropout", "attention_dropout", 0.0),
+        Setting("init_std", "init_std", 0.02),
+    ),
+    requires={
+        **{name: allowed for name, allowed in COMMON.items() if name not in {"n_encoder_layers", "scale_embeddings"}},
+        "is_encoder_decoder": (True,), "norm": ("layernorm",), "norm_position": ("post",), "norm_eps": (1e-5,),
+        "positions": ("sinusoidal-half",), "activation": tuple(ACTIVATIONS.values()), "qk_norm": (False,),
+        "n_kv_heads": (None,), "d_head": (None,), "parallel_residual": (False,), "tie_embeddings": (True,),
+        "source_vocab_size": (None,), "syntax": ("none",), "output_bias": (True, False),
+    },
+    implies={
+        "norm": "layernorm", "norm_position": "post", "norm_eps": 1e-5, "positions": "sinusoidal-half", "bias": True,
+        "output_bias": True,
+    },
+    neutral={
+        "is_encoder_decoder": (True,), "tie_word_embeddings": (True,), "share_encoder_decoder_embeddings": (True,),
+        "normalize_before": (None, False), "normalize_embedding": (None, False), "add_final_layer_norm": (None, False),
+        "add_bias_logits": (None, False), "static_position_embeddings": (None, True), "is_decoder": (None, False),
+    },
+    prefix="",
+    outer={"embedding.tokens": "model.shared"},
+    tensors={"output_bias": "final_logits_bias"},
+    encoder_block="model.encoder.layers.{}.",
+    block="model.decoder.layers.{}.",
+    inner={
+        "attention.input": Part(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+        "attention.output": Part(("self_attn.out_proj",)),
+        "attention_norm": Part(("self_attn_layer_norm",)),
+        "cross_attention.input": Part(("encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj")),
+        "cross_attention.output": Part(("encoder_attn.out_proj",)),
+        "cross_attention_norm": Part(("encoder_attn_layer_norm",)),
+        "feed_forward.up": Part(("fc1",)),
+        "feed_forward.down": Part(("fc2",)),
+        "feed_forward_norm": Part(("final_layer_norm",)),
+    },
+    unused=("embed_positions.weight", "embed_tokens.weight"),
+    has_biases=True,
+)  # fmt: skip

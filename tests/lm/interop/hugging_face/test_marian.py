@@ -1,0 +1,202 @@
+"""Encoder-decoders of 2017 are MarianMT in transformers, out and in, and translate alike."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import tokenizers
+import torch
+from safetensors.torch import load_file
+from tokenizers import processors
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+
+from lm.checkpoint import load_model, load_tokenizers, load_weights
+from lm.config.decoding import TranslationConfig
+from lm.config.model import ModelConfig
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
+from lm.errors import InputError
+from lm.hardware import Hardware
+from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.importing import import_model
+from lm.run_folder import find_checkpoint
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.cli.small_runs import make_tokenizer
+from tests.lm.interop.hugging_face.models import random_run
+from tests.lm.interop.hugging_face.test_tokenizers import random_texts
+from tests.lm.tokenizers_elsewhere import unigram_like
+
+HARDWARE = Hardware("cpu", "float32", 1)
+LENGTHS = torch.tensor([14, 9, 3])
+SENTENCES = ["The owl saw the fox.", "Über den Bäumen sang the owl", "the mill", "fox fox fox ran"]
+
+
+def random_config(seed: int) -> ModelConfig:
+    draw = random.Random(seed)
+    heads = draw.choice([2, 4])
+    return ModelConfig(
+        vocab_size=make_tokenizer("bpe").vocab_size, context_length=32, n_layers=draw.choice([1, 2]),
+        n_encoder_layers=draw.choice([1, 2, 3]), n_heads=heads, d_model=heads * draw.choice([8, 16]),
+        d_ff=draw.choice([None, 40]), positions="sinusoidal-half", norm="layernorm", norm_position="post",
+        activation=draw.choice(["relu", "silu", "gelu"]), bias=draw.choice([True, False]),
+        attention_bias=draw.choice([None, "all", "inputs"]), scale_embeddings=draw.choice([True, False]),
+        output_bias=draw.choice([True, False]),
+    )  # fmt: skip
+
+
+def ids(rows: int, length: int, *, most: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(1, most, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def compare(ours, theirs):
+    """Sources of different lengths, padded."""
+    most = ours.config.vocab_size
+    source, target = ids(3, 14, most=most), ids(3, 11, most=most, seed=1)
+    real = torch.arange(14) < LENGTHS[:, None]
+    with torch.no_grad():
+        found = ours(source, target, lengths=LENGTHS)
+        expected = theirs(source, attention_mask=real.long(), decoder_input_ids=target).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def exported(tmp_path, config):
+    run = random_run(tmp_path / "run", config, tokenizer=make_tokenizer("bpe"))
+    family = export(run, tmp_path / "out").family
+    theirs, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert type(theirs).__name__ == family.architecture == "MarianMTModel"
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return load_model(run, HARDWARE), theirs.eval()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_logits_are_those_of_the_run(seed, tmp_path):
+    loaded, theirs = exported(tmp_path, random_config(seed))
+    compare(loaded.model, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 16))
+def test_logits_are_those_of_the_run_in_many_shapes(seed, tmp_path):
+    loaded, theirs = exported(tmp_path, random_config(seed))
+    compare(loaded.model, theirs)
+
+
+def compare_translations(loaded, theirs, folder, beam):
+    """Of each sentence alone: the tokens, and the score of the search."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    own = TranslationModel(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
+    translator = Translator([own], TranslationConfig(beam=beam, max_length_ratio=0, max_length_extra=20))
+    for found in translator.translate(SENTENCES):
+        source = tokenizer(found.source, return_tensors="pt")
+        best = theirs.generate(
+            **source, num_beams=beam, max_new_tokens=20, return_dict_in_generate=True, output_scores=True
+        )
+        expected = best.sequences[0, 1:].tolist()
+        assert list(found.translations[0].tokens) == expected
+        if beam > 1:
+            assert found.translations[0].score == pytest.approx(float(best.sequences_scores[0]), abs=1e-4)
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_translations_are_those_of_the_run(seed, beam, tmp_path):
+    loaded, theirs = exported(tmp_path, random_config(seed))
+    compare_translations(loaded, theirs, tmp_path / "out", beam)
+
+
+def theirs_saved(tmp_path):
+    """A Marian that transformers saved with random weights, which pads and starts with its last token."""
+    backend = unigram_like()
+    size = backend.get_vocab_size() + 1
+    backend.add_special_tokens(["<pad>"])
+    end = backend.token_to_id("</s>")
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
+    torch.manual_seed(0)
+    config = MarianConfig(
+        vocab_size=size, d_model=24, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, activation_function="swish",
+        max_position_embeddings=48, scale_embedding=True, pad_token_id=size - 1, decoder_start_token_id=size - 1,
+        eos_token_id=end, init_std=0.4, forced_eos_token_id=None,
+    )  # fmt: skip
+    theirs = MarianMTModel(config).eval()
+    theirs.final_logits_bias.normal_()
+    theirs.generation_config.update(
+        num_beams=5, early_stopping=True, bad_words_ids=[[size - 1]], max_length=None, forced_eos_token_id=None
+    )
+    theirs.save_pretrained(tmp_path / "theirs")
+    backend.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    return theirs
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_theirs_come_in_and_translate_alike(beam, tmp_path):
+    """They start with what they pad with, and never write it."""
+    theirs = theirs_saved(tmp_path)
+    import_model(tmp_path / "theirs", tmp_path / "run")
+    loaded = load_model(tmp_path / "run", HARDWARE)
+    compare(loaded.model, theirs)
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    compare_translations(loaded, theirs, tmp_path / "theirs", beam)
+
+
+def test_theirs_go_out_unchanged(tmp_path):
+    theirs_saved(tmp_path)
+    import_model(tmp_path / "theirs", tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "out")
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "out"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in after)
+    again = json.loads((tmp_path / "out" / "config.json").read_text())
+    was = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id", "vocab_size", "scale_embedding"):
+        assert again[name] == was[name]
+
+
+def test_their_pieces_have_the_same_ids(tmp_path):
+    theirs_saved(tmp_path)
+    import_model(tmp_path / "theirs", tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "out")
+    ours, _ = load_tokenizers(find_checkpoint(tmp_path / "run"))
+    backend = Tokenizer(tokenizers.Tokenizer.from_file(str(tmp_path / "theirs" / "tokenizer.json")))
+    texts = random_texts(200)
+    expected = [row.tolist() for row in backend.encode_batch(texts)]
+    assert [row.tolist() for row in ours.encode_batch(texts)] == expected
+    out = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert out(texts, add_special_tokens=False).input_ids == expected
+    assert out("the cat").input_ids == [*ours.encode("the cat"), ours.end_of_text]
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"decoder_attention_heads": 2}, "decoder_attention_heads 2"), ({"normalize_before": True}, "normalize_before"),
+        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings False"),
+        ({"decoder_start_token_id": 5000}, "no token 5000"), ({"eos_token_id": 4}, "token 4 is none that ends a text"),
+        ({"encoder_layers": 1_000_000}, "encoder_layers is 1,000,000"),
+    ],
+)  # fmt: skip
+def test_what_we_are_not_is_named(changed, named, tmp_path):
+    theirs_saved(tmp_path)
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    with pytest.raises(InputError, match=named):
+        import_model(tmp_path / "theirs", tmp_path / "run")
+
+
+def test_pieces_of_sentencepiece_alone_are_refused_by_their_file(tmp_path):
+    theirs_saved(tmp_path)
+    (tmp_path / "theirs" / "tokenizer.json").rename(tmp_path / "theirs" / "source.spm")
+    with pytest.raises(InputError, match=r"source\.spm: pieces of SentencePiece are read only as tokenizer\.json"):
+        import_model(tmp_path / "theirs", tmp_path / "run")
+
+
+def test_weights_of_a_run_come_back(tmp_path):
+    config = random_config(2)
+    config = ModelConfig(**{**vars(config), "bias": True, "attention_bias": None, "output_bias": True})
+    exported(tmp_path, config)
+    import_model(tmp_path / "out", tmp_path / "again")
+    before, after = (load_weights(find_checkpoint(tmp_path / name)) for name in ("run", "again"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
