@@ -18,10 +18,8 @@ def windows(lengths) -> list[Window]:
 
 def padding(batches) -> float:
     """The share of positions that are padding."""
-    sizes = [
-        (sum(len(one.tokens) for one in batch), len(batch) * max(len(one.tokens) for one in batch)) for batch in batches
-    ]
-    return 1 - sum(real for real, _ in sizes) / sum(whole for _, whole in sizes)
+    lengths = [[len(one.tokens) for one in batch] for batch in batches]
+    return 1 - sum(map(sum, lengths)) / sum(len(each) * max(each) for each in lengths)
 
 
 def test_scores_are_in_reading_order_again_whatever_the_lengths():
@@ -44,7 +42,8 @@ def test_windows_of_different_lengths_have_little_padding():
     in_order = [read[first : first + 16] for first in range(0, 512, 16)]
     packed = list(Packing(read, 16).batches())
     assert max(map(len, packed)) == 16
-    assert padding(packed) < 0.1 < 0.4 < padding(in_order)
+    assert padding(packed) < 0.1
+    assert padding(in_order) > 0.4
 
 
 def test_what_is_read_ahead_is_bounded():
