@@ -38,17 +38,12 @@ def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
         raise InputError(f"{folder}: no such folder; name the folder of a model, with {CONFIG} in it")
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder}: has no {CONFIG}; name the folder of a model in transformers' layout")
-    return _read_json(folder / CONFIG)
+    return read_json(folder / CONFIG)
 
 
 def tokenizer_file(folder: Path) -> Path:
     """The tokenizer of a folder; InputError without one."""
     if not (folder / FILE_NAME).is_file():
-        pieces = next((path for path in sorted(folder.iterdir()) if path.suffix == ".spm"), None)
-        if pieces is not None:
-            raise InputError(
-                f"{pieces}: pieces of SentencePiece are read only as {FILE_NAME}, which is missing beside it"
-            )
         raise InputError(
             f"{folder}: has no {FILE_NAME}; make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
@@ -87,7 +82,7 @@ def read(entry: Entry) -> Tensor:
 
 def _indexed(folder: Path) -> dict[str, Entry]:
     path = folder / INDEX
-    index = _read_json(path)
+    index = read_json(path)
     places = index.get("weight_map") if isinstance(index, Mapping) else None
     if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
         raise InputError(f"{path}: does not say which tensors are in which file (weight_map)")
@@ -104,7 +99,8 @@ def _indexed(folder: Path) -> dict[str, Entry]:
     return {tensor: found[name][tensor] for tensor, name in places.items()}
 
 
-def _read_json(path: Path) -> Any:  # noqa: ANN401
+def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
+    """What a JSON file holds; InputError if it cannot be read, or is larger than any such file."""
     return files.read_json(_of_some_size(path))
 
 
