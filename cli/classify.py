@@ -70,15 +70,14 @@ def classify(run: RunPath, files: _Files = None, *, as_json: _AsJson = False, gi
 
 
 def _texts(file: TextFile) -> Iterator[_Text]:
-    """The texts of a file: of examples with their labels, of JSON Lines, or of lines."""
-    from lm.text import json_lines
+    """The texts of a file: of examples with their labels, of rows, or of lines."""
     from lm.text.examples import DELIMITER
     from lm.text.lines import lines
 
     if file.holds_examples:
         return (_Text(each.prompt, each.completion.removeprefix(DELIMITER)) for each in file.examples())
-    if file.is_json_lines:
-        return map(_Text, json_lines.texts(file.text(), file.field, name=file.name))
+    if file.holds_rows:
+        return map(_Text, file.documents())
     return map(_Text, lines((part.encode() for part in file.text()), name=file.name))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from lm.config.run import RunConfig
 from lm.model.cost import active_parameters, cache_bytes_per_token, parameters_by_part, training_flops_per_token
 from lm.optimization.optimizers import training_bytes
+from lm.training.memory import held
 
 
 def count_parameters(config: RunConfig) -> int:
@@ -15,15 +17,27 @@ def count_parameters(config: RunConfig) -> int:
 
 
 def costs(config: RunConfig) -> dict[str, Any]:
-    """What the model of a run costs, by the names that `lm info --json` has for it; parts without any are left out."""
+    """What the model of a run costs, by the names that `lm info --json` has for it; parts without any are left out.
+
+    Adapters cost something in training only: the model that is used has them added in.
+    """
     model, training, total = config.model, config.training, count_parameters(config)
     predicted = training.masked_share if model.is_masked else 1.0
-    parts = {part: number for part, number in parameters_by_part(model).items() if number}
+    parts = {part: number for part, number in parameters_by_part(model, config.lora).items() if number}
     return {
-        "parameters": {**parts, "total": total},
+        "parameters": {**parts, "total": sum(parts.values())},
         "active_parameters": active_parameters(model),
         "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
-        "training_bytes": training_bytes(model, training),
+        "training_bytes": training_bytes(model, training, config.lora),
         "cache_bytes_per_token": cache_bytes_per_token(model),
-        "training_flops_per_token": training_flops_per_token(model, predicted=predicted, passes=training.passes),
+        "training_flops_per_token": training_flops_per_token(
+            model, predicted=predicted, passes=training.passes, lora=config.lora
+        ),
     }
+
+
+def costs_of_each(config: RunConfig, processes: int) -> dict[str, Any]:
+    """What each of several processes holds and sends in a step, by the names that `lm info --json` has for it."""
+    dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
+    found = held(config, processes=processes, dtype=dtype)
+    return {"processes": processes, "dtype": dtype, "total": found.total, **dataclasses.asdict(found)}

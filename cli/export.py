@@ -22,7 +22,7 @@ def export(
     ],
     given: Given,
 ) -> None:
-    """Write a run as another system loads it: transformers, llama.cpp or CTranslate2.
+    """Write a run as another system loads it: transformers, PEFT, llama.cpp or CTranslate2.
 
     For huggingface it becomes a folder with weights, settings, tokenizer and a model card. The model becomes a GPT-2,
     GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT or MarianMT, whichever has the same blocks. If none has, the code that
@@ -32,9 +32,13 @@ def export(
     a folder for its Generator, or of a translation model its Translator. What they have no counterpart of is refused by
     name.
 
+    A run with adapters (lm train --lora) becomes the whole model in all of these. For peft it becomes a folder of the
+    adapters alone, which go with the model that the run they were trained beside becomes for huggingface.
+
     Examples:
       lm export runs/novel --to huggingface -o novel-hf
       lm export runs/novel --to gguf --type q8_0 -o novel.gguf
+      lm export runs/letters --to peft -o letters-adapters
       lm export runs/german --to ctranslate2 --type int8 -o german-ct2
     """
     from lm.interop import exporting

@@ -9,6 +9,8 @@ import typer
 
 from cli.console.messages import fact
 from cli.console.numbers import count
+from cli.flags import completion
+from lm.errors import InputError, UsageError
 
 
 def import_(
@@ -20,6 +22,15 @@ def import_(
     ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Folder of the new run.")],
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="For a folder of low-rank adapters (PEFT): the run of the model that they are for.",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
 ) -> None:
     """Make a run of a model that was trained elsewhere: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT, Marian.
 
@@ -27,13 +38,27 @@ def import_(
     their type. Nothing is downloaded, no code of the folder is run, and pickles are not read. If a model has what ours
     cannot have, that is named, and nothing is written.
 
+    Low-rank adapters that were trained with PEFT become a run beside that of their model, as those of lm train --lora.
+
     Examples:
       lm import downloads/SmolLM2-135M -o runs/smollm
+      lm import downloads/smollm-letters --from runs/smollm -o runs/letters
       lm train letters.txt --from runs/smollm --learning-rate 1e-4 --steps 300
     """
+    from lm.interop.hugging_face.adapters import import_adapters, is_adapter
     from lm.interop.hugging_face.importing import import_model
-    from lm.run_folder import count_parameters
+    from lm.run_folder import count_parameters, load_config
 
+    if is_adapter(folder) and base is not None:
+        checkpoint = import_adapters(folder, base, out)
+        lora, size = load_config(checkpoint).lora, count(count_parameters(checkpoint))
+        fact("lora", f"rank {lora.rank} on {' and '.join(lora.kinds)}, {size} parameters, beside those of {base}")
+        fact("wrote", str(checkpoint))
+        return
+    if is_adapter(folder):
+        raise InputError(f"{folder}: has adapters, and no model: name the run of the model that they are for (--from)")
+    if base is not None:
+        raise UsageError(f"{folder}: has no adapters for another run: leave out --from, or name a folder of PEFT's")
     imported = import_model(folder, out)
     size = count(count_parameters(imported.checkpoint))
     fact("model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}")

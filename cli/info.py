@@ -12,6 +12,7 @@ from cli.console.escapes import json_line, label
 from cli.console.numbers import count, duration, perplexity, quantity, size
 from cli.console.tables import table
 from cli.flags import completion
+from lm.base import named_base
 from lm.config.model import ModelConfig
 from lm.config.options import suggestion
 from lm.config.presets import PRESETS, is_preset, resolve
@@ -30,6 +31,23 @@ def info(
             autocompletion=completion.runs_or_presets,
         ),
     ] = None,
+    *,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="Say what each of so many processes holds and sends."),
+    ] = None,
+    shard: Annotated[bool, typer.Option("--shard", help="With --processes: as with lm train --shard.")] = False,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option("--batch-tokens", metavar="N", min=1, help="With --processes: tokens in one step of all of them."),
+    ] = None,
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option("--micro-batch-size", metavar="N", min=1, help="With --processes: as for lm train."),
+    ] = None,
+    checkpoint_activations: Annotated[
+        bool, typer.Option("--checkpoint-activations", help="With --processes: as with lm train.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a run or a preset is: parameters by part, memory, arithmetic per token and spent so far.
@@ -38,16 +56,31 @@ def info(
       lm info
       lm info gpt2
       lm info runs/novel --json
+      lm info gpt2 --processes 8 --shard --batch-tokens 524288 --micro-batch-size 8
     """
+    training = {"batch_tokens": batch_tokens, "micro_batch_size": micro_batch_size,
+                "checkpoint_activations": checkpoint_activations or None}  # fmt: skip
+    changed: dict[str, Any] = {name: value for name, value in training.items() if value is not None}
+    if processes is None and (changed or shard):
+        raise UsageError("say how many processes share that (--processes)")
+    if target is None and processes is not None:
+        raise UsageError("name a preset or a run, of which --processes is to be worked out")
     if target is None:
         _list_presets(as_json)
         return
     config, progress = _find(target)
-    from cli.costs import costs
+    from cli.costs import costs, costs_of_each
 
     described = {
         "name": target, "preset": config.preset, **costs(config), "config": config.to_dict(), **progress,
     }  # fmt: skip
+    if processes is not None:
+        config = dataclasses.replace(
+            config,
+            training=dataclasses.replace(config.training, **changed),
+            distribution=dataclasses.replace(config.distribution, shard=shard),
+        )
+        described["each"] = costs_of_each(config, processes)
     if as_json:
         print(json_line(described))
         return
@@ -75,7 +108,9 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
     folder = find_checkpoint(Path(target), which="last")
     verify(folder)
     config, state = load_config(folder), load_state(folder)
-    found = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    found: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    if config.lora:
+        found["base"] = named_base(folder)
     if config.model.experts:
         found["expert_use"] = expert_use(folder.parent.parent, step=state.step)
     return config, found
@@ -88,7 +123,7 @@ def _print(described: dict[str, Any]) -> None:
     ]
     table(("parameters", "number", "share"), shares)
     print()
-    for name, text in [*_facts(described), *_progress(described)]:
+    for name, text in [*_facts(described), *_of_each(described), *_progress(described)]:
         print(f"{name:<12}{label(text)}")
 
 
@@ -104,11 +139,26 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         *(_of_recurrent_layers(model) if is_recurrent else _of_blocks(model)),
         *_masked(described),
         *_experts(described),
+        *_adapters(described),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
         ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
         ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
         *([("cache", f"{size(cache)} a token of each sequence, in float32")] if cache else []),
     ]
+
+
+def _of_each(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """What each of several processes holds and sends in a step, where that was asked for."""
+    if (each := described.get("each")) is None:
+        return []
+    parts = ", ".join(f"{size(each[part])} {part}" for part in _HELD)
+    who = "one process" if each["processes"] == 1 else f"each of {each['processes']}"
+    sent = [("", f"{size(each['exchanged'])} sent to others in a step")] if each["processes"] > 1 else []
+    return [(who, f"{size(each['total'])} in {each['dtype']}: {parts}"), *sent]
+
+
+_HELD = ("weights", "gradients", "optimizer", "activations", "loss")
+"""The parts of what a process holds."""
 
 
 def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -155,6 +205,8 @@ def _kept(described: dict[str, Any]) -> str:
     training = described["config"]["training"]
     moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
     average = "their average, " if training["ema"] else ""
+    if described["config"]["lora"]["rank"] is not None:
+        return f"and of the adapters {average}gradients and {moments[training['optimizer']]}"
     return f"{average}gradients and {moments[training['optimizer']]}"
 
 
@@ -191,6 +243,19 @@ def _experts(described: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("experts", f"{model['experts']} in {every}, {model['experts_per_token']} a token: {active}"),
         *(("", f"{layer}: " + " ".join(f"{share:.0%}" for share in shares)) for layer, shares in used),
+    ]
+
+
+def _adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was trained beside the weights of another run, and which run that is."""
+    lora, parameters = described["config"]["lora"], described["parameters"]
+    if lora["rank"] is None:
+        return []
+    trained = parameters["adapters"] + parameters.get("label head", 0)
+    share = f"{count(trained)} parameters are trained, {trained / parameters['total']:.1%} of all"
+    return [
+        ("adapters", f"rank {lora['rank']} on {lora['on'].replace(',', ' and ')}: {share}"),
+        ("base", described.get("base") or "missing"),
     ]
 
 

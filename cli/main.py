@@ -13,7 +13,22 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import average, bench, classify, corpus, demo, export, fill, import_, info, prepare, runs, tokenizer
+from cli import (
+    average,
+    bench,
+    classify,
+    compile_,
+    corpus,
+    demo,
+    export,
+    fill,
+    import_,
+    info,
+    merge,
+    prepare,
+    runs,
+    tokenizer,
+)
 from cli.attention import attention
 from cli.console.escapes import label
 from cli.flags.command_line import CommandLine
@@ -47,12 +62,14 @@ app.command()(perplexity.perplexity)
 app.command()(evaluate.evaluate)
 app.command()(attention.attention)
 app.command()(average.average)
+app.command()(merge.merge)
 app.command()(export.export)
 app.command("import")(import_.import_)
 app.command()(info.info)
 app.command()(runs.runs)
 app.command()(runs.plot)
 app.command()(bench.bench)
+app.command("compile")(compile_.compile_)
 app.command()(prepare.prepare)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(corpus.app, name="corpus")

@@ -54,6 +54,9 @@ def runs(
         note(f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs"))
         return
     table(("run", "preset", "size", "steps", "best loss", "perplexity", "time", ""), [_row(each) for each in found])
+    for each in found:
+        if each.base:
+            note(f"{each.folder}: {_adapters(each)}")
 
 
 def _row(summary: Summary) -> tuple[str, ...]:
@@ -65,9 +68,16 @@ def _row(summary: Summary) -> tuple[str, ...]:
             duration(state.seconds), status)  # fmt: skip
 
 
+def _adapters(summary: Summary) -> str:
+    """Whose weights a run leaves as they are, and what it trains beside them."""
+    share = f"{count(summary.trained)} parameters, {summary.trained / summary.parameters:.1%} of all"
+    return f"adapters of rank {summary.config.lora.rank} to {summary.base}: {share}"
+
+
 def _described(summary: Summary) -> dict[str, Any]:
     return {
         "run": str(summary.folder), "preset": summary.config.preset, "parameters": summary.parameters,
+        "trained_parameters": summary.trained, "base": summary.base, "lora_rank": summary.config.lora.rank,
         "planned_steps": summary.steps, **vars(summary.state),
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lm.api import Model, export, import_model, load, train
+    from lm.api import Model, export, import_model, load, merge, train
     from lm.config.decoding import SamplingConfig, TranslationConfig
     from lm.config.evaluation import PerplexityConfig
     from lm.config.hardware import HardwareConfig
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lm.training.events import Evaluation, Sample, Step
 
 _HOMES = {
-    "lm.api": ("Model", "export", "import_model", "load", "train"),
+    "lm.api": ("Model", "export", "import_model", "load", "merge", "train"),
     "lm.config.decoding": ("SamplingConfig", "TranslationConfig"),
     "lm.config.evaluation": ("PerplexityConfig",),
     "lm.config.hardware": ("HardwareConfig",),
@@ -31,7 +31,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Evaluation", "Finish", "HardwareConfig", "LMError", "Model", "PerplexityConfig", "Sample", "SamplingConfig",
-    "Step", "Token", "TranslationConfig", "export", "import_model", "load", "train",
+    "Step", "Token", "TranslationConfig", "export", "import_model", "load", "merge", "train",
 ]  # fmt: skip
 
 

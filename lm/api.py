@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.checkpoint import LoadedModel, load_model
+from lm.checkpoint import merge as write_merged
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, NumberType, System
@@ -38,6 +39,7 @@ from lm.evaluation.scorer import Scorer
 from lm.hardware import inference_hardware
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
+from lm.interop.hugging_face.adapters import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import refuse_existing
 from lm.text.files import text_files
@@ -278,18 +280,34 @@ def export(run: Place, out: Place, to: System = "huggingface", number_type: Numb
     exporting.export(Path(run), Path(out), ExportConfig(to=to, type=number_type))
 
 
-def import_model(folder: Place, out: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
+def merge(run: Place, out: Place) -> None:
+    """Write a plain run of one that has low-rank adapters, added to the weights that they belong to.
+
+    Raises:
+        InputError: the run is damaged, or the weights that it adapts are gone or have changed.
+        UsageError: it has no adapters.
+    """
+    write_merged(Path(run), Path(out))
+
+
+def import_model(
+    folder: Place, out: Place, hardware: HardwareConfig = _HARDWARE, *, base: Place | None = None
+) -> Model:
     """Make a run of a model that was trained elsewhere, and load it; docs/interchange.md.
 
     Args:
         folder: in the layout of Hugging Face's transformers, with weights in .safetensors.
         out: folder of the run, to be made.
         hardware: as for `load`.
+        base: of a folder of low-rank adapters (PEFT), the run of the model that they are for.
 
     Raises:
         InputError: the folder is damaged, or its model is one that ours cannot be.
     """
-    importing.import_model(Path(folder), Path(out))
+    if base is None:
+        importing.import_model(Path(folder), Path(out))
+    else:
+        import_adapters(Path(folder), Path(base), Path(out))
     return load(out, hardware)
 
 

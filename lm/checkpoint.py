@@ -18,10 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lm import files, run_folder
+from lm import base, files, run_folder
+from lm.config.lora import LoraConfig
 from lm.config.run import RunConfig
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
+from lm.model.lora import merged
+from lm.model.quantised import quantise
 from lm.model.transformer import Model, build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
@@ -118,7 +121,8 @@ def remove_leftovers(run: Path) -> None:
             aside.rename(folder)
     for folder in run.glob(unfinished):
         shutil.rmtree(folder, ignore_errors=True)
-    for name in (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.METRICS, run_folder.TIMINGS):
+    written = (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.BASE)
+    for name in (*written, run_folder.METRICS, run_folder.TIMINGS):
         for path in run.glob(f".{name}.[0-9]*"):
             path.unlink(missing_ok=True)
 
@@ -158,6 +162,8 @@ def leave(run: Path, branch: Sequence[Path], *, best_step: int | None) -> None:
 def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
     """The model of a run or checkpoint, in eval mode, on the device and in the type that `hardware` says.
 
+    Adapters are added to the weights that they belong to, so that the model is as fast as the one they were made for.
+
     Raises:
         InputError: there is no checkpoint, or a file of it is missing or damaged.
     """
@@ -167,16 +173,66 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     with torch.device("meta"):
         model = build_model(config.model)
     try:
-        model.load_state_dict(load_tensors(folder / run_folder.MODEL), assign=True)
+        model.load_state_dict(_weights(folder, config), assign=True)
     except RuntimeError:
-        problem = f"has not the weights of the model in {run_folder.CONFIG}"
-        raise InputError(f"{folder / run_folder.MODEL}: {problem}; use another one") from None
+        raise _other_weights(folder) from None
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
+    if hardware.dtype == "int8":
+        quantise(model)
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
         raise InputError(f"{folder / run_folder.TOKENIZER}: {problem}; the checkpoint is damaged, use another one")
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
+
+
+def derive(source: Path, out: Path, weights: Mapping[str, Tensor], *, is_same: bool = False) -> Path:
+    """Write a run whose only checkpoint has weights that were made of another; it can be used, not resumed.
+
+    Args:
+        source: the other checkpoint, whose settings, tokenizers and progress are taken.
+        out: the folder of the new run, which holds nothing.
+        weights: of the whole model; adapters are none any more.
+        is_same: whether it is the same model, so that its scores are those of the other.
+
+    Returns:
+        The new checkpoint's folder.
+    """
+    tokenizer, source_tokenizer = load_tokenizers(source)
+    state = dataclasses.replace(run_folder.load_state(source), finished=True)
+    if not is_same:
+        state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
+    return save_checkpoint(
+        out,
+        config=dataclasses.replace(run_folder.load_config(source), plan=None, lora=LoraConfig(), base_sha256=None),
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        model=weights,
+        optimizer={},
+        state=state,
+        is_best=True,
+    )
+
+
+def merge(path: Path, out: Path) -> Path:
+    """Write a plain run of one that has adapters, in which they are added to the weights that they belong to.
+
+    Args:
+        path: the run, whose best checkpoint is taken, or a checkpoint.
+        out: the folder of the new run; InputError if it holds one already.
+
+    Returns:
+        The new checkpoint's folder.
+
+    Raises:
+        InputError: the run is damaged, or the weights that it adapts are gone or have changed.
+        UsageError: it has no adapters.
+    """
+    run_folder.refuse_existing(out)
+    found = run_folder.find_checkpoint(path)
+    if not run_folder.load_config(found).lora:
+        raise UsageError(f"{path}: has no adapters (lm train --lora), so there is nothing to merge")
+    return derive(found, out, load_weights(found), is_same=True)
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
@@ -186,10 +242,31 @@ def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of a run's best checkpoint, or of a checkpoint, as they were saved."""
+    """The weights of a run's best checkpoint, or of a checkpoint, as they were saved; adapters added in."""
     folder = run_folder.find_checkpoint(path)
     run_folder.verify(folder)
-    return load_tensors(folder / run_folder.MODEL)
+    return _weights(folder, run_folder.load_config(folder))
+
+
+def load_base(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
+    """The weights that the adapters of a checkpoint belong to; InputError if they are gone or have changed."""
+    return load_tensors(base.base_weights(checkpoint, config))
+
+
+def _weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
+    """The weights of the model of a checkpoint, with its adapters added in if it has only these."""
+    saved = load_tensors(folder / run_folder.MODEL)
+    if not config.lora:
+        return saved
+    try:
+        return merged(config.model, config.lora, load_base(folder, config) | saved)
+    except RuntimeError:
+        raise _other_weights(folder) from None
+
+
+def _other_weights(folder: Path) -> InputError:
+    problem = f"has not the weights of the model in {run_folder.CONFIG}"
+    return InputError(f"{folder / run_folder.MODEL}: {problem}; use another one")
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

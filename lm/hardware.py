@@ -50,8 +50,8 @@ class Hardware:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The arithmetic as torch names it."""
-        return getattr(torch, self.dtype)
+        """The arithmetic as torch names it; weights of 8 bits are multiplied by numbers in float32."""
+        return torch.float32 if self.dtype == "int8" else getattr(torch, self.dtype)
 
     @property
     def torch_optimizer_dtype(self) -> torch.dtype:
@@ -60,7 +60,7 @@ class Hardware:
 
     def autocast(self) -> AbstractContextManager[object]:
         """Matrix products in `dtype`, weights and sums in float32."""
-        if self.dtype == "float32":
+        if self.torch_dtype is torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=self.torch_dtype)
 

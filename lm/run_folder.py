@@ -4,6 +4,7 @@ RUN/config.json                  the settings and the plan of the run, with a fo
 RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
 RUN/tensorboard/                 the same curves for TensorBoard, where that was asked for
 RUN/last, RUN/best               one line each: the name of a checkpoint
+RUN/base                         one line: where the checkpoint is whose weights this run's adapters belong to
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
@@ -32,14 +33,14 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 MANIFEST = "manifest.json"
 CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
-BEST, LAST = "best", "last"
+BEST, LAST, BASE = "best", "last", "base"
 LOCK = ".lock"
 
 Pointer = Literal["best", "last"]
 """The files of a run that name one of its checkpoints."""
 
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
-_BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, TENSORBOARD}
+_BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, TENSORBOARD, BASE}
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ def later_than(run: Path, step: int) -> list[Path]:
     return [folder for folder in checkpoints(run) if step_of(folder) > step]
 
 
-def pointed_to(run: Path, pointer: Pointer) -> str | None:
-    """The name that the file `best` or `last` of a run holds, whatever that is; None without such a file."""
+def pointed_to(run: Path, pointer: Pointer | Literal["base"]) -> str | None:
+    """What the file `best`, `last` or `base` of a run holds, whatever that is; None without such a file."""
     path = run / pointer
     return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
 

@@ -18,7 +18,8 @@ Texts = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS…",
-        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), or - for stdin.",
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed, and .parquet), or "
+        "- for stdin.",
         show_default=False,
     ),
 ]

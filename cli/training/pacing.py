@@ -87,7 +87,7 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus, *, proc
 def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[str, Any], float]:
     """How often to evaluate and save, how many sentences to translate each time, and the seconds that each takes."""
     left = aside(seconds(str(config.training.budget))) - clock.elapsed()
-    each = cost.loss + training_bytes(config.model, config.training) / _SAVED_A_SECOND
+    each = cost.loss + training_bytes(config.model, config.training, config.lora) / _SAVED_A_SECOND
     chosen: dict[str, Any] = {}
     if cost.sentence:
         affordable = (left / _EVALUATIONS_WITH_BLEU - each) / cost.sentence

@@ -8,6 +8,7 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.hardware import matrix_rate
 from lm.model.block import count_parameters
+from lm.model.lora import trained_weights
 from lm.training.compiling import COMPILATION_SECONDS
 from lm.training.run import Run
 from lm.training.trainer import batch_flops
@@ -23,6 +24,8 @@ def describe(run: Run) -> None:
     epochs = run.plan.steps / run.data.steps_per_epoch
     kind = f"{count(parameters)} parameters (preset {run.config.preset})"
     fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads(run.plan.threads)}")
+    if run.config.lora:
+        fact("lora", _adapters(run))
     batch, (size, of_what) = run.data.batch_size(), run.data.epoch_size(parameters)
     epoch = f"{count(size)} {of_what}"
     fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
@@ -35,6 +38,13 @@ def describe(run: Run) -> None:
         *run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience),
     ):
         fact("warning", warning)
+
+
+def _adapters(run: Run) -> str:
+    """What is trained beside the weights of another run."""
+    trained = sum(value.numel() for value in trained_weights(run.model).values())
+    share = f"{count(trained)} parameters are trained, {trained / count_parameters(run.model):.1%} of all"
+    return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {share}"
 
 
 def _planned_flops(run: Run) -> float:

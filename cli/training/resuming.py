@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cli.console.messages import note
 from cli.flags.options import Given
@@ -11,7 +12,7 @@ from cli.training.preparing import corpus_of, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
 from lm.config.options import options
 from lm.config.presets import DEFAULT_PRESET, resolve
-from lm.config.run import SECTIONS
+from lm.config.run import CHANGEABLE, SECTIONS
 from lm.config.training import LENGTHS
 from lm.distributed import launched
 from lm.distributed.world import World
@@ -42,12 +43,19 @@ def resume_run(path: Path, files: TrainingFiles, given: Given, world: World) -> 
     data = _prepared_again(path, files) if files else None
     lengths = {name: value for name, value in given.typed["training"].items() if name in LENGTHS}
     longer = resolve(DEFAULT_PRESET, {"training": lengths}).training if lengths else None
-    compiled = given.typed["training"].get("compile")
-    run = resuming.resume(path, data=data, longer=longer, compiled=compiled, spent=clock.elapsed(), world=world)
+    run = resuming.resume(path, data=data, longer=longer, changed=_changed(given), spent=clock.elapsed(), world=world)
     if run.config.training.compile:
         check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
     _describe(run)
     return run
+
+
+def _changed(given: Given) -> dict[str, dict[str, Any]]:
+    """What was given of how the run is computed, by section."""
+    return {
+        section: {name: value for name, value in given.typed[section].items() if name in names}
+        for section, names in CHANGEABLE.items()
+    }
 
 
 def begun_before(new: NewRun, *, is_anew: bool) -> Path | None:
@@ -78,7 +86,10 @@ def _refuse_other_settings(given: Given) -> None:
     """Raise UsageError for settings that a run keeps from its start to its end."""
     for section, config in SECTIONS.items():
         for described in options(config):
-            if described.name in given.typed[section] and described.name not in (*LENGTHS, "compile"):
+            if described.name in given.typed[section] and described.name not in (
+                *LENGTHS,
+                *CHANGEABLE.get(section, ()),
+            ):
                 problem = f"{described.flag} cannot be changed (start a new run)"
                 raise UsageError(f"--resume goes on with a run as it was planned; {problem}")
 

@@ -16,6 +16,7 @@ from cli.training.preparing import corpus_of, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
 from cli.training.settings import Settings, settle
 from cli.training.text import TextCorpus
+from lm.base import refuse_adapted
 from lm.checkpoint import load_weights
 from lm.config.model import ModelConfig, check_heads_given
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, is_portable
@@ -25,7 +26,7 @@ from lm.distributed.world import World
 from lm.errors import UsageError
 from lm.hardware import found_device
 from lm.interop.hugging_face.configuration import nearest_family
-from lm.run_folder import refuse_existing
+from lm.run_folder import find_checkpoint, refuse_existing
 from lm.training.compiling import check_compiler
 from lm.training.initial_weights import check_weights, spare_tokens
 from lm.training.lock import refuse_trained
@@ -60,8 +61,10 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> 
     pace = data = None
     if config.training.budget is not None:
         config, pace, data = paced(config, settings, prepared, processes=world.size)
-    spent = clock.elapsed()
-    run = start(folder, config, prepared, data=data, weights=weights, pace=pace, spent=spent, world=world)
+    base = find_checkpoint(new.weights) if new.weights and config.lora else None
+    run = start(
+        folder, config, prepared, data=data, weights=weights, base=base, pace=pace, spent=clock.elapsed(), world=world
+    )
     describe(run)
     return run
 
@@ -92,8 +95,17 @@ def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: b
         _check_portable(config.model)
     if new.weights:
         check_weights(config.model, new.weights)
+    if config.lora:
+        _check_base(new.weights)
     if config.training.compile:
         check_compiler(found_device(config.hardware), is_recurrent=config.model.is_recurrent)
+
+
+def _check_base(weights: Path | None) -> None:
+    """Refuse adapters to nothing, or to other adapters."""
+    if weights is None:
+        raise UsageError("adapters are trained beside the weights of a run: name it (--from), or leave out --lora")
+    refuse_adapted(find_checkpoint(weights))
 
 
 def _check_portable(config: ModelConfig) -> None:

@@ -27,7 +27,8 @@ class DataConfig(Checked):
     separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
     field: str = option(
         "text",
-        "What holds the text in each line of JSON Lines files (.jsonl, .ndjson; stdin too, if its first line is so).",
+        "What holds the text in each line of JSON Lines files (.jsonl, .ndjson; stdin too, if its first line is so), "
+        "or in each row of Parquet files (.parquet).",
     )
     supervised: bool = option(
         False,

@@ -9,11 +9,12 @@ from typing import Literal
 from lm.config.options import Checked, option
 from lm.errors import UsageError
 
-System = Literal["huggingface", "gguf", "ctranslate2"]
+System = Literal["huggingface", "peft", "gguf", "ctranslate2"]
 NumberType = Literal["float32", "float16", "bfloat16", "q8_0", "int16", "int8", "int8_float16", "int8_bfloat16"]
 
 _TYPES: Mapping[System, tuple[NumberType, ...]] = {
     "huggingface": (),
+    "peft": (),
     "gguf": ("float32", "float16", "q8_0"),
     "ctranslate2": ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"),
 }
@@ -24,7 +25,7 @@ _TYPES: Mapping[System, tuple[NumberType, ...]] = {
 class ExportConfig(Checked):
     """The system that a run is written for, and the type of the numbers."""
 
-    to: System = option("huggingface", "The system that is to load it.")
+    to: System = option("huggingface", "The system that is to load it; peft loads the adapters of a run alone.")
     type: NumberType | None = option(
         None,
         "Type of the matrices, for gguf (float32, float16 or q8_0) and ctranslate2 (any but q8_0) [default: float32; "

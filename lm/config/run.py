@@ -9,7 +9,9 @@ from typing import Any
 
 from lm.config import options
 from lm.config.data import DataConfig, ParallelConfig
+from lm.config.distribution import DistributionConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
@@ -58,7 +60,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that defines a run; `config.json` is this, as JSON."""
+    """Everything that defines a run; `config.json` is this, as JSON.
+
+    Attributes:
+        preset: the name of what its settings started from.
+        base_sha256: of the file of the weights that its adapters belong to.
+        plan: what was decided by looking at the machine and the data.
+    """
 
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -66,12 +74,21 @@ class RunConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    distribution: DistributionConfig = field(default_factory=DistributionConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     preset: str | None = None
+    base_sha256: str | None = None
     plan: Plan | None = None
 
     def __post_init__(self) -> None:
+        if self.hardware.dtype == "int8":
+            raise UsageError("weights of 8 bits are for using a model, not for training it: leave out --dtype int8")
         if self.training.compile and self.model.experts:
             raise UsageError("a model with experts is not compiled: its shapes depend on the tokens (--compile)")
+        if self.model.is_recurrent and (self.distribution.shard or self.training.checkpoint_activations):
+            raise UsageError(
+                "only blocks are sharded and computed again (--shard, --checkpoint-activations): leave it out"
+            )
         if self.training.source_loss and not self.model.decoder_only:
             raise UsageError("only a --decoder-only translation model predicts its source: leave out --source-loss")
         if self.parallel.separate_vocabularies and self.model.decoder_only:
@@ -82,6 +99,10 @@ class RunConfig:
         if self.model.syntax != "none":
             self._check_trees()
         self._check_masking()
+        if self.lora and self.distribution.shard:
+            raise UsageError("adapters are few weights, which each process has: leave out --shard, or --lora")
+        if self.lora and self.model.is_recurrent:
+            raise UsageError("adapters are for transformer blocks, not for recurrent layers: leave out --lora")
 
     def _check_trees(self) -> None:
         """UsageError for sources that come without the trees that the model reads."""
@@ -121,6 +142,7 @@ class RunConfig:
         return cls(
             **parts,
             preset=values.get("preset"),
+            base_sha256=values.get("base_sha256"),
             plan=plan if plan is None else options.build(Plan, plan, where=f"{where}, plan"),
         )
 
@@ -132,4 +154,9 @@ SECTIONS: dict[str, type] = {
     "parallel": ParallelConfig,
     "training": TrainingConfig,
     "hardware": HardwareConfig,
+    "distribution": DistributionConfig,
+    "lora": LoraConfig,
 }
+
+CHANGEABLE = {"training": ("compile", "checkpoint_activations"), "distribution": ("shard", "offload")}
+"""By section: how a run is computed, which may change when it goes on; what is computed stays the same."""

@@ -104,6 +104,11 @@ class TrainingConfig(Checked):
     compile: bool = option(
         False, "Compile the model with torch.compile, which pays off in long runs; a resumed run may change it."
     )
+    checkpoint_activations: bool = option(
+        False,
+        "Keep what goes from block to block and compute what is in a block again in the backward pass: far less memory "
+        "for a step that takes a third longer; a resumed run may change it.",
+    )
     seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=2**64 - 1)
 
     def __post_init__(self) -> None:

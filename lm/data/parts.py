@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lm.data.corpus import Corpus
-from lm.data.tokenizing import grouped
 from lm.text.documents import Survey
 from lm.text.files import Span, TextFile
+from lm.text.grouping import grouped
 from lm.text.spans import spans
 
 PART_BYTES = 1 << 23
@@ -45,7 +45,7 @@ class Stretch:
         file: the file.
         number: of the file in the corpus; files for validation are counted after the others.
         identity: a hash of the file, and how it is read.
-        size: in bytes, decompressed.
+        size: in bytes, decompressed; of row groups about.
         held_out: which documents; a boundary is counted from the beginning of the stretch.
         span: the part of the file; None for all of it.
     """
@@ -93,7 +93,7 @@ def parts_of(corpus: Corpus, held_out: HeldOut) -> list[Part]:
         held_out: what of `corpus.files` is held out.
     """
     every = [*corpus.files, *corpus.validation_files]
-    size = max(PART_BYTES, sum(found.size for found in every) // _MOST_PARTS)
+    size = max(PART_BYTES, sum(map(_size, every)) // _MOST_PARTS)
     stretches = _stretches(corpus, held_out, size)
     groups = grouped(stretches, lambda stretch: stretch.size, limit=size)
     return [Part(tuple(group), corpus.config.separator) for group in groups]
@@ -104,7 +104,7 @@ def _stretches(corpus: Corpus, held_out: HeldOut, size: int) -> Iterator[Stretch
     for number, found in enumerate(corpus.files):
         if held_out.boundary is not None:
             here = HeldOut(held_out.bound, held_out.boundary - position)
-            yield Stretch(found.file, number, found.identity, found.size, here)
+            yield Stretch(found.file, number, found.identity, _size(found), here)
         else:
             yield from _divided(found, number, held_out, corpus.config.separator, size)
         position += found.bytes
@@ -112,12 +112,17 @@ def _stretches(corpus: Corpus, held_out: HeldOut, size: int) -> Iterator[Stretch
         yield from _divided(found, number, HeldOut(_ALL_HASHES), corpus.config.separator, size)
 
 
+def _size(found: Survey) -> int:
+    """Bytes of a file, decompressed: at least those of its text."""
+    return max(found.size, found.bytes)
+
+
 def _divided(found: Survey, number: int, held_out: HeldOut, separator: str, size: int) -> Iterator[Stretch]:
     """The stretches of a file."""
     parts: Sequence[Span] | None = spans(found.file, separator, size=size)
     if parts is None:
-        yield Stretch(found.file, number, found.identity, found.size, held_out)
+        yield Stretch(found.file, number, found.identity, _size(found), held_out)
         return
-    share = found.size / parts[-1].stop  # 1, unless spans count something else than bytes
+    share = _size(found) / parts[-1].stop  # 1, unless spans count row groups
     for part in parts:
         yield Stretch(found.file, number, found.identity, round((part.stop - part.start) * share), held_out, part)

@@ -19,6 +19,8 @@ from lm.errors import InputError
 
 SHARD_TOKENS = 1 << 26
 
+_MOST_MAPPED = 512  # shards of a split, for each takes a file descriptor, of which a process may have 1,024
+
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a complete folder of shards.
@@ -48,6 +50,23 @@ def shard_name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.npy"
 
 
+class _Readable(Protocol):
+    def __getitem__(self, part: slice, /) -> npt.NDArray[Any]: ...
+
+
+class _ShardFile:
+    """A shard that is opened whenever tokens are read."""
+
+    def __init__(self, path: Path, tokens: int) -> None:
+        mapped: Any = _open_shard(path, tokens)
+        self._path, self._tokens, self._dtype, self._offset = path, tokens, mapped.dtype, mapped.offset
+
+    def __getitem__(self, part: slice) -> npt.NDArray[Any]:
+        start, stop, _ = part.indices(self._tokens)
+        offset = self._offset + start * self._dtype.itemsize
+        return np.fromfile(self._path, dtype=self._dtype, count=max(0, stop - start), offset=offset)
+
+
 class TokenReader(Protocol):
     """A sequence of tokens that can be read in parts, such as a split of a prepared folder."""
 
@@ -63,10 +82,15 @@ class TokenReader(Protocol):
 class Tokens:
     """The tokens of one split, read through mmap: only what is asked for is loaded."""
 
-    def __init__(self, folder: Path, split: SplitName, record: SplitRecord) -> None:
-        """Open the shards that a record lists; InputError if one is missing or damaged."""
-        self._shards = [
-            _open_shard(folder / shard_name(split, number), tokens) for number, tokens in enumerate(record.shards)
+    def __init__(self, folder: Path, split: SplitName, record: SplitRecord, *, mapped: bool = True) -> None:
+        """Open the shards that a record lists; InputError if one is missing or damaged.
+
+        Those of very many shards are read as files instead, as all are that are not to be `mapped`: each once, say,
+        where what has been read shall not stay in memory.
+        """
+        opened = _ShardFile if not mapped or len(record.shards) > _MOST_MAPPED else _open_shard
+        self._shards: list[_Readable] = [
+            opened(folder / shard_name(split, number), tokens) for number, tokens in enumerate(record.shards)
         ]
         self._starts = np.cumsum([0, *record.shards])
         self.documents = record.documents

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from lm.errors import InputError
 from lm.text.files import Progress
+from lm.text.grouping import grouped
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -76,20 +77,6 @@ def encoded(
             progress(done, corpus.bytes)
     if done != corpus.bytes:
         raise InputError(f"{corpus.name}: the corpus changed while it was read; try again")
-
-
-def grouped(items: Iterable[T], size: Callable[[T], int], *, limit: int) -> Iterator[list[T]]:
-    """Lists of items in order, each ended by the one with which their sizes reach a limit."""
-    group: list[T] = []
-    total = 0
-    for item in items:
-        group.append(item)
-        total += size(item)
-        if total >= limit:
-            yield group
-            group, total = [], 0
-    if group:
-        yield group
 
 
 def encoded_ahead(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:

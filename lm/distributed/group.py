@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
+from lm.config.distribution import DistributionConfig
 from lm.distributed import launched
 from lm.distributed.meeting import meet
 from lm.distributed.placement import Loss, Placement
@@ -46,12 +47,22 @@ class Group(World):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._patient = dist.new_group(backend="gloo", timeout=_PREPARING)
 
-    def placed(self, loss: Loss) -> Placement:
+    def placed(self, loss: Loss, config: DistributionConfig) -> Placement:
         """See `World.placed`."""
         device = next(loss.model.parameters()).device
+        if config.offload and device.type == "cpu":
+            raise UsageError(
+                "--offload moves what a GPU has to the machine's memory, and this run is there: leave it out"
+            )
         if device.type == "cuda" and launched.local_rank() >= torch.cuda.device_count():
             there = torch.cuda.device_count()
             raise UsageError(f"each process takes a GPU of its own, and there are {there} here (--processes, --device)")
+        if config.shard:
+            from lm.distributed.sharded import Sharded  # noqa: PLC0415 (takes a while, and only to shard)
+
+            for weight in loss.model.parameters():
+                dist.broadcast(weight.detach(), src=0)
+            return Sharded(loss, size=self.size, offload=config.offload)
         return Replicated(loss, size=self.size)
 
     def told(self, value: T | None) -> T:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 from torch import Tensor, nn
 
 from lm.data.batch import Batch
 from lm.distributed.turns import Turn
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Loss(nn.Module):
@@ -26,7 +29,14 @@ class Loss(nn.Module):
 
 
 class Placement:
-    """The weights of a loss in one process, whole."""
+    """The weights of a loss in one process, whole.
+
+    Attributes:
+        loss: what is trained.
+        is_sharded: whether a process has only its share of each weight.
+    """
+
+    is_sharded = False
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -51,6 +61,18 @@ class Placement:
     def clip(self, most: float, norm: Tensor) -> None:
         """Scale the gradients, whose norm is known, down to `most`."""
         nn.utils.clip_grads_with_norm_(self.loss.model.parameters(), most, norm)
+
+    def like(self, weight: Tensor, value: Tensor) -> Tensor:
+        """A whole tensor as `weight` is: where that is, and what of it is here."""
+        return value.to(weight.device)
+
+    def whole(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Weights, or tensors like them, whole, to be written down; at least in the first process."""
+        return tensors
+
+    def whole_model(self, model: M) -> M:
+        """The model with all its weights in this process, to be used but not trained; all processes ask for it."""
+        return model
 
     def _gradients(self) -> Iterable[Tensor]:
         return (weight.grad for weight in self.loss.model.parameters() if weight.grad is not None)

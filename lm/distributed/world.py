@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from lm.config.distribution import DistributionConfig
 from lm.data.batch import Batch
 from lm.distributed.placement import Loss, Placement
 from lm.distributed.turns import Turn, turns
@@ -36,7 +37,7 @@ class World:
         """What of a batch goes through the model here, at most so many rows at a time; see `turns`."""
         return turns(batch, rank=self.rank, size=self.size, rows=rows)
 
-    def placed(self, loss: Loss) -> Placement:
+    def placed(self, loss: Loss, config: DistributionConfig) -> Placement:  # noqa: ARG002
         """The weights of a loss, put where this process needs them to train."""
         return Placement(loss)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from lm.base import named_base
 from lm.config.export import ExportConfig
 from lm.interop.ctranslate2 import exporting as ctranslate2
 from lm.interop.gguf import exporting as gguf
 from lm.interop.hugging_face import exporting as hugging_face
+from lm.interop.hugging_face.adapters import export_adapters
+from lm.run_folder import find_checkpoint
 
 
 def export(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
@@ -20,7 +23,7 @@ def export(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
         config: the system, and the type of the numbers.
 
     Returns:
-        What it was written as and what decided that, by what is said: "model", and for gguf "words".
+        What it was written as and what decided that, by what is said: "model", for gguf "words" too; for peft "lora".
 
     Raises:
         InputError: the run is damaged, there is something at `out`, or a package is not installed.
@@ -31,8 +34,14 @@ def export(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     if config.to == "ctranslate2":
         kind = ctranslate2.export(run, out, number_type=config.number_type)
         return {"model": f"for ctranslate2.{kind}, {config.number_type}"}
+    if config.to == "peft":
+        return {"lora": f"for a {export_adapters(run, out).architecture}, as which {_base_of(run)} is exported"}
     exported = hugging_face.export(run, out)
     return {"model": f"{exported.family.architecture}{exported.how}: {exported.decided_by}"}
+
+
+def _base_of(run: Path) -> str | None:
+    return named_base(find_checkpoint(run))
 
 
 def _to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
 from lm.model.attention.attention import MultiHeadAttention
@@ -97,6 +98,7 @@ class Stack(nn.Module):
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.stream_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.embedding_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
+        self.recomputes = False
 
     def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
         """Transform (batch, length, d_model) embeddings, block by block, by what `Block.forward` is given to see."""
@@ -107,7 +109,10 @@ class Stack(nn.Module):
         for index, block in enumerate(self.blocks):
             if self.stream_shares is not None and self.embedding_shares is not None:
                 x = self.stream_shares[index] * x + self.embedding_shares[index] * embedding
-            x = block(x, own, memory)
+            if self.recomputes and torch.is_grad_enabled():
+                x = checkpoint(block, x, own, memory, use_reentrant=False)
+            else:
+                x = block(x, own, memory)
         return self.final_norm(x)
 
     def attentions(self, *, cross: bool = False) -> list[MultiHeadAttention]:
@@ -118,6 +123,15 @@ class Stack(nn.Module):
     def new_cache(self) -> DecoderCache:
         """An empty cache for decoding step by step."""
         return DecoderCache([attention.new_cache() for attention in self.attentions()])
+
+
+def recompute(model: nn.Module, *, if_training: bool) -> None:
+    """Settle whether the backward pass computes again what is in each block, which then need not be kept for it.
+
+    Source: Chen et al. 2016.
+    """
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+        stack.recomputes = if_training
 
 
 _VECTORS = {"value_shares": 0.5, "embedding_shares": 0.0, "output_bias": 0.0}

@@ -8,17 +8,18 @@ from functools import cache
 
 import torch
 
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.block import count_parameters
+from lm.model.lora import build_adapted
 from lm.model.scope.patterns import pattern_of, pattern_pairs
-from lm.model.transformer import build_model
 
 _PARTS = {
     "token embeddings": "", "token types": "embedding.types", "positions": "positions",
     "attention": "attention", "cross-attention": "cross_attention",
     "feed-forward": "feed_forward", "gates": ".gate.", "experts": ".experts.", "recurrent layers": "recurrent",
     "norms": "norm", "learned shares": "shares", "output layer": "head.", "output bias": "output_bias",
-    "output transform": "transform.", "label head": "classifier.",
+    "output transform": "transform.", "label head": "classifier.", "adapters": ".lora_",
 }  # fmt: skip
 """What the names of each part's parameters contain; a name that fits several parts belongs to the last of them."""
 
@@ -28,14 +29,17 @@ _EACH_POSITION = (
 )  # fmt: skip
 """How the names of the parameters begin that positions go through."""
 
+_WITHOUT_GRADIENT = 2 / 3
+"""Of the arithmetic of a matrix that is trained: forward, and the gradient of what it reads."""
+_NO_ADAPTERS = LoraConfig()
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
 @cache
-def parameters_by_part(config: ModelConfig) -> Mapping[str, int]:
+def parameters_by_part(config: ModelConfig, lora: LoraConfig = _NO_ADAPTERS) -> Mapping[str, int]:
     """The number of parameters of each part of a model (`_PARTS`), with shared ones counted once."""
     with torch.device("meta"):
-        model = build_model(config)
+        model = build_adapted(config, lora)
     parts = dict.fromkeys(_PARTS, 0)
     for name, parameter in model.named_parameters():
         parts[_part(name)] += parameter.numel()
@@ -62,6 +66,7 @@ def training_flops(
     source_length: int = 0,
     predicted: float | None = None,
     passes: int = 1,
+    lora: LoraConfig = _NO_ADAPTERS,
 ) -> float:
     """Arithmetic of training on a batch, padding included: three times the forward pass's.
 
@@ -70,7 +75,8 @@ def training_flops(
     through. Each pair of positions that see each other takes 2 · the width of all heads, which is d_model unless
     `d_head` says otherwise; causal attention sees half of the pairs, and that within a pattern those of whole blocks.
     Vectors of relative positions, in trees too, count like matrices; biases take none. Recurrent layers see no pairs,
-    and their decoder attends once. The output layer of a masked model is for what is predicted alone.
+    and their decoder attends once. The output layer of a masked model is for what is predicted alone. A matrix that
+    adapters leave as it is has no gradient, which saves a third; adapters of cross-attention count for the target.
 
     Args:
         config: of the model.
@@ -79,14 +85,17 @@ def training_flops(
         source_length: positions that an encoder reads.
         predicted: positions of each sequence, on average, that the output layer is for [default: all].
         passes: how often the batch goes through the model; R-Drop takes two.
+        lora: its adapters.
 
     Source: Kaplan et al. 2020, section 2.1.
     """
-    encoder, decoder, memory = _matrices(config)
+    encoder, decoder, memory = _matrices(config, lora)
     width, across = _width(config), config.n_layers
     if config.is_recurrent:
         across = int(config.recurrent_scores != "none")
     of_output = (length if predicted is None else predicted) * _output(config)
+    if lora and not config.labels:
+        of_output *= _WITHOUT_GRADIENT
     pairs = _pairs(config, config.n_layers, length, is_causal=not config.is_masked) + across * length * source_length
     of_target = length * decoder + 2 * width * pairs + of_output
     source_pairs = _pairs(config, config.n_encoder_layers, source_length, is_causal=False)
@@ -94,7 +103,9 @@ def training_flops(
     return 6.0 * passes * rows * (of_target + of_source)
 
 
-def training_flops_per_token(config: ModelConfig, *, predicted: float = 1.0, passes: int = 1) -> float:
+def training_flops_per_token(
+    config: ModelConfig, *, predicted: float = 1.0, passes: int = 1, lora: LoraConfig = _NO_ADAPTERS
+) -> float:
     """Arithmetic of training on one target token, in sequences (and sources) as long as the context.
 
     Of a masked model it is that of one token that is read, of which a share is `predicted`; of a classifier, one of
@@ -103,7 +114,9 @@ def training_flops_per_token(config: ModelConfig, *, predicted: float = 1.0, pas
     length = config.context_length
     source_length = length if config.is_encoder_decoder else 0
     outputs = 1.0 if config.labels else predicted * length
-    flops = training_flops(config, rows=1, length=length, source_length=source_length, predicted=outputs, passes=passes)
+    flops = training_flops(
+        config, rows=1, length=length, source_length=source_length, predicted=outputs, passes=passes, lora=lora
+    )
     return flops / length
 
 
@@ -135,17 +148,21 @@ def _pairs_of_layer(config: ModelConfig, layer: int, length: int, *, is_causal: 
 
 
 @cache
-def _matrices(config: ModelConfig) -> tuple[int, int, int]:
-    """Parameters that a source position, a target position and a memory position is multiplied by, less the output."""
+def _matrices(config: ModelConfig, lora: LoraConfig) -> tuple[float, float, float]:
+    """Parameters that a source position, a target position and a memory position is multiplied by, less the output.
+
+    Those that have no gradient count for two thirds.
+    """
     with torch.device("meta"):
-        model = build_model(config)
-    encoder = decoder = memory = 0
+        model = build_adapted(config, lora)
+    encoder = decoder = memory = 0.0
     for name, parameter in model.named_parameters():
+        number: float
         if name.endswith((".keys", ".values")):  # tables of distances: by each head of a group
             number = parameter.numel() * config.n_heads // config.kv_heads
         elif name.endswith("_lengthwise"):  # each row of it by all keys or values
             number = parameter.shape[0] * config.kv_heads * config.head_size
-        elif name.endswith("_convolution.weight"):  # once in a stride
+        elif parameter.ndim >= 2 and "_convolution." in name:  # once in a stride
             number = parameter.numel() // config.pattern("attention_stride")
         elif parameter.ndim >= 2 and name.startswith(_EACH_POSITION):
             number = parameter.numel()
@@ -153,12 +170,14 @@ def _matrices(config: ModelConfig) -> tuple[int, int, int]:
             continue
         if (expert := _EXPERT.search(name)) and int(expert[1]) >= config.experts_per_token:
             continue  # all experts are alike: a position goes through as many as it takes
+        if not parameter.requires_grad:
+            number *= _WITHOUT_GRADIENT
         if name.startswith(("encoder.", "syntax_positions.")):
             encoder += number
         elif name == "decoder.cross_attention.key.weight":  # of a recurrent decoder
             memory += number
         elif name.endswith("cross_attention.input.weight"):  # queries of the target, keys and values of the memory
-            of_queries = config.d_model * _width(config)
+            of_queries = number * config.n_heads / (config.n_heads + 2 * config.kv_heads)
             decoder += of_queries
             memory += number - of_queries
         else:

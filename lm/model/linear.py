@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.hardware import one_thread
+from lm.model.quantised import Int8Matrix
 
 _LEAST_PRODUCTS = 1_000_000
 """Multiplications from which a product may go to oneDNN."""
@@ -21,13 +22,15 @@ _CLEARLY = 1.25
 """How many times as fast oneDNN must be to be taken."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor | Int8Matrix, bias: Tensor | None = None) -> Tensor:
     """The product `x` weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
 
     torch takes MKL for float32, which on some CPUs leaves half of the vector units idle, as oneDNN does not: 160 rows
     of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
     Below a million multiplications neither is ahead by much.
     """
+    if isinstance(weight, Int8Matrix):
+        return weight.product(x, bias)
     if (
         weight.dtype is torch.float32
         and x.dtype is torch.float32
@@ -48,6 +51,10 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
         return linear(input, self.weight, self.bias)
+
+    def some(self, x: Tensor, outputs: slice) -> Tensor:
+        """(…, inputs) -> (…, some of the outputs)."""
+        return linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
 
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -176,11 +176,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if of_bias is not None:
                     of_bias += logits.sum(0, dtype=of_bias.dtype)
                 torch.mm(logits, matrix, out=of_inputs[part])
+            if weight.requires_grad:
                 of_part = logits.T @ inputs[part]
                 of_weight = of_part if of_weight is None else of_weight.to(weight.dtype).add_(of_part)
         of_hidden = torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype))
         ctx.dtype = weight.dtype
-        ctx.gradients = of_hidden, torch.zeros_like(weight) if of_weight is None else of_weight, of_bias
+        if of_weight is None and weight.requires_grad:
+            of_weight = torch.zeros_like(weight)
+        ctx.gradients = of_hidden, of_weight, of_bias
         return total
 
     @staticmethod
@@ -188,7 +191,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
         (of_hidden, of_weight, of_bias), ctx.gradients = ctx.gradients, None
         of_bias = None if of_bias is None else of_bias.mul_(of_total)
-        return of_hidden.mul_(of_total), of_weight.to(ctx.dtype).mul_(of_total), of_bias, *[None] * 5
+        of_weight = None if of_weight is None else of_weight.to(ctx.dtype).mul_(of_total)
+        return of_hidden.mul_(of_total), of_weight, of_bias, *[None] * 5
+
+
+def loss_bytes(positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int) -> int:
+    """Bytes that `linear_cross_entropy` holds at a time on a CPU, besides final states and weights.
+
+    Args:
+        positions: that have a target.
+        vocab_size: number of logits of each.
+        d_model: width of the final states.
+        bytes_per_value: of the type of the products.
+    """
+    rows, rows_of_softmax = _rows_at_a_time(positions, vocab_size, on_cpu=True)
+    of_logits = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
+    of_states = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
+    of_weight = vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)  # two gradients, and a copy
+    return of_logits + of_states + of_weight
 
 
 def _rows_at_a_time(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,21 +28,7 @@ def average(checkpoints: Sequence[Path], out: Path) -> Path:
     Source: Vaswani et al. 2017, section 6.1, who averaged the last 5 checkpoints.
     """
     run_folder.refuse_existing(out)
-    last = checkpoints[-1]
-    config = dataclasses.replace(run_folder.load_config(last), plan=None)
-    tokenizer, source_tokenizer = checkpoint.load_tokenizers(last)
-    return checkpoint.save_checkpoint(
-        out,
-        config=config,
-        tokenizer=tokenizer,
-        source_tokenizer=source_tokenizer,
-        model=_mean(checkpoints),
-        optimizer={},
-        state=dataclasses.replace(
-            run_folder.load_state(last), best_loss=None, best_bleu=None, best_step=None, finished=True
-        ),
-        is_best=True,
-    )
+    return checkpoint.derive(checkpoints[-1], out, _mean(checkpoints))
 
 
 def latest(run: Path, count: int) -> list[Path]:

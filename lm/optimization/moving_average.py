@@ -8,9 +8,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lm.model.lora import load_trained, trained_weights
+
 
 class MovingAverage:
-    """Weights that follow a model's slowly.
+    """Weights that follow a model's slowly, those that are trained.
 
     Source: Polyak and Juditsky 1992; exponential, with a decay that grows to its value, as in TensorFlow.
     """
@@ -18,12 +20,12 @@ class MovingAverage:
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         """An average that starts at the model's weights, with this decay once it has grown to it."""
         self._model, self._decay = model, decay
-        self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.weights = {name: value.detach().clone() for name, value in trained_weights(self._model).items()}
 
     def update(self, step: int) -> None:
         """Take the model's weights into the average, after optimizer step number `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        averages, weights = list(self.weights.values()), list(self._model.state_dict().values())
+        averages, weights = list(self.weights.values()), list(trained_weights(self._model).values())
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -34,9 +36,9 @@ class MovingAverage:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """While open, the model has the average for its weights; afterwards those that are trained again."""
-        trained = {name: value.clone() for name, value in self._model.state_dict().items()}
-        self._model.load_state_dict(self.weights)
+        trained = {name: value.clone() for name, value in trained_weights(self._model).items()}
+        load_trained(self._model, self.weights)
         try:
             yield
         finally:
-            self._model.load_state_dict(trained)
+            load_trained(self._model, trained)

@@ -79,10 +79,15 @@ def _update(
     """Update matrices of one shape."""
     torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
     ahead = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
-    size = _RMS_OF_ADAMW * max(weights[0].shape) ** 0.5
+    size = size_of_update(weights[0].shape)
     updates = orthogonalised(ahead.to(dtype)).to(weights[0].dtype)
     torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
     torch._foreach_add_(weights, list(updates.unbind()), alpha=-group["lr"] * size)
+
+
+def size_of_update(shape: torch.Size) -> float:
+    """What an orthogonalised matrix is multiplied by, besides the learning rate."""
+    return _RMS_OF_ADAMW * max(shape) ** 0.5
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:

@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.model.attention.attention import MultiHeadAttention
 from lm.model.block import Block
 from lm.model.feed_forward import FeedForward
+from lm.model.lora import LoraLinear, build_adapted
 from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from lm.model.transformer import build_model
 from lm.optimization.muon import Muon
+
+_NO_ADAPTERS = LoraConfig()
 
 
 def make_optimizers(
-    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16
+    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16, is_sharded: bool = False
 ) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices of the blocks, and AdamW for embeddings, output and vectors.
 
-    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`.
+    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`. With
+    `is_sharded`, each process has its share of each weight.
 
     Source: Loshchilov and Hutter 2019; what decays: Radford et al. 2018, section 4.1.
     """
     matrices = inner_matrices(model) if config.optimizer == "muon" else {}
-    others = [parameter for parameter in model.parameters() if parameter not in matrices]
+    others = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices]
     groups = [
         {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
     ]
-    adamw = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
-        fused=True,
-    )
-    if not matrices:
-        return [adamw]
-    return [adamw, Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype)]
+    optimizers: list[torch.optim.Optimizer] = []
+    if others:
+        kept = [group for group in groups if group["params"]]
+        betas = (config.beta1, config.beta2)
+        optimizers.append(torch.optim.AdamW(kept, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True))
+    if matrices:
+        muon: type[Muon] = Muon
+        if is_sharded:
+            from lm.optimization.sharded_muon import ShardedMuon as muon  # noqa: N813, PLC0415 (takes a while)
+        optimizers.append(muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype))
+    return optimizers
 
 
 def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
     """The matrices of the blocks, or of recurrent layers and their attention; each gate's is one of its own.
+
+    Of a model with adapters, it is theirs alone.
 
     Returns:
         Each parameter with the numbers of outputs of the matrices stacked in it, such as queries, keys and values.
@@ -58,25 +65,29 @@ def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
                 found[module.input.weight] = module.projected
             elif isinstance(module, FeedForward):
                 found[module.up.weight] = module.projected
+            elif isinstance(module, LoraLinear):
+                found |= {module.lora_a: [module.rank] * len(module.projected), module.lora_b: module.projected}
     for stack in (module for module in model.modules() if isinstance(module, (RecurrentEncoder, RecurrentDecoder))):
         width = stack.recurrent[0].hidden_size
         assert isinstance(width, int)
         of_stack = {parameter: len(parameter) // width for parameter in stack.parameters() if parameter.ndim == 2}
         found |= {parameter: (width,) * matrices for parameter, matrices in of_stack.items() if matrices}
-    return found
+    return {parameter: rows for parameter, rows in found.items() if parameter.requires_grad}
 
 
-def training_bytes(model: ModelConfig, config: TrainingConfig) -> int:
+def training_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig = _NO_ADAPTERS) -> int:
     """Bytes of float32 weights, their gradients, their average if there is one, and the optimizers' state.
 
-    AdamW keeps the mean of a gradient and of its square, Muon a momentum. Activations come on top.
+    AdamW keeps the mean of a gradient and of its square, Muon a momentum. What adapters leave alone has none of these.
+    Activations come on top.
     """
     with torch.device("meta"):
-        built = build_model(model)
+        built = build_adapted(model, lora)
     weights = sum(parameter.numel() for parameter in built.parameters())
+    trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
     of_muon = sum(parameter.numel() for parameter in inner_matrices(built)) if config.optimizer == "muon" else 0
-    copies = 2 + bool(config.ema)
-    return 4 * (copies * weights + 2 * (weights - of_muon) + of_muon)
+    copies = 1 + bool(config.ema)
+    return 4 * (weights + copies * trained + 2 * (trained - of_muon) + of_muon)
 
 
 def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:
@@ -90,19 +101,23 @@ def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Mod
 
 
 def restore_optimizers(
-    optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, tensors: Mapping[str, Tensor]
+    optimizers: Sequence[torch.optim.Optimizer],
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    *,
+    place: Callable[[Tensor, Tensor], Tensor] = lambda parameter, value: value.to(parameter.device),
 ) -> None:
-    """Put back what `optimizer_tensors` took out."""
+    """Put back what `optimizer_tensors` took out; `place` makes of a whole tensor one as a parameter is."""
     owners = {
         id(parameter): optimizer
         for optimizer in optimizers
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
-    for name, parameter in model.named_parameters():
+    for name, parameter in (each for each in model.named_parameters() if each[1].requires_grad):
         prefix = name + "."
         owners[id(parameter)].state[parameter] = {
-            key.removeprefix(prefix): value.to(parameter.device)
+            key.removeprefix(prefix): place(parameter, value)
             for key, value in tensors.items()
             if key.startswith(prefix) and "." not in key.removeprefix(prefix)
         }

@@ -1,8 +1,8 @@
 """The documents of text files, streamed in bounded memory.
 
 A file named `.jsonl` or `.ndjson` has one document on each line: the text in one field of a JSON object (see
-`json_lines`). The same holds of stdin if its first line is such an object. Where the lines are examples to learn from
-(see `examples`), prompt and completion joined are a document.
+`json_lines`). The same holds of stdin if its first line is such an object. A Parquet file has one in each row, in one
+column. Where the rows are examples to learn from (see `examples`), prompt and completion joined are a document.
 
 Any other text file is one document, unless it has separator lines: a line that is exactly the separator, ended by a
 line feed, by carriage return and line feed, or by the end of the file. A separator line ends a document and belongs to
@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lm.text import examples, files, json_lines
+from lm.text import examples, files
 from lm.text.files import Observer, Span, TextFile
 
 
@@ -49,10 +49,10 @@ class Survey:
 
     @property
     def identity(self) -> str:
-        """What its documents follow from: the bytes and, in JSON Lines, the fields that are read."""
+        """What its documents follow from: the bytes and, of rows, the fields that are read."""
         if self.file.supervised:
             return f"{self.sha256} {' '.join(examples.FIELDS)}"
-        return f"{self.sha256} {self.file.field}" if self.file.is_json_lines else self.sha256
+        return f"{self.sha256} {self.file.field}" if self.file.holds_rows else self.sha256
 
 
 def survey(file: TextFile, separator: str) -> Survey:
@@ -82,15 +82,15 @@ def fragments(
 
     Args:
         file: the file.
-        separator: the line that ends a document, where the file is not JSON Lines.
+        separator: the line that ends a document, where the file has no rows.
         observe: called with each block of the file's bytes, decompressed, as it is read.
         span: the part to read, from `lm.text.spans` [default: all of the file].
 
     Raises:
         InputError: the file is not UTF-8 text, or is damaged.
     """
-    if file.supervised or file.is_json_lines:
-        for text in _documents_by_line(file, observe, span):
+    if file.supervised or file.holds_rows:
+        for text in _documents_by_row(file, observe, span):
             for start in range(0, len(text), files.BLOCK_BYTES):
                 yield Fragment(text[start : start + files.BLOCK_BYTES], starts_document=start == 0)
         return
@@ -103,11 +103,11 @@ def fragments(
             starts = False
 
 
-def _documents_by_line(file: TextFile, observe: Observer | None, span: Span | None) -> Iterator[str]:
-    """The documents of a file that has one on each line."""
+def _documents_by_row(file: TextFile, observe: Observer | None, span: Span | None) -> Iterator[str]:
+    """The documents of a file that has one in each row."""
     if file.supervised:
         return (example.prompt + example.completion for example in file.examples(observe))
-    return json_lines.texts(file.text(observe, span), file.field, name=file.name)
+    return file.documents(observe, span)
 
 
 def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:

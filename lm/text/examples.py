@@ -1,6 +1,6 @@
 """Examples to learn from: a prompt, and the completion that a model is to give.
 
-Each line of a JSON Lines file is an example, in either of two forms:
+Each line of a JSON Lines file is an example, and each row of a Parquet file, in either of two forms:
 
     {"prompt": "12 + 30 = ", "completion": "42"}
     {"text": "What a lovely day.", "label": "joy"}
@@ -21,12 +21,12 @@ from typing import Any
 
 from lm.config import options
 from lm.errors import InputError
-from lm.text import json_lines
+from lm.text.rows import Row, known, text
 
 FIELDS = ("prompt", "completion", "text", "label")
 DELIMITER = "\n"
 
-_EXAMPLE = '{"prompt": …, "completion": …}, in the JSON Lines (.jsonl) that --supervised reads'
+EXAMPLE = '{"prompt": …, "completion": …}, in the JSON Lines (.jsonl) that --supervised reads'
 _FORMS = "'prompt' and 'completion', or 'text' and 'label'"
 
 
@@ -45,24 +45,24 @@ class Example:
     line: int
 
 
-def examples(blocks: Iterable[str], *, name: str) -> Iterator[Example]:
-    """The examples of a JSON Lines file.
-
-    Args:
-        blocks: the file's text, cut anywhere.
-        name: of the file, for messages.
+def examples(rows: Iterable[Row]) -> Iterator[Example]:
+    """The examples in the rows of a file.
 
     Raises:
-        InputError: a line is not an example; the message names the file, the line and what is wrong with it.
+        InputError: a row is not an example; the message names the file, the row and what is wrong with it.
     """
-    for number, values in json_lines.objects(blocks, name=name, example=_EXAMPLE):
-        where = f"{name}: line {number}"
-        first, second = _form(values, where)
-        completion = json_lines.text(values, second, where=where) if second == "completion" else _label(values, where)
+    for row in rows:
+        first, second = _form(row.values, row.where)
+        completion = text(row, second) if second == "completion" else _label(row)
         if not completion:
-            raise InputError(f"{where}: field {second!r} is empty, so there is nothing to learn; leave the line out")
-        prompt = json_lines.text(values, first, where=where)
-        yield Example(prompt, completion if second == "completion" else DELIMITER + completion, number)
+            raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn; leave it out")
+        prompt = text(row, first)
+        yield Example(prompt, completion if second == "completion" else DELIMITER + completion, row.number)
+
+
+def has_fields(names: Iterable[str]) -> bool:
+    """Whether there is a field among some that only examples have: prompt, completion or label."""
+    return any(name in FIELDS and name != "text" for name in names)
 
 
 def is_example(line: bytes) -> bool:
@@ -71,7 +71,7 @@ def is_example(line: bytes) -> bool:
         values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
         return False
-    return isinstance(values, dict) and any(field in values for field in FIELDS if field != "text")
+    return isinstance(values, dict) and has_fields(values)
 
 
 def _form(values: Mapping[str, Any], where: str) -> tuple[str, str]:
@@ -85,10 +85,10 @@ def _form(values: Mapping[str, Any], where: str) -> tuple[str, str]:
         if FIELDS[field] in values:
             hint = options.suggestion(FIELDS[other], values)
             raise InputError(f"{where}: no field {FIELDS[other]!r}{hint} beside {FIELDS[field]!r}")
-    raise InputError(f"{where}: needs {_FORMS}; it has {json_lines.known(values)}")
+    raise InputError(f"{where}: needs {_FORMS}; it has {known(values)}")
 
 
-def _label(values: Mapping[str, Any], where: str) -> str:
+def _label(row: Row) -> str:
     """The text of a label; numbers, true and false count as they are written in JSON."""
-    label = values["label"]
-    return json.dumps(label) if isinstance(label, bool | int | float) else json_lines.text(values, "label", where=where)
+    label = row.values["label"]
+    return json.dumps(label) if isinstance(label, bool | int | float) else text(row, "label")

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from lm.errors import InputError
-from lm.text import encodings, examples, json_lines
+from lm.text import encodings, examples, json_lines, parquet
 from lm.text.compression import blocks, compression, without_suffix
 from lm.text.examples import Example
+from lm.text.rows import Row, texts
 
 STDIN = "-"
-SUFFIXES = (".txt", ".text", ".md", *json_lines.SUFFIXES)
+ROW_SUFFIXES = (*json_lines.SUFFIXES, parquet.SUFFIX)
+SUFFIXES = (".txt", ".text", ".md", *ROW_SUFFIXES)
 """What is taken of a folder, compressed or not; files named one by one, or by a glob, may have any suffix."""
 
 FIELD = "text"
@@ -56,7 +58,7 @@ class TextFile:
     Attributes:
         name: what the user calls it, for messages.
         path: where its bytes are; for stdin and pipes a temporary copy.
-        field: the field that holds the text, in JSON Lines.
+        field: the field that holds the text, in JSON Lines and Parquet files.
         supervised: whether each line is an example to learn from, a prompt and its completion.
         spool: the temporary copy of stdin or a pipe, which is deleted with the last TextFile that refers to it.
     """
@@ -69,7 +71,9 @@ class TextFile:
 
     @cached_property
     def holds_examples(self) -> bool:
-        """Whether its first line is an example, in JSON Lines by its name or from a pipe."""
+        """Whether its first line is an example, in JSON Lines by its name or from a pipe, or so are its columns."""
+        if self.is_parquet:
+            return examples.has_fields(parquet.columns(self.path, name=self.name))
         return (self._is_named_json_lines or self.spool is not None) and examples.is_example(_first_line(self))
 
     @cached_property
@@ -79,13 +83,27 @@ class TextFile:
             return True
         return self.spool is not None and json_lines.is_document(_first_line(self), self.field)
 
+    @cached_property
+    def is_parquet(self) -> bool:
+        """Whether it is a Parquet file: by its name or, from a pipe, by its first bytes."""
+        if self.spool is None:
+            return self.name.lower().endswith(parquet.SUFFIX)
+        with self.path.open("rb") as stream:
+            return stream.read(len(parquet.FIRST_BYTES)) == parquet.FIRST_BYTES
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether each row is a document: the file is one of JSON Lines or a Parquet file."""
+        return self.is_parquet or self.is_json_lines
+
     @property
     def _is_named_json_lines(self) -> bool:
         return without_suffix(self.name).lower().endswith(json_lines.SUFFIXES)
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which finds the copy of a pipe by its path, and leaves it there."""
-        return {**self.__dict__, "is_json_lines": self.is_json_lines, "spool": None}
+        told = {"is_json_lines": self.is_json_lines, "is_parquet": self.is_parquet}
+        return {**self.__dict__, **told, "spool": None}
 
     def text(self, observe: Observer | None = None, span: Span | None = None) -> Iterator[str]:
         """The text of the file, in blocks.
@@ -115,23 +133,59 @@ class TextFile:
             yield text
             offset += len(block)
 
+    def rows(
+        self, fields: Sequence[str], *, example: str, observe: Observer | None = None, span: Span | None = None
+    ) -> Iterator[Row]:
+        """The rows of the file: objects in JSON Lines, or rows of a Parquet file.
+
+        Args:
+            fields: what is read of each row, at least.
+            example: what a line may look like, for messages.
+            observe: called with each block of bytes as it is read; of a Parquet file before all rows.
+            span: the part to read [default: all of it].
+
+        Raises:
+            InputError: a line is no object, or the file is not UTF-8 text, or is damaged.
+        """
+        if not self.is_parquet:
+            yield from json_lines.rows(self.text(observe, span), name=self.name, example=example)
+            return
+        if observe:
+            for block in blocks(self.path, None, BLOCK_BYTES, name=self.name):
+                observe(block)
+        groups = None if span is None else range(span.start, span.stop)
+        yield from parquet.rows(self.path, fields, name=self.name, groups=groups)
+
+    def documents(self, observe: Observer | None = None, span: Span | None = None) -> Iterator[str]:
+        """The texts in `field` of the rows of the file.
+
+        Args:
+            observe: called with each block of bytes as it is read.
+            span: the part to read [default: all of it].
+
+        Raises:
+            InputError: a row holds no text there, or the file is not UTF-8 text, or is damaged.
+        """
+        line = json_lines.document_line(self.field)
+        return texts(self.rows([self.field], example=line, observe=observe, span=span), self.field)
+
     def examples(self, observe: Observer | None = None) -> Iterator[Example]:
-        """The examples in the lines of the file.
+        """The examples in the rows of the file.
 
         Args:
             observe: called with each block of bytes as it is read.
 
         Raises:
-            InputError: a line is not an example, or the file is not UTF-8 text, or is damaged.
+            InputError: a row is not an example, or the file is not UTF-8 text, or is damaged.
         """
-        return examples.examples(self.text(observe), name=self.name)
+        return examples.examples(self.rows(examples.FIELDS, example=examples.EXAMPLE, observe=observe))
 
 
 def text_files(patterns: Sequence[str], *, field: str = FIELD, supervised: bool = False) -> list[TextFile]:
     """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
 
     A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths. Hidden files
-    are skipped; where examples are asked for, only JSON Lines files count. A glob (`**` goes into folders) stands for
+    are skipped; where examples are asked for, only files of rows count. A glob (`**` goes into folders) stands for
     the files it matches.
 
     Args:
@@ -144,17 +198,17 @@ def text_files(patterns: Sequence[str], *, field: str = FIELD, supervised: bool 
     """
     files: dict[Path, TextFile] = {}
     for pattern in patterns:
-        for found in _resolve(pattern, json_lines.SUFFIXES if supervised else SUFFIXES):
+        for found in _resolve(pattern, ROW_SUFFIXES if supervised else SUFFIXES):
             file = dataclasses.replace(found, field=field, supervised=supervised)
             files.setdefault(file.path.resolve(), file)
     return list(files.values())
 
 
 def text_size(files: Iterable[TextFile]) -> int | None:
-    """Bytes of text in all files by their sizes; None where the sizes do not tell: compressed files and JSON Lines."""
+    """Bytes of text in all files by their sizes; None where the sizes do not tell: compressed files and rows."""
     size = 0
     for file in files:
-        if file.supervised or file.is_json_lines or compression(file.path, file.name):
+        if file.supervised or file.holds_rows or compression(file.path, file.name):
             return None
         size += file.path.stat().st_size
     return size

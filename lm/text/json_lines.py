@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lm.config import options
 from lm.errors import InputError
+from lm.text.rows import Row, kind
 
 SUFFIXES = (".jsonl", ".ndjson")
 
@@ -15,27 +15,8 @@ LONGEST_LINE = 1 << 28
 """Characters; a longer line is not read into memory."""
 
 
-def texts(blocks: Iterable[str], field: str, *, name: str) -> Iterator[str]:
-    """The text of each document; blank lines are skipped.
-
-    Args:
-        blocks: the file's text, cut anywhere.
-        field: the key of the text in each object.
-        name: of the file, for messages.
-
-    Raises:
-        InputError: a line is not a JSON object, or has no text in that field; the message names file and line.
-    """
-    for number, document in objects(blocks, name=name, example=f"{{{_dump(field)}: …}}"):
-        where = f"{name}: line {number}"
-        if field not in document:
-            hint = options.suggestion(field, document)
-            raise InputError(f"{where}: no field {field!r}{hint}; it has {known(document)} (--field)")
-        yield text(document, field, where=where, hint=" (--field)")
-
-
-def objects(blocks: Iterable[str], *, name: str, example: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each line's number, from 1, and its object; blank lines are skipped.
+def rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
+    """Each line as a row; blank lines are skipped.
 
     Args:
         blocks: the file's text, cut anywhere.
@@ -47,29 +28,13 @@ def objects(blocks: Iterable[str], *, name: str, example: str) -> Iterator[tuple
     """
     for number, line in enumerate(lines(blocks, name=name), 1):
         if line.strip():
-            yield number, _object(line, f"{name}: line {number}", example)
+            where = f"{name}: line {number}"
+            yield Row(number, where, _object(line, where, example))
 
 
-def text(document: Mapping[str, Any], field: str, *, where: str, hint: str = "") -> str:
-    """The text in a field of an object that has such a field.
-
-    Args:
-        document: the object.
-        field: the name of the field.
-        where: the file and the line, with which messages begin.
-        hint: the flag that names another field, with which messages may end.
-
-    Raises:
-        InputError: the field holds something else than text, or text that cannot be written as UTF-8.
-    """
-    value = document[field]
-    if not isinstance(value, str):
-        raise InputError(f"{where}: field {field!r} is not text but {_kind(value)}{hint}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where}: field {field!r} has half a character (\\u{ord(value[error.start]):04x})") from None
-    return value
+def document_line(field: str) -> str:
+    """What a line may look like that holds a document in a field, for messages."""
+    return f"{{{json.dumps(field, ensure_ascii=False)}: …}}"
 
 
 def is_document(line: bytes, field: str) -> bool:
@@ -111,20 +76,5 @@ def _object(line: str, where: str, example: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: JSON that cannot be read ({error})") from None
     if not isinstance(document, dict):
-        raise InputError(f"{where}: not a JSON object but {_kind(document)}; each line is one, such as {example}")
+        raise InputError(f"{where}: not a JSON object but {kind(document)}; each line is one, such as {example}")
     return document
-
-
-def known(document: Mapping[str, Any]) -> str:
-    """The names of the first few fields of an object, for messages."""
-    return ", ".join(list(document)[:10]) or "nothing"
-
-
-def _kind(value: object) -> str:
-    """The type of a JSON value in words, for messages."""
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
-def _dump(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)

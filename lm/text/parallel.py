@@ -23,6 +23,7 @@ from lm.text import json_lines
 from lm.text.compression import without_suffix
 from lm.text.files import SUFFIXES, Observer, TextFile, text_files
 from lm.text.misalignment import first_shift
+from lm.text.rows import known, text
 from lm.text.trees import Heads, with_heads
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -70,9 +71,9 @@ class ParallelText:
         return " and ".join(file.name for file in self.files)
 
     @property
-    def is_json_lines(self) -> bool:
-        """Whether it is one file of JSON Lines: by its name or, of stdin, by its first line."""
-        return self.target is None and self.source.is_json_lines
+    def holds_rows(self) -> bool:
+        """Whether it is one file of JSON Lines or a Parquet file: by its name or, of stdin, by its beginning."""
+        return self.target is None and self.source.holds_rows
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
@@ -80,7 +81,7 @@ class ParallelText:
         if self.target is not None:
             return language_of_file(self.source.name), language_of_file(self.target.name)
         first, second = (name if re.fullmatch(LANGUAGE, name) else None for name in self.fields)
-        return (first, second) if self.is_json_lines else (None, None)
+        return (first, second) if self.holds_rows else (None, None)
 
     def pairs(self, *observers: Observer) -> Iterator[Pair]:
         """All pairs in order, those with blank sides too.
@@ -94,7 +95,7 @@ class ParallelText:
         """
         watching = observers or (None,) * len(self.all_files)
         texts = [file.text(observer) for file, observer in zip(self.all_files, watching, strict=True)]
-        pairs = self._pairs(texts[: len(self.files)])
+        pairs = self._in_rows(watching[0]) if self.holds_rows else self._pairs(texts[: len(self.files)])
         if self.heads is not None:
             pairs = self._with_heads(pairs, _lines(texts[-1], self.heads.name), name=self.heads.name)
         yield from pairs
@@ -102,8 +103,6 @@ class ParallelText:
     def _pairs(self, texts: Sequence[Iterator[str]]) -> Iterator[Pair]:
         if self.target is not None:
             return self._two_files(*(_lines(text, file.name) for text, file in zip(texts, self.files, strict=True)))
-        if self.is_json_lines:
-            return self._json_lines(texts[0])
         return self._tab_separated(_lines(texts[0], self.name))
 
     def _with_heads(self, pairs: Iterator[Pair], lines: Iterator[str], *, name: str) -> Iterator[Pair]:
@@ -126,16 +125,15 @@ class ParallelText:
                 )
             yield Pair(source.strip(), target.strip(), number)
 
-    def _json_lines(self, blocks: Iterator[str]) -> Iterator[Pair]:
+    def _in_rows(self, observe: Observer | None) -> Iterator[Pair]:
         example = '{"%s": …, "%s": …}' % self.fields  # noqa: UP031 (braces)
-        for number, values in json_lines.objects(blocks, name=self.name, example=example):
-            where = f"{self.name}: line {number}"
+        for row in self.source.rows(self.fields, example=example, observe=observe):
             for field, flag in zip(self.fields, ("--source-field", "--target-field"), strict=True):
-                if field not in values:
-                    hint = options.suggestion(field, values)
-                    raise InputError(f"{where}: no field {field!r}{hint}; it has {json_lines.known(values)} ({flag})")
-            source, target = (json_lines.text(values, field, where=where).strip() for field in self.fields)
-            yield Pair(source, target, number)
+                if field not in row.values:
+                    hint = options.suggestion(field, row.values)
+                    raise InputError(f"{row.where}: no field {field!r}{hint}; it has {known(row.values)} ({flag})")
+            source, target = (text(row, field).strip() for field in self.fields)
+            yield Pair(source, target, row.number)
 
 
 def parallel_texts(

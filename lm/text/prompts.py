@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from lm.config import options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
-from lm.text import json_lines
 from lm.text.compression import blocks, compression
 from lm.text.files import BLOCK_BYTES, TextFile
 from lm.text.lines import lines
+from lm.text.rows import Row, known, text
 
 _FIELDS = ("prompt", "text")
+_NUMBERS = ("seed", "max_tokens")
 _EXAMPLE = '{"prompt": …}, and if wanted "seed" and "max_tokens"'
 
 
@@ -41,37 +41,35 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     """The prompts of a file, in order.
 
     Each line is one, without its end; an empty line is an empty prompt. In JSON Lines each line that is not blank is an
-    object with a `prompt`, or a `text`, and may have a `seed` and `max_tokens` of its own.
+    object with a `prompt`, or a `text`, and may have a `seed` and `max_tokens` of its own; so is a Parquet row.
 
     Raises:
         InputError: the file is damaged or not UTF-8, or a line is no such object; the message names file and line.
     """
-    if file.is_json_lines or file.holds_examples:
-        objects = json_lines.objects(file.text(), name=file.name, example=_EXAMPLE)
-        for number, (line, values) in enumerate(objects):
-            yield _of_object(number, values, f"{file.name}: line {line}")
+    if file.holds_rows or file.holds_examples:
+        for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
+            yield _of_row(number, row)
         return
     parts = blocks(file.path, compression(file.path, file.name), BLOCK_BYTES, name=file.name)
-    for number, text in enumerate(lines(parts, name=file.name)):
-        yield Prompt(number, text, f"{file.name}: line {number + 1}")
+    for number, line in enumerate(lines(parts, name=file.name)):
+        yield Prompt(number, line, f"{file.name}: line {number + 1}")
 
 
-def _of_object(number: int, values: Mapping[str, Any], where: str) -> Prompt:
-    field = next((name for name in _FIELDS if name in values), None)
+def _of_row(number: int, row: Row) -> Prompt:
+    field = next((name for name in _FIELDS if name in row.values), None)
     if field is None:
-        hint = options.suggestion(_FIELDS[0], values)
-        raise InputError(f"{where}: no field 'prompt'{hint}, nor 'text'; it has {json_lines.known(values)}")
-    text = json_lines.text(values, field, where=where)
-    return Prompt(number, text, where, _number(values, "seed", where), _number(values, "max_tokens", where))
+        hint = options.suggestion(_FIELDS[0], row.values)
+        raise InputError(f"{row.where}: no field 'prompt'{hint}, nor 'text'; it has {known(row.values)}")
+    return Prompt(number, text(row, field), row.where, *(_number(row, name) for name in _NUMBERS))
 
 
-def _number(values: Mapping[str, Any], name: str, where: str) -> int | None:
+def _number(row: Row, name: str) -> int | None:
     """A setting that a prompt may have of its own; null is as none."""
-    value = values.get(name)
+    value: int | None = row.values.get(name)
     described = next(each for each in options.options(SamplingConfig) if each.name == name)
     try:
         if value is not None:
             described.check(value)
     except UsageError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{row.where}: {error}") from None
     return value

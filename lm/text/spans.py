@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from lm.text import parquet
 from lm.text.compression import compression
 from lm.text.files import Span, TextFile
+from lm.text.grouping import grouped
 
 _BLOCK_BYTES = 1 << 20
 
@@ -19,12 +21,14 @@ def spans(file: TextFile, separator: str, *, size: int) -> list[Span] | None:
 
     Args:
         file: the file.
-        separator: the line that ends a document, where the file is not JSON Lines.
+        separator: the line that ends a document, where the file has no rows.
         size: in bytes.
 
     Returns:
         None for a file that has to be read as a whole: it is small, or compressed, or its lines are numbered.
     """
+    if file.is_parquet and not file.supervised:
+        return _row_groups(file, size)
     total = file.path.stat().st_size
     if total <= size or file.supervised or "\n" in separator or compression(file.path, file.name):
         return None
@@ -32,6 +36,14 @@ def spans(file: TextFile, separator: str, *, size: int) -> list[Span] | None:
     ends = list(_ends(file.path, re.compile(document_end), size, longest=len(separator.encode()) + 3))
     starts = [0, *ends]
     return [Span(start, stop) for start, stop in zip(starts, [*ends, total], strict=True)]
+
+
+def _row_groups(file: TextFile, size: int) -> list[Span] | None:
+    """The fewest neighbouring row groups that have `size` bytes, again and again; None if all are needed for that."""
+    sizes = parquet.group_bytes(file.path, name=file.name)
+    groups = grouped(range(len(sizes)), lambda group: sizes[group], limit=size)
+    found = [Span(group[0], group[-1] + 1) for group in groups]
+    return found if len(found) > 1 else None
 
 
 def _ends(path: Path, document_end: re.Pattern[bytes], size: int, *, longest: int) -> Iterator[int]:

@@ -67,7 +67,7 @@ def _evaluating(run: Run) -> Iterator[None]:
     """While open, the model is in eval mode and has the weights that would be saved."""
     run.model.eval()
     try:
-        with run.average.in_place() if run.average else nullcontext():
+        with run.average.in_place() if run.average else nullcontext(), run.in_one_place():
             yield
     finally:
         run.model.train()

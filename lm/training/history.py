@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lm import run_folder
+from lm.base import named_base
 from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.run_folder import TrainingState
@@ -24,7 +25,9 @@ class Summary:
         folder: the folder of the run.
         config: its settings and its plan.
         state: how far it had come at its last checkpoint.
-        parameters: number of parameters of its model.
+        parameters: number of parameters of its model, its base's among them.
+        trained: how many of them it has trained: all, but where it has adapters.
+        base: the checkpoint that its adapters belong to, if it has some.
         changed: when its journal or checkpoint was last written, in seconds since 1970.
     """
 
@@ -32,6 +35,8 @@ class Summary:
     config: RunConfig
     state: TrainingState
     parameters: int
+    trained: int
+    base: str | None
     changed: float
 
     @property
@@ -61,7 +66,14 @@ def summarise(run: Path) -> Summary:
     last = run_folder.find_checkpoint(run, which="last")
     config, state = run_folder.load_config(last), run_folder.load_state(last)
     changed = max(path.stat().st_mtime for path in (last, run / run_folder.METRICS) if path.exists())
-    return Summary(run, config, state, run_folder.count_parameters(last), changed)
+    trained = run_folder.count_parameters(last)
+    base = named_base(last) if config.lora else None
+    return Summary(run, config, state, trained + _of_base(base), trained, base, changed)
+
+
+def _of_base(base: str | None) -> int:
+    """The parameters of a base; none where it is gone."""
+    return run_folder.count_parameters(Path(base)) if base and run_folder.is_checkpoint(Path(base)) else 0
 
 
 def newest_unfinished(folder: Path) -> Path:

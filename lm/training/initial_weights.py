@@ -14,6 +14,7 @@ from lm.checkpoint import load_tokenizers
 from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.errors import UsageError
+from lm.model.lora import trained_weights
 from lm.model.transformer import HEADS, build_model
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
@@ -63,15 +64,19 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
     What stands behind the layers of a masked model may have another shape, for labels instead of tokens, or for more
     or fewer labels. Then it starts at random.
     """
+    given = weights
     if run.config.model.is_masked:
         weights = _with_own_head(run, weights)
+    if run.config.lora:
+        weights = _with_adapters(run, weights, given)
+    weights = run.placed(weights)
     try:
         run.model.load_state_dict(weights)
     except RuntimeError as error:
         problem = str(error).splitlines()[-1].strip()
         raise UsageError(f"the weights to start from don't fit this model: {problem} (--from, --tokenizer)") from None
     if run.average is not None:
-        run.average.load(weights)
+        run.average.load(run.model.state_dict())
 
 
 def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -83,3 +88,18 @@ def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tens
     if {name: value.shape for name, value in head.items()} == {name: value.shape for name, value in theirs.items()}:
         return weights
     return {name: value for name, value in weights.items() if name not in theirs} | head
+
+
+def _with_adapters(run: Run, weights: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Weights with the run's adapters; UsageError if what is to stay as it is would start at random.
+
+    Args:
+        run: the run.
+        weights: to start from, with its own head if it has one.
+        given: the same, without that.
+    """
+    own = trained_weights(run.model)
+    if random := next((name for name in weights if weights[name] is not given.get(name) and name not in own), None):
+        problem = f"the run to start from has no {random} for this model, which adapters leave as it is"
+        raise UsageError(f"{problem}: train all weights instead (without --lora)")
+    return own | dict(weights)

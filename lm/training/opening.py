@@ -15,6 +15,7 @@ from lm.data.training_data import TrainingData
 from lm.distributed.world import World
 from lm.errors import InputError
 from lm.locks import LockFile
+from lm.model.lora import load_frozen
 from lm.run_folder import TrainingState
 from lm.training.corpus import TrainingCorpus
 from lm.training.initial_weights import start_from
@@ -56,6 +57,7 @@ class Opening:
         lock: LockFile | None = None,
         weights: Named | None = None,
         optimizer: Named | None = None,
+        base: Named | None = None,
     ) -> Run:
         """The run, in the first process and in those that follow it, which need no more than the opening.
 
@@ -65,6 +67,7 @@ class Opening:
             lock: of the run, if it is held already.
             weights: to start from.
             optimizer: the state of the optimizers, of a checkpoint.
+            base: what the adapters of a checkpoint belong to, if it has some.
 
         Raises:
             UsageError: weights of another run don't fit.
@@ -76,13 +79,16 @@ class Opening:
         if self.has_weights:
             start_from(run, world.told_tensors(weights))
         if self.checkpoint is not None:
-            _restore(run, self.checkpoint, world.told_tensors(weights), world.told_tensors(optimizer))
+            frozen = world.told_tensors(base) if self.config.lora else {}
+            _restore(run, self.checkpoint, world.told_tensors(weights), world.told_tensors(optimizer), frozen=frozen)
         return run
 
 
-def _restore(run: Run, checkpoint: Path, weights: Named, optimizer: Named) -> None:
-    """Put the weights and the state of the optimizers back that a checkpoint has."""
+def _restore(run: Run, checkpoint: Path, weights: Named, optimizer: Named, *, frozen: Named) -> None:
+    """Put the weights and the state of the optimizers back that a checkpoint has, and those that stay as they are."""
     try:
+        if frozen:
+            load_frozen(run.model, frozen)
         restore(run, weights, optimizer)
     except torch.OutOfMemoryError:
         raise

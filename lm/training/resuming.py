@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor
 
 from lm import checkpoint, run_folder
 from lm.config.run import Plan, RunConfig
@@ -26,7 +31,7 @@ def resume(
     *,
     longer: TrainingConfig | None = None,
     data: Path | None = None,
-    compiled: bool | None = None,
+    changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     spent: float = 0.0,
     world: World = ALONE,
 ) -> Run:
@@ -39,7 +44,7 @@ def resume(
         path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
         longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
         data: folder of the prepared data, where they are no longer where the run's plan says.
-        compiled: whether to compile the model, if not as before; losses differ by rounding then.
+        changed: by section, settings of `CHANGEABLE` that are not as before; losses differ by rounding then.
         spent: seconds that are gone already of what a run under a budget has left.
         world: the processes that train the run from now on; in the others, `follow` builds it at the same time.
 
@@ -60,8 +65,8 @@ def resume(
         opened = open_data(Path(plan.data), config)
         if longer is not None:
             config, plan = prolonged(config, plan, state, longer, data=opened, spent=spent)
-        if compiled is not None:
-            config = dataclasses.replace(config, training=dataclasses.replace(config.training, compile=compiled))
+        parts = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changed.items()}
+        config = dataclasses.replace(config, **parts)
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
         config = dataclasses.replace(config, plan=_shared_by(world, plan))
         other_branch = run_folder.later_than(folder, state.step)
@@ -69,16 +74,20 @@ def resume(
             state = _without_lost_best(folder, state)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
         opening = Opening(folder, config, state, corpus, spent, checkpoint=found)
-        weights, optimizer = (
-            checkpoint.load_tensors(found / name) for name in (run_folder.MODEL, run_folder.OPTIMIZER)
-        )
-        run = world.told(opening).built(world, data=opened, lock=lock, weights=weights, optimizer=optimizer)
+        run = world.told(opening).built(world, data=opened, lock=lock, **_saved(found, config))
         run.write_config()
         run.other_branch = other_branch
         if other_branch:
             Journal(folder).set_aside()
         Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
     return run
+
+
+def _saved(found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
+    """The tensors that a run is built again of, as `Opening.built` calls them."""
+    files = {"weights": run_folder.MODEL, "optimizer": run_folder.OPTIMIZER}
+    saved = {what: checkpoint.load_tensors(found / name) for what, name in files.items()}
+    return saved | {"base": checkpoint.load_base(found, config)} if config.lora else saved
 
 
 def _plan(config: RunConfig, found: Path) -> Plan:

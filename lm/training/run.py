@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from lm import files, run_folder
 from lm.budget.clock import Clock
@@ -15,7 +18,8 @@ from lm.distributed.world import ALONE, World
 from lm.errors import TrainingError
 from lm.hardware import Hardware
 from lm.locks import LockFile
-from lm.model.transformer import build_model
+from lm.model.block import recompute
+from lm.model.lora import build_adapted
 from lm.optimization.moving_average import MovingAverage
 from lm.optimization.optimizers import make_optimizers
 from lm.optimization.schedules import learning_rate
@@ -88,11 +92,33 @@ class Run:
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
         device = self.hardware.torch_device
-        self.model = build_model(self.config.model, seed=training.seed).to(device)
+        self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
+        recompute(self.model, if_training=training.checkpoint_activations)
         states = compiled(self.model, device) if training.compile else final_states(self.model)
-        self.placement = self.world.placed(Objective(self.model, self.hardware, training, states=states))
-        self.optimizers = make_optimizers(self.model, training, dtype=self.hardware.torch_optimizer_dtype)
+        self.placement = self.world.placed(
+            Objective(self.model, self.hardware, training, states=states), self.config.distribution
+        )
+        self.optimizers = make_optimizers(
+            self.model, training, dtype=self.hardware.torch_optimizer_dtype, is_sharded=self.placement.is_sharded
+        )
         self.average = MovingAverage(self.model, decay=training.ema) if training.ema else None
+
+    @contextmanager
+    def in_one_place(self) -> Iterator[None]:
+        """While open, the model is one whose weights are all in this process; all processes open it together."""
+        trained = self.model
+        self.model = self.placement.whole_model(trained)
+        try:
+            yield
+        finally:
+            self.model = trained
+
+    def placed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whole weights of this run's model, or of one with other shapes, as this process has those of its own."""
+        own = self.model.state_dict()
+        return {
+            name: self.placement.like(own[name], value) if name in own else value for name, value in weights.items()
+        }
 
     @property
     def plan(self) -> Plan:

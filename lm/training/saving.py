@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from lm import checkpoint, run_folder
+from lm.model.lora import load_trained, trained_weights
 from lm.optimization.optimizers import optimizer_tensors, restore_optimizers
 from lm.training.journal import Journal
 from lm.training.run import Run, diverged
@@ -47,14 +48,15 @@ def save(run: Run, *, is_best: bool) -> Path:
     return folder
 
 
-def _tensors(run: Run) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights of the model, or their moving average if there is one, and all else that training goes on with."""
-    weights, optimizer = run.model.state_dict(), optimizer_tensors(run.optimizers, run.model)
+def _tensors(run: Run) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    """The weights that are trained, or their moving average if there is one, and all that training goes on with."""
+    whole = run.placement.whole
+    weights, optimizer = whole(trained_weights(run.model)), whole(optimizer_tensors(run.optimizers, run.model))
     if broken := next((name for name, value in weights.items() if not value.isfinite().all()), None):
         raise diverged(run, f"{broken} is no longer finite")
     if run.average is None:
         return weights, optimizer
-    return run.average.weights, optimizer | {_TRAINED + name: value for name, value in weights.items()}
+    return whole(run.average.weights), {**optimizer} | {_TRAINED + name: value for name, value in weights.items()}
 
 
 def restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
@@ -65,7 +67,7 @@ def restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Ten
         RuntimeError: a tensor has another shape than this run's model wants.
     """
     if run.average is not None:
-        run.average.load(weights)
+        run.average.load(run.placed(weights))
         weights = {name: optimizer[_TRAINED + name] for name in weights}
-    run.model.load_state_dict(weights)
-    restore_optimizers(run.optimizers, run.model, optimizer)
+    load_trained(run.model, run.placed(weights))
+    restore_optimizers(run.optimizers, run.model, optimizer, place=run.placement.like)

@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from lm import checkpoint, run_folder
+from lm.base import adapting, refer
 from lm.budget.pace import Pace
 from lm.config.run import RunConfig
 from lm.data.examples.labelled import labels_of
@@ -31,6 +32,7 @@ def start(
     *,
     data: TrainingData | None = None,
     weights: Mapping[str, Tensor] | None = None,
+    base: Path | None = None,
     pace: Pace | None = None,
     spent: float = 0.0,
     world: World = ALONE,
@@ -43,6 +45,7 @@ def start(
         corpus: what to learn from.
         data: the same, if it is open already.
         weights: to start from, instead of random ones; UsageError if they don't fit the model.
+        base: the checkpoint that they are of, where the run has adapters to them.
         pace: how fast the run goes, where that was measured, as a budget wants it.
         spent: seconds of a budget that are gone already.
         world: the processes that train the run; in the others, `follow` builds it at the same time.
@@ -51,10 +54,12 @@ def start(
     config = fitted(config, corpus)
     data = data or open_data(corpus.folder, config)
     config = planned(config, corpus.folder, data, pace=pace, spent=spent, processes=world.size)
+    if base is not None:
+        config = adapting(config, base)
     pause = 0.0 if pace is None else pace.pause
     opening = Opening(folder, config, TrainingState(), corpus, spent, pause, has_weights=weights is not None)
     run = world.told(opening).built(world, data=data, weights=weights)
-    _make_folder(run)
+    _make_folder(run, base)
     return run
 
 
@@ -74,12 +79,14 @@ def fitted(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     return dataclasses.replace(config, model=sized)
 
 
-def _make_folder(run: Run) -> None:
-    """Make the run's folder and write its plan down; the run's lock is held from here on."""
+def _make_folder(run: Run, base: Path | None) -> None:
+    """Make the run's folder and write its plan down, and where its base is; the run's lock is held from here on."""
     with claimed(run.lock):
         run_folder.refuse_existing(run.folder)  # again: another process may have been faster
         checkpoint.remove_leftovers(run.folder)
         (run.folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
+        if base is not None:
+            refer(run.folder, base)
         run.write_config()
         Journal(run.folder).settle()
         Journal(run.folder).forget_after(0)

@@ -199,6 +199,7 @@ def batch_flops(run: Run, batch: Batch) -> float:
         source_length=source_length,
         predicted=batch.predicted / rows if run.config.model.is_masked else None,
         passes=run.config.training.passes,
+        lora=run.config.lora,
     )
 
 

@@ -5,11 +5,11 @@
     python tests/benchmarks/prepare_large.py parts [--megabytes 200] [--files 10] [--parts 2]
 
 The corpus is made of the stories that ship, shuffled anew for each file. `memory` prints for each number of processes
-how long the command took, its processor time, and its memory: the sum over all its processes of the most that each
-ever had resident, which they need not have had at the same time. `kills` ends the command, with a signal that no
-process can catch, at moments drawn by a seed, starts it again, and checks that no finished part is made twice and that
-the folder is that of an unbroken run, byte for byte. `parts` prepares a corpus in several shares, and checks that
-joined they are the same folder, too. What a busy machine distorts is the time, not the processor time.
+how long the command took, its processor time, and its memory: the most that all its processes ever had resident at the
+same time, looked at fifty times a second, and the most that the first one had. `kills` ends the command, with a signal
+that no process can catch, at moments drawn by a seed, starts it again, and checks that no finished part is made twice
+and that the folder is that of an unbroken run, byte for byte. `parts` prepares a corpus in several shares, and checks
+that joined they are the same folder, too. What a busy machine distorts is the time, not the processor time.
 """
 
 from __future__ import annotations
@@ -80,19 +80,19 @@ class Used:
     seconds: float
     processor: float
     memory: int
-    processes: int
+    of_first: int
 
 
 def measured(arguments: list[str]) -> Used:
     began, before = time.perf_counter(), children_seconds()
-    peaks: dict[int, int] = {}
+    memory = of_first = 0
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
     while process.poll() is None:
-        for identity in (process.pid, *children_of(process.pid)):
-            peaks[identity] = max(peaks.get(identity, 0), peak_of(identity))
-        time.sleep(0.05)
+        resident = [resident_of(identity) for identity in (process.pid, *children_of(process.pid))]
+        memory, of_first = max(memory, sum(resident)), max(of_first, resident[0])
+        time.sleep(0.02)
     assert process.returncode == 0
-    return Used(time.perf_counter() - began, children_seconds() - before, sum(peaks.values()), len(peaks))
+    return Used(time.perf_counter() - began, children_seconds() - before, memory, of_first)
 
 
 def children_seconds() -> float:
@@ -107,12 +107,12 @@ def children_of(identity: int) -> list[int]:
         return []
 
 
-def peak_of(identity: int) -> int:
+def resident_of(identity: int) -> int:
     try:
-        status = Path(f"/proc/{identity}/status").read_text()
-    except OSError:
+        pages = Path(f"/proc/{identity}/statm").read_text().split()[1]
+    except (OSError, IndexError):
         return 0
-    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0)
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory(arguments: argparse.Namespace, folder: Path) -> None:
@@ -124,7 +124,8 @@ def memory(arguments: argparse.Namespace, folder: Path) -> None:
         sums.add(sum_of(out))
         print(
             f"{arguments.megabytes} MB in {arguments.files} files, --processes {number}: {used.seconds:.0f} s, "
-            f"{used.processor:.0f} s of processors, {used.memory / 1e6:.0f} MB in {used.processes} processes",
+            f"{used.processor:.0f} s of processors, {used.memory / 1e6:.0f} MB in all, {used.of_first / 1e6:.0f} MB in "
+            "the first process",
             flush=True,
         )
     print("the same folder, byte for byte" if len(sums) == 1 else "DIFFERENT FOLDERS")
@@ -145,7 +146,6 @@ def kills(arguments: argparse.Namespace, folder: Path) -> None:
     whole = measured(command(corpus, folder / "whole"))
     print(f"unbroken: {whole.seconds:.0f} s, {whole.processor:.0f} s of processors", flush=True)
     out, left, repeated = folder / "out", arguments.kills, 0
-    before = children_seconds()
     while left:
         kept = finished(out)
         process = subprocess.Popen(command(corpus, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -164,7 +164,6 @@ def kills(arguments: argparse.Namespace, folder: Path) -> None:
     subprocess.run(command(corpus, out), check=True, stdout=subprocess.DEVNULL)
     assert sum_of(out) == sum_of(folder / "whole")
     print(f"killed {arguments.kills} times: the same folder, {repeated} finished parts were made again")
-    print(f"{children_seconds() - before:.0f} s of processors with what was lost")
 
 
 def finished(out: Path) -> dict[str, tuple[int, int]]:

@@ -42,8 +42,8 @@ class PairSurvey:
 
     @property
     def identity(self) -> list[str]:
-        """What its pairs follow from: the bytes, the fields that are read in JSON Lines, whether there are heads."""
-        fields = self.text.fields if self.text.is_json_lines else ()
+        """What its pairs follow from: the bytes, the fields that are read of rows, whether there are heads."""
+        fields = self.text.fields if self.text.holds_rows else ()
         return [*(record.sha256 for record in self.records), *fields, *(("heads",) if self.text.heads else ())]
 
 

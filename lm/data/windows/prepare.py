@@ -218,7 +218,8 @@ def _repetition(
     folder: Path, joined: Mapping[SplitName, _JoinedSplit], splits: Mapping[str, SplitRecord], tokenizer: Tokenizer
 ) -> Repetition:
     train, held_out = (
-        Documents(Tokens(folder, split, splits[split]), np.load(joined[split].edges, mmap_mode="r")) for split in SPLITS
+        Documents(Tokens(folder, split, splits[split], mapped=False), np.load(joined[split].edges, mmap_mode="r"))
+        for split in SPLITS
     )
     stretch = repetition.stretch_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
     return repetition.measure(train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch)

@@ -33,7 +33,7 @@ class PrefixSteps:
         assert isinstance(cache, DecoderCache)
         with torch.inference_mode():  # padding comes last, so that nothing that is real sees it
             model.hidden(source.to(self._device), cache=cache, target_lengths=lengths)
-        self._cache, self._slots = cache, Slots(cache, len(source), model.output_layer[0], prefix=lengths)
+        self._cache, self._slots = cache, Slots(cache, len(source), next(model.parameters()), prefix=lengths)
 
     @property
     def length(self) -> int:

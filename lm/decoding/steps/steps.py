@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lm.model.scope.cache import DecoderCache, RecurrentCache
 from lm.model.transformer import DecoderOnly
+from lm.native.choice import native_decoder
 
 
 class Steps(Protocol):
@@ -74,9 +75,18 @@ class DecoderSteps:
         while position < self.length:
             start = window_start(position + 1, self._context)
             end = min(start + self._context, self.length)
-            logits.append(self._model.logits(self._hidden(start, end)[:, position - end :]).float())
+            logits.append(self._logits(start, position, end))
             position = end
         return logits[0] if len(logits) == 1 else torch.cat(logits, dim=1)
+
+    def _logits(self, start: int, position: int, end: int) -> Tensor:
+        """Logits of what follows each token from `position` to `end`, of the window from `start` on."""
+        assert self._tokens is not None
+        if isinstance(self._cache, DecoderCache) and start == self._start and self._cache.length == end - start - 1 > 0:
+            native = native_decoder(self._model, rows=len(self._tokens))
+            if native is not None:
+                return native.logits(self._tokens[:, end - 1], self._cache)[:, None]
+        return self._model.logits(self._hidden(start, end)[:, position - end :]).float()
 
     def _hidden(self, start: int, end: int) -> Tensor:
         """Final states of the window from `start` to `end`, at least of those of its tokens that were not read yet."""

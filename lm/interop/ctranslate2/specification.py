@@ -9,13 +9,12 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.configuration import facts
 
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "swiglu": "SWISH"}
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 _NOWHERE: Mapping[str, tuple[Any, ...]] = {
     "architecture": ("transformer",), "decoder_only": (False,), "objective": ("causal",), "attention": ("full",),
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary"), "syntax": ("none",),
     "activation": tuple(_ACTIVATIONS), "softcap": (0,), "value_residual": (False,), "embedding_shortcut": (False,),
     "experts": (0,), "embedding_norm": (False,), "output_transform": (False,), "token_types": (0,),
-    "output_bias": (False,),
 }  # fmt: skip
 """What CTranslate2 runs, of the fields in which ours can be more."""
 _IN_DECODERS: Mapping[str, tuple[Any, ...]] = {"rope_scaling": ("none", "linear")}

@@ -26,7 +26,7 @@ def fill(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noqa: ANN40
     assert isinstance(model.decoder, Stack)
     _set_stack(spec.decoder, model.decoder)
     _set_embedding(spec.decoder, spec.decoder.embeddings, model.embedding, model.config)
-    spec.decoder.projection.weight = _array(model.output_layer[0])
+    _set_product(spec.decoder.projection, *model.output_layer)
     spec.config.layer_norm_epsilon = model.config.norm_eps
     if isinstance(model, EncoderDecoder):
         assert isinstance(model.encoder, Stack)
@@ -95,9 +95,13 @@ def _set_feed_forward(spec: Any, layer: FeedForward) -> None:  # noqa: ANN401
 
 
 def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None:  # noqa: ANN401
-    spec.weight = _array(linear.weight[rows])
-    if linear.bias is not None:
-        spec.bias = _array(linear.bias[rows])
+    _set_product(spec, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
+
+
+def _set_product(spec: Any, weight: Tensor, bias: Tensor | None) -> None:  # noqa: ANN401
+    spec.weight = _array(weight)
+    if bias is not None:
+        spec.bias = _array(bias)
 
 
 def _positions(positions: nn.Module, tokens: Tensor, config: ModelConfig) -> Array:

@@ -1,4 +1,4 @@
-"""Our tokenizers as llama.cpp has them: byte-level BPE, with one of the ways to part text into words that it knows."""
+"""Our tokenizers as llama.cpp has them: byte-level BPE that parts text in a way that it knows, or SentencePiece's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm.errors import UsageError
+from lm.interop.gguf import pieces
 from lm.interop.hugging_face.families import QWEN2
 from lm.tokenizer.spelling import is_byte_level
 from lm.tokenizer.tokenizer import Tokenizer
@@ -19,6 +20,8 @@ _BY_WORDS = {QWEN2.words: "qwen2", _LLAMA3_WORDS: "llama-bpe"}
 """Expressions that part words, and llama.cpp's names for them."""
 _WHOLE_WORDS = "llama-bpe"
 """The one with which a word that is a token is one, whatever the merges say."""
+_SENTENCEPIECE = "SentencePiece"
+_NO_NORMAL_FORM = "texts are not brought to the normal form C of Unicode there"
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 """Kinds of tokens, by their numbers in the format."""
 
@@ -29,7 +32,7 @@ class Vocabulary:
 
     Attributes:
         settings: by their keys in a GGUF file.
-        words: llama.cpp's name for how text is parted into words.
+        words: llama.cpp's name for how text is parted into words, or SentencePiece, which parts none.
         left_out: what the tokenizer does and llama.cpp does not, if anything.
     """
 
@@ -44,25 +47,34 @@ def vocabulary_of(tokenizer: Tokenizer, size: int) -> Vocabulary:
     Raises:
         UsageError: llama.cpp has no such tokenizer; the message names the part that decides.
     """
-    words = _words(tokenizer)
+    description = tokenizer.description
+    words = _SENTENCEPIECE if pieces.is_of_pieces(description) else _words(tokenizer)
     if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
         raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none (--special)")
     tokens = [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]
-    merges = [" ".join(rule) for rule in tokenizer.merge_rules.rules] if tokenizer.merge_rules else []
+    kinds, left_out = _kinds(tokenizer, size), None
+    if words == _SENTENCEPIECE:
+        own = pieces.settings(tokenizer, tokens, kinds)
+    else:
+        own = {"model": "gpt2", "pre": words, "merges": _merges(tokenizer), "token_type": kinds}
+        left_out = _NO_NORMAL_FORM if description["normalizer"] else None
     settings = {
-        "model": "gpt2",
-        "pre": words,
+        **own,
         "tokens": tokens,
-        "token_type": _kinds(tokenizer, size),
-        "merges": merges or [f"{tokens[tokenizer.end_of_text]} {tokens[tokenizer.end_of_text]}"],  # some are expected
         "bos_token_id": tokenizer.start_of_text,
         "eos_token_id": tokenizer.end_of_text,
         "padding_token_id": tokenizer.end_of_text,
         "add_bos_token": True,  # as in training, and in `lm generate`
     }
-    normalizer = tokenizer.description["normalizer"]
-    left_out = "texts are not brought to the normal form C of Unicode there" if normalizer else None
     return Vocabulary({f"tokenizer.ggml.{key}": value for key, value in settings.items()}, words, left_out)
+
+
+def _merges(tokenizer: Tokenizer) -> list[str]:
+    """The rules of byte-level BPE; where there are none, one that never applies, as there have to be some."""
+    if tokenizer.merge_rules:
+        return [" ".join(rule) for rule in tokenizer.merge_rules.rules]
+    assert tokenizer.end_of_text is not None
+    return [" ".join([str(tokenizer.token(tokenizer.end_of_text))] * 2)]
 
 
 def _kinds(tokenizer: Tokenizer, size: int) -> list[int]:
@@ -79,7 +91,7 @@ def _words(tokenizer: Tokenizer) -> str:
     model, normalizer = description["model"], description["normalizer"] or {}
     if model["type"] != "BPE" or not is_byte_level(description):
         kind = f"is of kind {tokenizer.kind}" if model["type"] != "BPE" else "does not spell bytes"
-        raise UsageError(f"a GGUF file is written with byte-level BPE or bytes, but the tokenizer {kind}")
+        raise UsageError(f"a GGUF file is written with BPE that knows bytes, or with bytes, but the tokenizer {kind}")
     if normalizer.get("type", "NFC") != "NFC":
         raise UsageError(f"llama.cpp has no counterpart of the tokenizer's normalizer {normalizer['type']}")
     if model["merges"] and tokenizer.merge_rules is None:
@@ -96,7 +108,7 @@ def _parts(splitter: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _named(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
     """The name of a sequence of pre-tokenizers, the last of which turns bytes into characters."""
-    *before, last = parts
+    *before, last = parts or [{}]
     if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
         return None
     if not before:

@@ -67,7 +67,7 @@ def to_theirs(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -
     """All tensors of a model, named and kept as in its family; what only the family has is zero."""
     for name, value in [*ours.items(), *_zeros(ours, config, family)]:
         place = kept(name, len(value), config, family)
-        rows = _swapped(value, 3, config.n_heads) if place.layout == "by head" else value
+        rows = swapped(value, 3, config.n_heads) if place.layout == "by head" else value
         parts = rows.split(place.sizes)
         for their_name, part in zip(place.names, parts, strict=True):
             yield their_name, _laid_out(part, place.layout)
@@ -98,7 +98,7 @@ def to_ours(
         value = value.T.contiguous()
     if place.layout == "one row":
         value = value.flatten()
-    return _swapped(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
+    return swapped(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
 
 
 def their_shape(shape: torch.Size, place: Kept, number: int) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ def their_shape(shape: torch.Size, place: Kept, number: int) -> tuple[int, ...]:
     return ours[::-1] if place.layout == "transposed" else ours
 
 
-def _swapped(value: Tensor, outer: int, inner: int) -> Tensor:
+def swapped(value: Tensor, outer: int, inner: int) -> Tensor:
     """(outer·inner·head, …) -> (inner·outer·head, …): what was grouped by one is grouped by the other."""
     return value.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.dropout import dropout as dropped_out
-from lm.model.linear import Linear, linear
+from lm.model.linear import Linear
 from lm.model.scope.cache import KeyValueCache
 from lm.model.scope.masks import Mask
 from lm.model.scope.relative import RelativeTables
@@ -233,12 +233,11 @@ class MultiHeadAttention(nn.Module):
 
     def _project_across(self, x: Tensor, memory: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, Tensor, Tensor]:
         width = self.heads * self.head_size
-        weight, bias = self.input.weight, self.input.bias
-        of_query = linear(x, weight[:width], bias[:width] if bias is not None else None)
+        of_query = self.input.some(x, slice(0, width))
         query = self._normalise(self.query_norm, *self._split(of_query, (self.heads,)))
         if cache is not None and cache.length:
             return query, *cache.contents()
-        of_memory = linear(memory, weight[width:], bias[width:] if bias is not None else None)
+        of_memory = self.input.some(memory, slice(width, None))
         key, value = self._split(of_memory, (self.kv_heads, self.kv_heads))
         key = self._normalise(self.key_norm, key)
         return query, *(cache.extend(key, value) if cache is not None else (key, value))

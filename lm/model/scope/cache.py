@@ -31,6 +31,14 @@ class KeyValueCache:
         self._value[:, :, start : self.length] = value
         return self.contents()
 
+    def with_room(self, positions: int) -> tuple[Tensor, Tensor]:
+        """The buffers of keys and values, (batch, kv_heads, room, head), with room for so many positions more."""
+        assert self._key is not None
+        assert self._value is not None
+        self._key = _with_room(self._key, self._key, self.length, self.length + positions)
+        self._value = _with_room(self._value, self._value, self.length, self.length + positions)
+        return self._key, self._value
+
     def contents(self) -> tuple[Tensor, Tensor]:
         """Keys and values so far, (batch, kv_heads, length, head) each."""
         assert self._key is not None

@@ -20,7 +20,7 @@ def test_types_that_a_system_has(to, number_type):
     [("gguf", "int8", "--to gguf cannot have the type 'int8'; choose from float32, float16, q8_0"),
      ("ctranslate2", "q8_0", "--to ctranslate2 cannot have the type 'q8_0'; choose from float32, float16, bfloat16"),
      ("huggingface", "float16", "its numbers stay in the type that the run has them in"),
-     ("ollama", None, "to cannot be 'ollama'; choose from huggingface, gguf, ctranslate2"),
+     ("ollama", None, "to cannot be 'ollama'; choose from huggingface, peft, gguf, ctranslate2"),
      ("gguf", "q8", r"type cannot be 'q8'")],
 )  # fmt: skip
 def test_others_are_refused(to, number_type, message):

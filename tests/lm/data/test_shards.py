@@ -10,7 +10,9 @@ import pytest
 
 from lm.data import shards
 from lm.data.manifest import MANIFEST, Manifest, SourceRecord, SplitRecord
-from lm.data.shards import ShardWriter, open_split
+from lm.data.permutation import permute
+from lm.data.shards import ShardWriter, Tokens, open_split
+from lm.data.windows.batches import WindowData, WindowOrder
 from lm.errors import InputError
 
 
@@ -80,3 +82,66 @@ def test_a_damaged_shard_is_named(damage: str, tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1] if damage == "short" else b"")
     with pytest.raises(InputError, match=r"train-00001\.npy: missing or damaged; prepare the corpus again"):
         open_split(tmp_path, "train")
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_very_many_shards_are_read_as_few_are(mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(35)
+    record = write(tmp_path, values).splits["train"]
+    monkeypatch.setattr(shards, "_MOST_MAPPED", 3)
+    tokens = Tokens(tmp_path, "train", record, mapped=mapped)
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    for start, stop in [(0, 35), (9, 31), (10, 20), (19, 21), (34, 35), (7, 7)]:
+        assert tokens.read(start, stop).tolist() == values[start:stop].tolist()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
+
+
+class TestMoreThan32Bits:
+    """Shards of which only a few places are on the disk."""
+
+    SHARD = 1 << 26
+    SHARDS = 80  # 5.4e9 tokens
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for number in range(self.SHARDS):
+            path = tmp_path / shards.shard_name("train", number)
+            with path.open("wb") as file:
+                header = {"descr": "<u2", "fortran_order": False, "shape": (self.SHARD,)}
+                np.lib.format.write_array_header_1_0(file, header)
+                first = file.tell()
+                file.truncate(first + 2 * self.SHARD)
+                for place, value in ((0, number + 1), (self.SHARD - 1, number + 1000)):
+                    file.seek(first + 2 * place)
+                    file.write(np.array([value], dtype="<u2").tobytes())
+        return tmp_path
+
+    def test_every_window_is_seen_once_and_read_where_it_is(self, folder: Path) -> None:
+        total = self.SHARD * self.SHARDS
+        tokens = Tokens(folder, "train", SplitRecord(1, total, total, (self.SHARD,) * self.SHARDS))
+        assert len(tokens) == total > 1 << 32
+        for number in range(1, self.SHARDS):
+            edge = number * self.SHARD
+            assert tokens.read(edge - 2, edge + 2).tolist() == [0, number + 999, number + 1, 0]
+        order = WindowOrder(tokens=total, context=1024, seed=3)
+        assert order.windows > 1 << 22
+        last = order.windows - 1
+        starts = np.array(order.starts(0, 4000) + order.starts(last - 4000, 4000))
+        assert len(np.unique(starts)) == len(starts)
+        offset = starts[0] % 1024
+        assert (starts % 1024 == offset).all()
+        assert starts.min() >= 0
+        assert starts.max() + 1025 <= total
+        assert (starts > 1 << 32).mean() == pytest.approx(1 - (1 << 32) / total, abs=0.05)
+        assert order.starts(order.windows, 1)[0] % 1024 != offset  # the next epoch has an offset of its own
+        batch = WindowData(tokens, tokens, context=1024, rows=4, seed=3).batch(last - 2)
+        assert batch.targets.shape[-1] == 1024
+
+    def test_a_permutation_of_more_than_32_bits_is_one(self) -> None:
+        size = (1 << 32) + 12_345
+        keys = np.full(1 << 16, 7, dtype=np.uint64)
+        indices = np.arange(size - (1 << 16), size, dtype=np.uint64)
+        found = permute(indices, size, keys)
+        assert len(np.unique(found)) == len(indices)
+        assert found.max() < size
+        assert found.max() > 1 << 31

@@ -1,4 +1,4 @@
-"""Groups end with the item that makes them large enough, and are encoded ahead of who uses them, in order."""
+"""Groups are encoded ahead of who uses them, in order."""
 
 from __future__ import annotations
 
@@ -7,23 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from lm.data import tokenizing
-from lm.data.tokenizing import encoded, grouped
+from lm.data.tokenizing import encoded
 from lm.errors import InputError
-
-
-@pytest.mark.parametrize(
-    ("sizes", "groups"),
-    [
-        ([], []),
-        ([4], [[4]]),
-        ([5, 5], [[5], [5]]),
-        ([4, 1, 4, 2, 1], [[4, 1], [4, 2], [1]]),
-        ([9, 1, 1, 1, 1], [[9], [1, 1, 1, 1]]),
-        ([1, 1, 1, 1, 1], [[1, 1, 1, 1, 1]]),
-    ],
-)
-def test_groups_of_five_characters(sizes, groups):
-    assert list(grouped(sizes, lambda size: size, limit=5)) == groups
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lm.config.data import DataConfig, ParallelConfig
+from lm.config.distribution import DistributionConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data.corpus import survey, train_tokenizer
-from lm.data.kinds import prepare_corpus
 from lm.data.pairs import corpus as parallel
 from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.data.tokens import prepare_corpus
 from lm.distributed.world import ALONE, World
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts
@@ -42,13 +45,16 @@ class Case:
     Attributes:
         kind: what it learns from: text, examples or pairs.
         stops: after so many steps, to be resumed by the same processes.
+        shard: whether each process has a share of the weights.
     """
 
     kind: str = "text"
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, Any] = field(default_factory=dict)
     stops: int | None = None
+    shard: bool = False
 
     @property
     def config(self) -> RunConfig:
@@ -65,6 +71,8 @@ class Case:
             parallel=ParallelConfig(**self.parallel),
             training=TrainingConfig(**(settings | self.training)),
             hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
+            distribution=DistributionConfig(shard=self.shard),
+            lora=LoraConfig(**self.lora),
         )
 
 
@@ -83,7 +91,12 @@ CASES = {
     "masked": Case(model={"objective": "masked"}, training={"steps": 12}),
     "experts": Case(model={"experts": 3}, training={"steps": 12, "expert_balance": 0.0}),
     "r-drop": Case(model={"dropout": 0.2}, training={"steps": 6, "r_drop": 0.5}),
+    "adapters": Case(lora={"rank": 2}, training={"steps": 12, "optimizer": "muon", "ema": 0.9}),
     "recurrent": Case(model={"architecture": "lstm"}, training={"steps": 12}),
+}
+
+CASES |= {
+    f"{name} sharded": replace(case, shard=True) for name, case in CASES.items() if "architecture" not in case.model
 }
 
 
@@ -136,8 +149,21 @@ def started(name: str, texts: Path, out: Path, world: World = ALONE) -> Run:
     return start(out / name, case.config, corpus(case.kind, texts, case.config), world=world)
 
 
-def resumed(folder: Path, world: World = ALONE) -> Run:
-    return resume(folder, world=world) if world.writes else follow(world)
+def resumed(folder: Path, world: World = ALONE, *, shard: bool | None = None) -> Run:
+    """Go on with a run, and with its weights shared out or not if that is to change."""
+    changed = {} if shard is None else {"distribution": {"shard": shard}}
+    return resume(folder, world=world, changed=changed) if world.writes else follow(world)
+
+
+def halfway(run: Path, out: Path, *, step: int = 10) -> Path:
+    """A copy of a run as it was after a step that it has a checkpoint of."""
+    shutil.copytree(run, out)
+    for folder in (out / "checkpoints").iterdir():
+        if int(folder.name.removeprefix("step-")) > step:
+            shutil.rmtree(folder)
+    for pointer in ("best", "last"):
+        (out / pointer).write_text(f"step-{step}\n")
+    return out
 
 
 def in_processes(size: int, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -165,7 +191,7 @@ def in_processes(size: int, arguments: Sequence[str], **environment: str) -> sub
 
 
 def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
-    """In one of several processes: train the cases named, or go on with runs, given as paths."""
+    """In one of several processes: train the cases named, or go on with runs, named as "how:path"."""
     from lm.distributed.group import joined
     from lm.training import arithmetic
 
@@ -175,10 +201,11 @@ def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
     arithmetic.fastest = first
     with joined() as world:
         for name in work:
-            if "/" not in name:
+            how, _, path = name.rpartition(":")
+            if not how:
                 trained(name, texts, out, world)
                 continue
-            for _ in train(resumed(Path(name), world)):
+            for _ in train(resumed(Path(path), world, shard={"shared": True, "whole": False}.get(how))):
                 pass
 
 

@@ -12,9 +12,9 @@ import torch
 from lm import checkpoint
 from lm.run_folder import MODEL, find_checkpoint
 from lm.training.trainer import train
-from tests.lm.distributed.processes import CASES, in_processes, resumed, trained, write_texts
+from tests.lm.distributed.processes import CASES, halfway, in_processes, resumed, trained, write_texts
 
-QUICK = ("gpt", "pairs", "few rows", "stopped", "unstopped")
+QUICK = ("gpt", "pairs", "few rows", "adapters", "stopped", "unstopped", "muon sharded")
 ALL = tuple(CASES)
 DROPPING = {"dropout", "stopped", "unstopped", "r-drop"}
 
@@ -79,7 +79,7 @@ def by_two(texts, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name not in DROPPING])
 def test_two_processes_train_as_one_does(name, by_two, alone):
-    same(by_two / name, alone(name))
+    same(by_two / name, alone(name.removesuffix(" sharded")))
 
 
 def test_what_two_save_they_go_on_with_byte_for_byte(by_two):
@@ -89,17 +89,11 @@ def test_what_two_save_they_go_on_with_byte_for_byte(by_two):
     assert entries(by_two / "stopped") == entries(by_two / "unstopped")
 
 
-def test_one_goes_on_with_what_two_have_saved(by_two, texts, tmp_path):
-    out = tmp_path / "stopped"
-    (by_two / "gpt").rename(out)
-    expected = losses(out)
-    for folder in (out / "checkpoints").glob("step-[23]0"):
-        folder.rename(tmp_path / folder.name)
-    (out / "last").write_text("step-10\n")
-    (out / "best").write_text("step-10\n")
-    for _ in train(resumed(out)):
+@pytest.mark.parametrize("name", ["gpt", "muon sharded"])
+def test_one_goes_on_with_what_two_have_saved(name, by_two, tmp_path):
+    for _ in train(resumed(halfway(by_two / name, tmp_path / "run"))):
         pass
-    assert losses(out) == pytest.approx(expected, rel=1e-5)
+    same(tmp_path / "run", by_two / name)
 
 
 @pytest.mark.slow
@@ -107,7 +101,26 @@ def test_one_goes_on_with_what_two_have_saved(by_two, texts, tmp_path):
 def test_any_number_of_processes_trains_any_model_as_one_does(size, texts, alone, tmp_path):
     done = in_processes(size, ["tests.lm.distributed.processes", str(texts), str(tmp_path), *ALL])
     assert done.returncode == 0, done.stdout
-    for name in set(ALL) - DROPPING:
-        same(tmp_path / name, alone(name))
-    assert entries(tmp_path / "stopped") == entries(tmp_path / "unstopped")
-    assert sums(tmp_path / "stopped")["model.safetensors"] == sums(tmp_path / "unstopped")["model.safetensors"]
+    for name in ALL:
+        if name.removesuffix(" sharded") not in DROPPING:
+            same(tmp_path / name, alone(name.removesuffix(" sharded")))
+    for held in ("", " sharded"):
+        stopped, unstopped = tmp_path / f"stopped{held}", tmp_path / f"unstopped{held}"
+        assert entries(stopped) == entries(unstopped)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            assert sums(stopped)[file] == sums(unstopped)[file]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_any_number_goes_on_with_what_another_has_saved_shared_out_or_whole(size, by_two, alone, texts, tmp_path):
+    saved = {"gpt": by_two / "gpt", "muon sharded": by_two / "muon sharded", "muon": alone("muon")}
+    work, runs = [], {}
+    for name, run in saved.items():
+        for how in ("shared", "whole"):
+            runs[how, name] = halfway(run, tmp_path / f"{how} {name}")
+            work.append(f"{how}:{runs[how, name]}")
+    done = in_processes(size, ["tests.lm.distributed.processes", str(texts), str(tmp_path), *work])
+    assert done.returncode == 0, done.stdout
+    for (_, name), run in runs.items():
+        same(run, saved[name])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel, SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
 
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import resolve
 from lm.model.block import count_parameters
@@ -188,3 +189,15 @@ def test_heads_may_be_wider_than_their_part_of_the_model():
     matrices = 4 * 32 * 128 + 3 * 32 * 32 + 7 * 32
     assert training_flops_per_token(config) == pytest.approx(6 * matrices + 6 * 128 * 8)
     assert cache_bytes_per_token(config) == 2 * 2 * 64 * 4
+
+
+def test_flops_of_adapters_by_hand():
+    """What is frozen counts two of three passes; adapters, of queries, keys and values three, count all."""
+    shape = {"n_layers": 2, "d_model": 32, "d_ff": 64, "activation": "gelu", "vocab_size": 50, "context_length": 8}
+    config, lora = ModelConfig(**shape), LoraConfig(rank=4)
+    frozen = 2 * (4 * 32 * 32 + 2 * 32 * 64) + 50 * 32
+    trained = 2 * 4 * (3 * 2 * 32 + 2 * 32 + 2 * (32 + 64))
+    expected = 4 * frozen + 6 * trained + 6 * 2 * 32 * 8
+    assert training_flops_per_token(config, lora=lora) == pytest.approx(expected)
+    assert parameters_by_part(config, lora)["adapters"] == trained
+    assert sum(parameters_by_part(config, lora).values()) == sum(parameters_by_part(config).values()) + trained

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
+from lm.model.lora import build_adapted
 from lm.model.transformer import build_model
 from lm.optimization.optimizers import (
     inner_matrices,
@@ -111,3 +113,33 @@ def test_tables_of_positions_are_trained_as_embeddings_are(positions):
     adamw, _ = make_optimizers(model, TrainingConfig(optimizer="muon", weight_decay=0.3))
     decayed = {id(parameter) for group in adamw.param_groups if group["weight_decay"] for parameter in group["params"]}
     assert {id(table) for table in tables} <= decayed
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.99])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_adapters_alone_are_optimized_and_take_memory(optimizer, ema):
+    model = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=4, objective="masked", labels=("a", "b"))
+    lora, config = LoraConfig(rank=3), TrainingConfig(steps=1, optimizer=optimizer, ema=ema)
+    built = build_adapted(model, lora)
+    optimizers = make_optimizers(built, config, dtype=torch.float32)
+    for parameter in built.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    for each in optimizers:
+        each.step()
+    trained = [parameter for parameter in built.parameters() if parameter.requires_grad]
+    assert {id(p) for each in optimizers for p in each.state} == {id(p) for p in trained}
+    states = [tensor for each in optimizers for state in each.state.values() for tensor in state.values()]
+    kept = [*built.parameters(), *trained, *(trained if ema else []), *(tensor for tensor in states if tensor.ndim)]
+    assert sum(4 * tensor.numel() for tensor in kept) == training_bytes(model, config, lora)
+
+
+def test_the_matrices_of_adapters_are_those_of_each_projection():
+    built = build_adapted(
+        ModelConfig(vocab_size=50, d_model=32, n_layers=1, n_heads=4, n_kv_heads=2), LoraConfig(rank=3)
+    )
+    matrices = inner_matrices(built)
+    names = {name: list(matrices[p]) for name, p in built.named_parameters() if p in matrices}
+    assert names["decoder.blocks.0.attention.input.lora_a"] == [3, 3, 3]
+    assert names["decoder.blocks.0.attention.input.lora_b"] == [32, 16, 16]
+    assert all(".lora_" in name for name in names)
+    assert len(names) == 2 * 4

@@ -271,3 +271,33 @@ def test_an_evaluation_tells_the_use_of_each_expert(make_run):
     dense = make_run("dense", steps=1)
     assert next(event for event in train(dense) if isinstance(event, Evaluation)).expert_use == {}
     assert not any("expert" in line for line in journal(dense))
+
+
+@pytest.mark.parametrize(
+    "model", [{"value_residual": True}, {"experts": 2}, {"attention": "window", "attention_window": 4}]
+)
+def test_activations_that_are_computed_again_change_nothing(model, make_run):
+    runs = [
+        make_run(str(again), model={"dropout": 0.2, **model}, steps=4, checkpoint_activations=again)
+        for again in (False, True)
+    ]
+    kept, again = ([event for event in train(run) if isinstance(event, Step)] for run in runs)
+    assert [step.loss for step in kept] == [step.loss for step in again]
+    assert [step.gradient_norm for step in kept] == [step.gradient_norm for step in again]
+
+
+def test_activations_that_are_computed_again_are_not_kept(make_run):
+    def kept(again: bool) -> int:
+        run = make_run(str(again), model={"n_layers": 4}, checkpoint_activations=again)
+        saved: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            run.placement(run.data.batch(0))
+        weights = {value.untyped_storage().data_ptr() for value in run.model.parameters()}
+        return sum(size for place, size in saved.items() if place not in weights)
+
+    assert kept(True) < kept(False) / 3

@@ -9,16 +9,23 @@ import numpy as np
 import pytest
 import tokenizers
 
+from lm.checkpoint import load_model
+from lm.config.decoding import TranslationConfig
 from lm.config.model import ModelConfig
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
 from lm.interop.ctranslate2.exporting import described, export
+from lm.interop.hugging_face.importing import import_model
 from lm.model.transformer import build_model
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_run, make_tokenizer
 from tests.lm.full_disk import full_disk
+from tests.lm.interop.hugging_face.test_marian import HARDWARE, theirs_saved
 from tests.lm.tokenizers_elsewhere import gpt2_like
 
 ctranslate2 = pytest.importorskip("ctranslate2")
+SENTENCES = ["The cat sat on the mat.", "a dog", "The bone was there and more", "cat"]
 TRANSLATION = {"n_encoder_layers": 1, "norm": "layernorm", "activation": "gelu"}
 
 
@@ -42,6 +49,23 @@ def test_sources_end_by_themselves(tmp_path):
     assert settings["decoder_start_token"] == settings["eos_token"] == "<|endoftext|>"
     once, twice = translator.score_batch([source, [*source, "<|endoftext|>"]], [source, source])
     assert once.log_probs != twice.log_probs
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_an_imported_marian_translates_alike(beam, tmp_path):
+    theirs_saved(tmp_path)
+    import_model(tmp_path / "theirs", tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "out")
+    model = TranslationModel.of(load_model(tmp_path / "run", HARDWARE))
+    limits = TranslationConfig(beam=beam, max_length_ratio=0, max_length_extra=20)
+    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    reader = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    sources = [reader.encode(line, add_special_tokens=False).tokens for line in SENTENCES]
+    results = translator.translate_batch(sources, beam_size=beam, min_decoding_length=0, max_decoding_length=20)
+    end = model.tokenizer.end_of_text
+    for ours, other in zip(Translator([model], limits).translate(SENTENCES), results, strict=True):
+        tokens = [model.tokenizer.token(index) for index in ours.translations[0].tokens if index != end]
+        assert tokens == other.hypotheses[0]
 
 
 @pytest.mark.parametrize("number_type", ["float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lm.config.model import ModelConfig
+from lm.config.options import options
 from lm.errors import UsageError
-from lm.interop.ctranslate2.specification import check
+from lm.interop.ctranslate2.specification import _NOWHERE, check
 
 ENCODER_DECODER = {"n_encoder_layers": 1, "norm": "layernorm", "positions": "sinusoidal"}
 
@@ -42,3 +43,24 @@ def test_encoder_decoders_that_it_cannot_run(fields, named):
 def test_decoders_that_it_cannot_run(fields, named):
     with pytest.raises(UsageError, match=f"CTranslate2 runs no decoder with {named}"):
         check(ModelConfig(**fields))
+
+
+OF_WEIGHTS = {
+    "context_length", "d_model", "n_layers", "n_encoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "rope_base",
+    "rotary_share", "rope_scaling", "rope_factor", "norm", "norm_position", "norm_eps", "qk_norm", "bias",
+    "attention_bias", "output_bias", "parallel_residual", "tie_embeddings", "scale_embeddings",
+}  # fmt: skip
+"""Fields that a description or its weights say."""
+OF_OTHERS = {
+    "recurrent_attention", "attention_window", "attention_block", "global_blocks", "random_blocks", "attention_rank",
+    "attention_stride", "max_distance", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
+    "experts_per_token", "expert_every", "expert_capacity", "gate_noise",
+}  # fmt: skip
+"""Fields of models that are refused for another."""
+OF_TRAINING = {"dropout", "attention_dropout", "init_std", "zero_init"}
+
+
+def test_no_field_of_a_model_is_forgotten():
+    """A new field is said to CTranslate2, or a model that has it is refused."""
+    fields = {described.name for described in options(ModelConfig)}
+    assert fields == set(_NOWHERE) | OF_WEIGHTS | OF_OTHERS | OF_TRAINING

@@ -25,6 +25,7 @@ SHAPES = {
     "rotary": {"positions": "rotary", "rope_base": 500.0, "activation": "gelu", "bias": True},
     "rotary, gated": {"positions": "rotary", "norm": "rmsnorm", "activation": "swiglu", "scale_embeddings": True},
     "gated": {"norm": "rmsnorm", "activation": "swiglu", "tie_embeddings": False},
+    "marian": {"norm_position": "post", "activation": "silu", "bias": True, "output_bias": True},
 }
 
 
@@ -110,6 +111,7 @@ DECODERS = {
     "qwen2": {"n_kv_heads": 1, "attention_bias": "inputs"},
     "qwen3": {"qk_norm": True, "n_kv_heads": 2, "d_head": 12},
     "scaled": {"scale_embeddings": True, "positions": "sinusoidal-half", "activation": "relu", "qk_norm": True},
+    "with a bias of the output": {"activation": "silu", "output_bias": True},
 }
 
 

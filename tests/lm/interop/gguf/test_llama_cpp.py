@@ -20,6 +20,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.gguf.llama_cpp_models import greedy, loaded, logits
 from tests.lm.interop.gguf.models import FAMILIES, PLAIN, random_config
+from tests.lm.interop.gguf.pieces_elsewhere import sentencepiece_like
 from tests.lm.interop.gguf.test_vocabulary import KINDS
 from tests.lm.interop.hugging_face.models import ids, random_run
 from tests.lm.interop.hugging_face.test_tokenizers import random_texts
@@ -89,10 +90,18 @@ def made(folder: Path, tokenizer: Tokenizer) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", [*KINDS, "byte"])
+TOKENIZERS = {
+    **KINDS,
+    "byte": lambda: make_tokenizer("byte"),
+    "SentencePiece": sentencepiece_like,
+    "SentencePiece, no space": lambda: sentencepiece_like(begins_with_space=False),
+}
+
+
+@pytest.mark.parametrize("words", TOKENIZERS)
 def test_texts_become_the_same_ids_and_these_the_same_texts(words, tmp_path):
     """Of texts in the normal form of the tokenizer, to which llama.cpp brings none."""
-    tokenizer = make_tokenizer("byte") if words == "byte" else KINDS[words]()
+    tokenizer = TOKENIZERS[words]()
     export(made(tmp_path / "run", tokenizer), tmp_path / "out.gguf")
     model = loaded(tmp_path / "out.gguf")
     texts = random_texts(2000)
@@ -101,4 +110,5 @@ def test_texts_become_the_same_ids_and_these_the_same_texts(words, tmp_path):
         expected = tokenizer.encode(text)
         assert model.tokenize(data, add_bos=False) == expected, repr(text)
         assert model.tokenize(data) == [tokenizer.start_of_text, *expected]
-        assert model.detokenize(expected) == data
+        added = b" " if data and words == "SentencePiece" else b""  # the space that its texts begin with
+        assert model.detokenize(expected) == added + data

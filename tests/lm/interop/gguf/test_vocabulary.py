@@ -84,8 +84,8 @@ OTHER_WORDS = pre_tokenizers.Sequence(
 
 @pytest.mark.parametrize(
     ("tokenizer", "named"),
-    [(lambda: make_tokenizer("char"), "written with byte-level BPE or bytes, but the tokenizer is of kind char"),
-     (lambda: Tokenizer(backend("llama2")), "spell bytes"), (lambda: Tokenizer(backend("unigram")), "kind unigram"),
+    [(lambda: make_tokenizer("char"), "with BPE that knows bytes, or with bytes, but the tokenizer is of kind char"),
+     (lambda: Tokenizer(backend("unigram")), "kind unigram"),
      (lambda: Tokenizer(backend("bert")), "kind wordpiece"), (lambda: Tokenizer(backend("metaspace")), "spell bytes"),
      (lambda: changed("normalizer", normalizers.Lowercase()), "normalizer Lowercase"),
      (lambda: changed("pre_tokenizer", OTHER_WORDS), "pre_tokenizer"),

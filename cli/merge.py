@@ -1,0 +1,31 @@
+"""`lm merge`: adapters and the weights that they belong to, as one plain run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.console.messages import fact
+from cli.flags.loading import RunPath
+
+
+def merge(
+    run: RunPath,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")],
+) -> None:
+    """Add low-rank adapters to the weights that they belong to, and write a plain run.
+
+    A run of `lm train --lora` has only adapters, and needs the run that it started from wherever it is used. The
+    merged run needs nothing else, computes the same, and can be trained on whole with `lm train --from`.
+
+    Examples:
+      lm train letters.txt --from runs/novel --lora 8 --steps 300 -o runs/letters
+      lm merge runs/letters -o runs/letters-merged
+    """
+    from lm import checkpoint
+
+    folder = checkpoint.merge(run, out)
+    fact("wrote", str(folder))

@@ -1,0 +1,67 @@
+"""Low-rank adapters: what is trained beside the weights of a run that stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lm.config.options import Checked, option, suggestion
+from lm.errors import UsageError
+
+KINDS = ("attention", "feed-forward")
+"""The layers whose matrices can have adapters."""
+
+
+@dataclass(frozen=True)
+class LoraConfig(Checked):
+    """Low-rank adapters beside the matrices of a run, its base, whose own weights are frozen; without a rank, none.
+
+    Source: Hu et al. 2021 (LoRA).
+    """
+
+    rank: int | None = option(
+        None,
+        "With --from: leave the weights of that run as they are, and train adapters of this rank beside its matrices. "
+        "Only they are saved; the run refers to the other [default: train all weights].",
+        minimum=1,
+        flag="--lora",
+    )
+    on: str = option(
+        ",".join(KINDS),
+        "The layers of the blocks whose matrices have adapters: attention, feed-forward, or both with a comma.",
+        flag="--lora-on",
+    )
+    alpha: float | None = option(
+        None,
+        "What adapters add is multiplied by this and divided by their rank [default: twice the rank].",
+        minimum=0,
+        flag="--lora-alpha",
+    )
+    dropout: float = option(0.0, "Dropped share of what adapters read.", minimum=0, maximum=0.99, flag="--lora-dropout")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for kind in self.kinds:
+            if kind not in KINDS:
+                hint = suggestion(kind, KINDS)
+                raise UsageError(f"there are no adapters on {kind!r}{hint}; choose from {', '.join(KINDS)} (--lora-on)")
+        for name in ("on", "alpha", "dropout"):
+            if self.rank is None and getattr(self, name) != getattr(LoraConfig, name):
+                raise UsageError(f"--lora-{name} is for low-rank adapters: give their rank (--lora), or leave it out")
+
+    def __bool__(self) -> bool:
+        return self.rank is not None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The layers whose matrices have adapters, one by one."""
+        return tuple(kind.strip() for kind in self.on.split(","))
+
+    @property
+    def width(self) -> int:
+        """The rank; 0 without adapters."""
+        return self.rank or 0
+
+    @property
+    def scale(self) -> float:
+        """What the product of an adapter's matrices is multiplied by: alpha / rank, where alpha is twice that."""
+        return 2.0 if self.alpha is None else self.alpha / max(1, self.width)

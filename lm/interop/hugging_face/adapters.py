@@ -1,0 +1,239 @@
+"""Low-rank adapters as PEFT has them, and back.
+
+adapter_config.json              rank, scale, and which layers have adapters
+adapter_model.safetensors        an A and a B for each of these layers
+README.md                        how to load them
+
+Where a family keeps several of our projections in one layer, that layer's adapter has the A of all of them, one below
+the other, and zeros in B where a projection has nothing from the A of another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lm import checkpoint, files, run_folder
+from lm.base import adapting, refer, refuse_adapted
+from lm.config.lora import KINDS, LoraConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.errors import InputError, UsageError
+from lm.interop.hugging_face.adapter_settings import CONFIG, WEIGHTS, Settings, to_json
+from lm.interop.hugging_face.configuration import family_of
+from lm.interop.hugging_face.family import Family
+from lm.interop.hugging_face.folder import CARD, read
+from lm.interop.hugging_face.tensors import kept, swapped
+from lm.model.lora import LoraLinear, adapters, build_adapted
+from lm.tensor_file import Entry, entries
+
+_PREFIX = "base_model.model."
+_CARD = """\
+---
+library_name: peft
+---
+
+# Low-rank adapters trained with lm
+
+Of rank {rank}, for a `{architecture}` of {layers} layers, {width} wide: the model that they were trained beside.
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("BASE"), ".")  # the folder of this card
+```
+"""
+
+
+class Low(NamedTuple):
+    """The matrices of an adapter: what it adds to a layer's weights is a multiple of `b @ a`."""
+
+    a: Tensor
+    b: Tensor
+
+
+def export_adapters(run: Path, folder: Path) -> Family:
+    """Write the adapters of a run's best checkpoint, or of a checkpoint, as PEFT loads them.
+
+    Args:
+        run: the run or checkpoint.
+        folder: to be made; it is there whole or not at all.
+
+    Returns:
+        The family of models that they are for, as which their base is exported.
+
+    Raises:
+        InputError: the run is damaged, or the folder holds something or cannot be made.
+        UsageError: it has no adapters, or no model of transformers is like this one.
+    """
+    found = run_folder.find_checkpoint(run)
+    run_folder.verify(found)
+    config = run_folder.load_config(found)
+    if not config.lora:
+        raise UsageError(f"{run}: has no adapters (lm train --lora); of a whole model, --to huggingface makes a folder")
+    if config.model.labels:
+        raise UsageError(
+            f"{run}: has a head for its labels beside its adapters; --to huggingface has both in one model"
+        )
+    family = family_of(config.model, checkpoint.load_tokenizers(found)[0])
+    saved = checkpoint.load_tensors(found / run_folder.MODEL)
+    theirs = dict(_to_theirs(saved, config, family))
+    try:
+        with files.new_folder(folder) as fresh:
+            _write(fresh, theirs, config, family)
+    except SafetensorError as error:
+        raise InputError(f"{folder}: cannot be written ({error})") from None
+    return family
+
+
+def _write(folder: Path, theirs: Mapping[str, Low], config: RunConfig, family: Family) -> None:
+    """The files of a folder, of adapters by the names of the family's layers."""
+    files.write_json(folder / CONFIG, to_json({name: len(low.a) for name, low in theirs.items()}, config, family))
+    named = {
+        f"{_PREFIX}{name}.lora_{kind.upper()}.weight": value.contiguous()
+        for name, low in theirs.items()
+        for kind, value in low._asdict().items()
+    }
+    save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
+    files.replace_text(folder / CARD, _card(config, family))
+
+
+def _to_theirs(saved: Mapping[str, Tensor], config: RunConfig, family: Family) -> Iterator[tuple[str, Low]]:
+    """The adapters of a checkpoint by the names of the family's layers."""
+    for name, layer in _layers(config.model, config.lora).items():
+        a, b = (saved[f"{name}.lora_{kind}"] for kind in "ab")
+        parts = [Low(*each) for each in zip(a.split(layer.rank), b.split(layer.projected), strict=True)]
+        place = kept(f"{name}.weight", layer.out_features, config.model, family)
+        names = [their_name.removesuffix(".weight") for their_name in place.names]
+        if len(names) == len(parts):
+            yield from zip(names, parts, strict=True)
+            continue
+        together = torch.block_diag(*(part.b for part in parts))
+        yield names[0], Low(a, swapped(together, 3, config.model.n_heads) if place.layout == "by head" else together)
+
+
+def _layers(model: ModelConfig, lora: LoraConfig) -> dict[str, LoraLinear]:
+    with torch.device("meta"):
+        return adapters(build_adapted(model, lora))
+
+
+def _card(config: RunConfig, family: Family) -> str:
+    model = config.model
+    return _CARD.format(
+        rank=config.lora.rank, architecture=family.architecture, layers=model.n_layers, width=model.d_model
+    )
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds adapters of PEFT, and not a model."""
+    return (folder / CONFIG).is_file()
+
+
+def import_adapters(folder: Path, base: Path, out: Path) -> Path:
+    """Write a run whose only checkpoint has the adapters of a folder; it can be used, not resumed.
+
+    All is compared with the header of the file before a tensor is read.
+
+    Args:
+        folder: as PEFT saves it, with weights in .safetensors.
+        base: the run of the model that they are for, whose best checkpoint is taken, or a checkpoint.
+        out: the folder of the new run; InputError if it holds one already.
+
+    Returns:
+        The new checkpoint's folder.
+
+    Raises:
+        InputError: the folder is damaged, or its adapters are not for this model or are of a kind that ours cannot be.
+        UsageError: the base has adapters itself, or no model of transformers is like it.
+    """
+    run_folder.refuse_existing(out)
+    settings = Settings.read(folder)
+    found = run_folder.find_checkpoint(base)
+    run_folder.verify(found)
+    refuse_adapted(found)
+    config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
+    low = _to_ours(folder, config.model, family_of(config.model, tokenizer), settings)
+    rank = max(len(part.a) for parts in low.values() for part in parts)
+    kinds = [kind for kind in KINDS if any(kind.replace("-", "_") in name for name in low)]
+    lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
+    made = checkpoint.save_checkpoint(
+        out,
+        config=adapting(dataclasses.replace(config, plan=None, lora=lora), found),
+        tokenizer=tokenizer,
+        source_tokenizer=of_sources,
+        model=_of_one_rank(low, config.model, lora),
+        optimizer={},
+        state=run_folder.TrainingState(finished=True),
+        is_best=True,
+    )
+    refer(out, found)
+    return made
+
+
+def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: Settings) -> dict[str, list[Low]]:
+    """The adapters of a folder by our layers, one for each projection; their B are scaled as `settings.scale` wants it.
+
+    Raises:
+        InputError: the folder has none for this model, or one of another shape or for a layer that it has not.
+    """
+    there, found = entries(folder / WEIGHTS), {}
+    left = set(there)
+    for name, layer in _layers(model, LoraConfig(rank=1)).items():
+        place = kept(f"{name}.weight", layer.out_features, model, family)
+        lows = []
+        for their_name, size in zip(place.names, place.sizes, strict=True):
+            module = their_name.removesuffix(".weight")
+            names = [f"{_PREFIX}{module}.lora_{kind}.weight" for kind in "AB"]
+            low = None
+            if set(names) <= there.keys():
+                left -= set(names)
+                rank, scale = settings.of(module)
+                low = _read([there[each] for each in names], names, (rank, layer.in_features, size))
+                low = low._replace(b=low.b * (scale / settings.scale if settings.scale else 1.0))
+            lows.append(low)
+        if any(lows):
+            found[name] = _parts(lows, layer, by_head=model.n_heads if place.layout == "by head" else 0)
+    if left or not found:
+        problem = f"has {min(left)}, for which the base has no layer" if left else "has no adapters for the base"
+        raise InputError(f"{folder / WEIGHTS}: {problem}; name the run of the model that they were made for (--from)")
+    return found
+
+
+def _read(places: list[Entry], names: list[str], sizes: tuple[int, int, int]) -> Low:
+    """The matrices at two places of a file, of this rank and for so many inputs and outputs."""
+    rank, inputs, outputs = sizes
+    for entry, name, shape in zip(places, names, ((rank, inputs), (outputs, rank)), strict=True):
+        if entry.shape != shape:
+            raise InputError(f"{entry.path}: {name} is {entry.shape}, but for this base and by {CONFIG} it is {shape}")
+    return Low(*(read(entry).float() for entry in places))
+
+
+def _parts(lows: list[Low | None], layer: LoraLinear, *, by_head: int) -> list[Low]:
+    """An adapter for each projection of a layer of ours, from those of the layers that it has in the family."""
+    if len(lows) == len(layer.projected):
+        sizes = zip(lows, layer.projected, strict=True)
+        return [low or Low(torch.zeros(0, layer.in_features), torch.zeros(size, 0)) for low, size in sizes]
+    (low,) = lows
+    assert low is not None
+    rows = swapped(low.b, by_head, 3) if by_head else low.b
+    return [Low(low.a[b.any(0)], b[:, b.any(0)]) for b in rows.split(layer.projected)]
+
+
+def _of_one_rank(low: Mapping[str, list[Low]], model: ModelConfig, lora: LoraConfig) -> dict[str, Tensor]:
+    """The tensors of a checkpoint: adapters of lower ranks, and layers without any, are filled up with zeros."""
+    tensors: dict[str, Tensor] = {}
+    for name, layer in _layers(model, lora).items():
+        a = torch.zeros(len(layer.projected), lora.width, layer.in_features)
+        b = torch.zeros(layer.out_features, lora.width)
+        for number, (part, rows) in enumerate(zip(low.get(name, []), b.split(layer.projected), strict=False)):
+            a[number, : len(part.a)], rows[:, : part.b.shape[1]] = part.a, part.b
+        tensors |= {f"{name}.lora_a": a.flatten(0, 1), f"{name}.lora_b": b}
+    return tensors

@@ -1,0 +1,156 @@
+"""Low-rank adapters beside the matrices of a model that was built without them, and a model with them added in.
+
+No model knows of them: a linear layer is replaced by one that has an adapter, with the same weights by the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from lm.config.lora import LoraConfig
+from lm.config.model import ModelConfig
+from lm.model.attention.attention import MultiHeadAttention
+from lm.model.dropout import dropout
+from lm.model.feed_forward import FeedForward
+from lm.model.linear import Linear, linear
+from lm.model.transformer import Model, build_model
+
+_OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
+_OF_SEVERAL = ("input", "up")
+"""Layers of these that hold several projections."""
+_OF_LABELS = "classifier."
+"""How the names of the weights begin that are trained whole: what a classifier has for its labels starts at random."""
+
+
+class LoraLinear(Linear):
+    """W x + scale · B A x: a linear layer whose W stays as it is, and two matrices of a low rank that are trained.
+
+    A layer that holds several projections (queries, keys and values; SwiGLU's gate and what it lets through) has an A
+    and a B for each, as if each stood alone. B starts at zero, so that at first nothing is added.
+
+    Attributes:
+        lora_a: (projections · rank, inputs), the A of each projection below that of the one before.
+        lora_b: (outputs, rank), likewise.
+
+    Source: Hu et al. 2021 (LoRA), section 4.1.
+    """
+
+    def __init__(self, layer: Linear, projected: list[int], config: LoraConfig) -> None:
+        """A layer in the place of another, whose weights it takes.
+
+        Args:
+            layer: the other one.
+            projected: the number of outputs of each of its projections.
+            config: of the adapters.
+        """
+        super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        self.weight, self.bias = layer.weight, layer.bias
+        self.projected, self.rank, self.scale, self.dropout = projected, config.width, config.scale, config.dropout
+        bound = layer.in_features**-0.5
+        a = torch.empty(len(projected) * self.rank, layer.in_features, device=layer.weight.device)
+        self.lora_a = nn.Parameter(a.uniform_(-bound, bound))
+        self.lora_b = nn.Parameter(torch.zeros(layer.out_features, self.rank, device=layer.weight.device))
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        """(…, inputs) -> (…, outputs)."""
+        return super().forward(input) + self._added(input, slice(0, None))
+
+    def some(self, x: Tensor, outputs: slice) -> Tensor:
+        """(…, inputs) -> (…, some of the outputs), of whole projections."""
+        return super().some(x, outputs) + self._added(x, outputs)
+
+    def _added(self, x: Tensor, outputs: slice) -> Tensor:
+        """What the adapters of the projections add whose outputs are wanted."""
+        low = linear(dropout(x, self.dropout) if self.training else x, self.lora_a) * self.scale
+        first, last = outputs.indices(self.out_features)[:2]
+        parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._ends, strict=True)
+        added = [linear(part, b) for part, b, end in parts if first < end <= last]
+        return added[0] if len(added) == 1 else torch.cat(added, dim=-1)
+
+    @property
+    def _ends(self) -> list[int]:
+        return list(accumulate(self.projected))
+
+    @torch.no_grad()
+    def merged(self) -> Linear:
+        """The plain layer that computes the same: W + scale · B A, in float32 at least."""
+        parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
+        products = [b.float() * self.scale @ a for a, b in parts]
+        plain = Linear(self.in_features, self.out_features, bias=False, device="meta")
+        plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(products)), self.bias
+        return plain
+
+
+def build_adapted(model: ModelConfig, lora: LoraConfig, *, seed: int = 0) -> Model:
+    """`build_model`, and if there is a rank, with adapters, all other weights being frozen but those for labels."""
+    built = build_model(model, seed=seed)
+    if lora:
+        for name, parameter in built.named_parameters():
+            parameter.requires_grad_(name.startswith(_OF_LABELS))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for owner, name, layer in list(_linear_layers(built, lora)):
+                projected = owner.projected if name in _OF_SEVERAL else [layer.out_features]
+                setattr(owner, name, LoraLinear(layer, projected, lora))
+    return built
+
+
+def _linear_layers(
+    model: nn.Module, config: LoraConfig
+) -> Iterator[tuple[MultiHeadAttention | FeedForward, str, Linear]]:
+    """The layers that are to have adapters, each after what it is part of and its name there."""
+    owners = tuple(_OWNERS[kind] for kind in config.kinds)
+    for owner in model.modules():
+        if isinstance(owner, MultiHeadAttention | FeedForward) and isinstance(owner, owners):
+            yield from ((owner, name, layer) for name, layer in owner.named_children() if isinstance(layer, Linear))
+
+
+def adapters(model: nn.Module) -> dict[str, LoraLinear]:
+    """The layers of a model that have an adapter, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+
+
+def merged(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a plain model that computes the same as one with adapters; in float32, if the base has fewer bits.
+
+    Args:
+        model: what was adapted.
+        lora: its adapters.
+        weights: of both, by name; what a base has beyond the model, to predict something else, is left out.
+
+    Raises:
+        RuntimeError: a weight is missing, or has another shape.
+    """
+    with torch.device("meta"):
+        built = build_adapted(model, lora)
+    built.load_state_dict({name: weights[name] for name in built.state_dict() if name in weights}, assign=True)
+    for name, layer in adapters(built).items():
+        owner, _, own_name = name.rpartition(".")
+        setattr(built.get_submodule(owner), own_name, layer.merged())
+    made = built.state_dict()
+    return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in made.items()}
+
+
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of a model that training changes, by name: all of them, but for those that adapters leave alone."""
+    return _by_training(model, is_trained=True)
+
+
+def load_trained(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put back what `trained_weights` gave; RuntimeError if one is missing, or has another shape."""
+    model.load_state_dict(_by_training(model, is_trained=False) | dict(weights))
+
+
+def load_frozen(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a model with adapters the weights of its base; KeyError or RuntimeError if they don't fit."""
+    frozen = _by_training(model, is_trained=False)
+    model.load_state_dict(trained_weights(model) | {name: weights[name] for name in frozen})
+
+
+def _by_training(model: nn.Module, *, is_trained: bool) -> dict[str, Tensor]:
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return {name: value for name, value in model.state_dict().items() if (name not in frozen) is is_trained}

@@ -1,0 +1,118 @@
+"""Whether a model's next positions are computed by the compiled step: where that is possible, ready and worth it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+
+from lm import files
+from lm.config.model import ModelConfig
+from lm.model.transformer import DecoderOnly
+
+if TYPE_CHECKING:
+    from lm.native.decoder import NativeDecoder
+
+_PLAIN_STEPS = 32
+"""Steps of a process that torch takes before numba is loaded, which takes as long as they do."""
+_MOST_ROWS = 16
+"""Rows up to which the compiled step was faster than torch's products."""
+_TYPES = (torch.float32, torch.int8)
+
+_steps: WeakKeyDictionary[DecoderOnly, int] = WeakKeyDictionary()
+_decoders: WeakKeyDictionary[DecoderOnly, NativeDecoder] = WeakKeyDictionary()
+
+
+def can_step(config: ModelConfig) -> bool:
+    """Whether the compiled step knows all that a model has."""
+    return (
+        not (config.n_encoder_layers or config.is_masked or config.is_recurrent or config.experts)
+        and config.attention in {"full", "window"}
+        and config.positions != "relative"
+        and not config.output_transform
+        and not config.embedding_norm
+    )
+
+
+def native_decoder(model: DecoderOnly, *, rows: int) -> NativeDecoder | None:
+    """The compiled step of a model that was loaded to be used; None where torch is to take the next step."""
+    if rows > _MOST_ROWS or not _is_possible(model):
+        return None
+    _steps[model] = _steps.get(model, 0) + 1
+    if model not in _decoders and (_steps[model] <= _PLAIN_STEPS or not is_compiled()):
+        return None
+    if model not in _decoders:
+        _decoders[model] = load(model)
+    return _decoders[model]
+
+
+def load(model: DecoderOnly) -> NativeDecoder:
+    """The compiled step of a model, which is compiled now unless it is in the cache."""
+    import numba
+
+    numba.config.CACHE_DIR = str(_folder())
+    from lm.native.decoder import NativeDecoder
+
+    return NativeDecoder(model)
+
+
+def is_installed() -> bool:
+    """Whether there is a compiler: the package numba, which is an extra."""
+    return _version() is not None
+
+
+@cache
+def is_compiled() -> bool:
+    """Whether the step was compiled for this machine, by this numba, from these files."""
+    return is_installed() and _mark().is_file()
+
+
+def note_compiled() -> None:
+    """Remember that it was."""
+    _mark().parent.mkdir(parents=True, exist_ok=True)
+    _mark().touch()
+    is_compiled.cache_clear()
+
+
+def _is_possible(model: DecoderOnly) -> bool:
+    """Whether the weights are on the CPU, of a type that is known, and not being trained, which could move them."""
+    weights, _ = model.output_layer
+    first = next(model.parameters())
+    return (
+        weights.dtype in _TYPES
+        and first.device.type == "cpu"
+        and first.dtype is torch.float32
+        and not first.requires_grad
+        and can_step(model.config)
+    )
+
+
+def _folder() -> Path:
+    return files.cache_root() / "native"
+
+
+@cache
+def _mark() -> Path:
+    """The file that says so; numba's own cache goes by the times of the sources too."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sources]
+    described = repr((_version(), platform.processor(), _features(), stamps))
+    return _folder() / f"compiled-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
+
+
+def _features() -> str:
+    """What the processor can do, as far as torch tells, which is what numba compiles for."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def _version() -> str | None:
+    try:
+        return importlib.metadata.version("numba")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,39 @@
+"""The compiled step is made once for a machine, and kept."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from lm.config.model import ModelConfig
+from lm.errors import InputError
+from lm.model.quantised import quantise
+from lm.model.scope.cache import DecoderCache
+from lm.model.transformer import DecoderOnly
+from lm.native import choice
+
+_SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
+"""Nothing of a model's shape is compiled in, so any will do."""
+
+
+def compile_step() -> float:
+    """Compile the step for all types of weights, or load what was compiled before; returns the seconds that took.
+
+    Raises:
+        InputError: there is no compiler.
+    """
+    if not choice.is_installed():
+        raise InputError("compiling needs numba: pip install 'lm-toolkit[native]'")
+    began = time.perf_counter()
+    for quantised in (False, True):
+        model = DecoderOnly(_SMALL).eval().requires_grad_(False)
+        if quantised:
+            quantise(model)
+        cache, token = model.new_cache(), torch.zeros(1, 1, dtype=torch.long)
+        assert isinstance(cache, DecoderCache)
+        with torch.inference_mode():
+            model.hidden(token, cache=cache)
+            choice.load(model).logits(token[:, 0], cache)
+    choice.note_compiled()
+    return time.perf_counter() - began

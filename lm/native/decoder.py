@@ -1,0 +1,118 @@
+"""A model whose next positions are computed by the compiled step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lm.config.model import ModelConfig
+from lm.model.block import Stack
+from lm.model.positions.distances import BucketedBiases, LinearBiases
+from lm.model.positions.positions import RotaryPositions
+from lm.model.quantised import Int8Matrix
+from lm.model.scope.cache import DecoderCache, KeyValueCache
+from lm.model.transformer import DecoderOnly
+from lm.native.step import LAYER, MODEL, Scales, Shape, step
+from lm.native.vectors import ACTIVATIONS
+
+_BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
+"""The types that matrices may have, and how compiled code reads them."""
+
+
+class NativeDecoder:
+    """The compiled step of one model, which reads and writes the same caches as the model itself."""
+
+    def __init__(self, model: DecoderOnly) -> None:
+        """Take the addresses of the weights, which must stay where they are; `can_step` is true of the model."""
+        assert isinstance(model.decoder, Stack)
+        weights, _ = model.output_layer
+        own, tables = dict(_tensors(model)), _tables(model)
+        if model.head is None:
+            own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
+        blocks = [dict(_tensors(block)) for block in model.decoder.blocks]
+        self._kept: list[Tensor] = []
+        self._layers = np.array([[self._address(block.get(name)) for name in LAYER] for block in blocks])
+        self._model = np.array([self._address((own | tables).get(name)) for name in MODEL])
+        self._like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
+        turned = tables["rotation"].shape[-1] if "rotation" in tables else 0
+        self._shape = _shape(model.config, blocks[0], vocabulary=len(weights), turned=turned)
+        fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
+        self._scales = Scales(*map(np.float32, fractions))
+
+    def logits(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+        """Read one token more of each row.
+
+        Args:
+            tokens: (rows,) ids.
+            cache: what was read before; extended in place.
+
+        Returns:
+            (rows, vocabulary) float32.
+        """
+        position = cache.length
+        caches = np.array([_addresses(layer) for layer in cache.own])
+        logits = np.empty((len(tokens), self._shape.vocabulary), np.float32)
+        threads = torch.get_num_threads()
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        step(
+            tokens.numpy(), position, self._layers, caches, self._model, self._shape, self._scales, self._like, logits,
+            threads,
+        )  # fmt: skip
+        for layer in cache.own:
+            layer.length += 1
+        return torch.from_numpy(logits)
+
+    def _address(self, tensor: Tensor | None) -> int:
+        """Where a tensor is, which is kept alive, for it may be a copy."""
+        if tensor is None:
+            return 0
+        self._kept.append(tensor.detach().contiguous())
+        return self._kept[-1].data_ptr()
+
+
+def _tables(model: DecoderOnly) -> dict[str, Tensor]:
+    """What positions add, computed for all of the context."""
+    length, cpu = model.config.context_length, torch.device("cpu")
+    vectors, positions = model.embedding.positions, model.decoder.positions
+    if vectors is not None:
+        return {"embedding.positions": vectors(0, length, cpu).float()}
+    if isinstance(positions, RotaryPositions):
+        return {"rotation": positions.table.rows(0, length, cpu)}
+    if isinstance(positions, LinearBiases | BucketedBiases):
+        distances = -torch.arange(length)[None, None]
+        biases, _ = positions.between(torch.empty(0), distances, layer=0)
+        return {"biases": biases[0, :, 0].float()}
+    return {}
+
+
+def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int, turned: int) -> Shape:
+    return Shape(
+        width=config.d_model, heads=config.n_heads, kv_heads=config.kv_heads, head=config.head_size,
+        inner=len(block["feed_forward.up.weight"]), vocabulary=vocabulary,
+        activation=ACTIVATIONS[config.activation], turned=turned,
+        window=config.pattern("attention_window") if config.attention == "window" else 0,
+        table=config.context_length, centred=int(config.norm == "layernorm"),
+        norm_first=int(config.norm_position == "pre"), is_parallel=int(config.parallel_residual),
+    )  # fmt: skip
+
+
+def _addresses(cache: KeyValueCache) -> tuple[int, int, int]:
+    """Where keys and values are, with room for one position more, and how many they have room for."""
+    keys, values = cache.with_room(1)
+    return keys.data_ptr(), values.data_ptr(), keys.shape[2]
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a module by their names; of matrices in 8 bits the values are the weight."""
+    yield from module.named_parameters()
+    for name, layer in module.named_modules():
+        weight = getattr(layer, "weight", None)
+        if isinstance(weight, Int8Matrix):
+            yield f"{name}.weight", weight.values
+            yield f"{name}.scale", weight.scales

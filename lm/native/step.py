@@ -1,0 +1,230 @@
+"""One position more in each row: from tokens through all layers to logits, in one compiled function."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import carray, njit
+
+from lm.native.attention import attend
+from lm.native.products import activated, product
+from lm.native.scalars import pointer, widened
+from lm.native.vectors import SWIGLU, normalise, turn
+
+LAYER = (
+    "attention_norm.weight", "attention_norm.bias", "attention.input.weight", "attention.input.scale",
+    "attention.input.bias", "attention.output.weight", "attention.output.scale", "attention.output.bias",
+    "attention.query_norm.weight", "attention.key_norm.weight", "attention.value_shares", "feed_forward_norm.weight",
+    "feed_forward_norm.bias", "feed_forward.up.weight", "feed_forward.up.scale", "feed_forward.up.bias",
+    "feed_forward.down.weight", "feed_forward.down.scale", "feed_forward.down.bias",
+)  # fmt: skip
+"""The tensors of a layer, in the order of their addresses; one that it hasn't got is at 0."""
+(
+    A_NORM, A_NORM_BIAS, INPUT, INPUT_SCALE, INPUT_BIAS, OUTPUT, OUTPUT_SCALE, OUTPUT_BIAS, QUERY_NORM, KEY_NORM,
+    SHARES, F_NORM, F_NORM_BIAS, UP, UP_SCALE, UP_BIAS, DOWN, DOWN_SCALE, DOWN_BIAS,
+) = range(len(LAYER))  # fmt: skip
+MODEL = (
+    "embedding.tokens.weight", "embedding.tokens.scale", "embedding.positions", "rotation", "biases",
+    "decoder.stream_shares", "decoder.embedding_shares", "decoder.final_norm.weight", "decoder.final_norm.bias",
+    "head.weight", "head.scale",
+)  # fmt: skip
+"""What there is once."""
+(
+    TOKENS, TOKENS_SCALE, POSITIONS, ROTATION, BIASES, STREAM_SHARES, EMBEDDING_SHARES, FINAL_NORM, FINAL_NORM_BIAS,
+    HEAD, HEAD_SCALE,
+) = range(len(MODEL))  # fmt: skip
+
+
+class Shape(NamedTuple):
+    """The numbers of a model, all whole.
+
+    Attributes:
+        width: d_model.
+        heads: of queries.
+        kv_heads: of keys and values.
+        head: width of each.
+        inner: outputs of the first product of the feed-forward layer.
+        vocabulary: of the output layer.
+        activation: one of `lm.native.vectors.ACTIVATIONS`.
+        turned: features of a head that rotary positions turn.
+        window: positions that attention sees; 0 for all.
+        table: positions that the tables by position or distance have.
+        centred: 1 for LayerNorm, 0 for RMSNorm.
+        norm_first: 1 where a sublayer's input is normalised, 0 where the sum is.
+        is_parallel: 1 where both sublayers read the same.
+    """
+
+    width: int
+    heads: int
+    kv_heads: int
+    head: int
+    inner: int
+    vocabulary: int
+    activation: int
+    turned: int
+    window: int
+    table: int
+    centred: int
+    norm_first: int
+    is_parallel: int
+
+
+class Scales(NamedTuple):
+    """The numbers of a model that are fractions: of norms, of embeddings, and the logits' soft cap, or 0."""
+
+    epsilon: np.float32
+    embedding: np.float32
+    cap: np.float32
+
+
+@njit(cache=True)
+def _vector(address, length):
+    """So many float32 at an address, or an empty vector where there is none."""
+    return carray(pointer(address), (length if address else 0,), np.float32)
+
+
+@njit(cache=True)
+def _norms(x, weight, bias, shape, scales, out):
+    weights, biases = _vector(weight, shape.width), _vector(bias, shape.width)
+    for row in range(len(x)):
+        normalise(x[row], weights, biases, scales.epsilon, shape.centred, out[row])
+
+
+@njit(cache=True)
+def _embedded(tokens, position, model, shape, scales, like, x):
+    table = carray(pointer(model[TOKENS]), (shape.vocabulary, shape.width), like.dtype)
+    of_rows = _vector(model[TOKENS_SCALE], shape.vocabulary)
+    for row in range(len(tokens)):
+        scale = scales.embedding * (of_rows[tokens[row]] if len(of_rows) else np.float32(1.0))
+        for i in range(shape.width):
+            x[row, i] = widened(table[tokens[row], i]) * scale
+    if model[POSITIONS]:
+        vectors = carray(pointer(model[POSITIONS]), (shape.table, shape.width), np.float32)
+        for row in range(len(tokens)):
+            for i in range(shape.width):
+                x[row, i] += vectors[position, i]
+
+
+@njit(cache=True)
+def _heads_ready(projected, layer, position, model, shape, scales, firsts, is_first):
+    """Norms and rotations of the heads of queries and keys, and the mixture of values, in place."""
+    head, turning = shape.head, shape.heads + shape.kv_heads
+    query_norm, key_norm = _vector(layer[QUERY_NORM], head), _vector(layer[KEY_NORM], head)
+    shares, empty = _vector(layer[SHARES], 2), _vector(0, 0)
+    tables = carray(pointer(model[ROTATION]), (shape.table if model[ROTATION] else 0, 2, shape.turned), np.float32)
+    for row in range(len(projected)):
+        for index in range(turning):
+            x = projected[row, index * head : (index + 1) * head]
+            norm = query_norm if index < shape.heads else key_norm
+            if len(norm):
+                normalise(x, norm, empty, scales.epsilon, 0, x)
+            if len(tables):
+                turn(x, tables[position, 0], tables[position, 1])
+        if len(shares):
+            values = projected[row, turning * head :]
+            if is_first:
+                firsts[row] = values
+            for i in range(len(values)):
+                values[i] = shares[0] * firsts[row, i] + shares[1] * values[i]
+
+
+@njit(cache=True)
+def _attention(x, layer, cache, position, model, shape, scales, like, firsts, is_first, out, threads):
+    """Add to `out` what attention makes of `x`; keys and values go into the cache."""
+    rows, head, kv_heads, room = len(x), shape.head, shape.kv_heads, cache[2]
+    n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
+    projected = np.empty((rows, n_projected), np.float32)
+    weights = carray(pointer(layer[INPUT]), (n_projected, shape.width), like.dtype)
+    product(
+        weights, _vector(layer[INPUT_SCALE], n_projected), _vector(layer[INPUT_BIAS], n_projected), x, projected, False,
+        threads,
+    )  # fmt: skip
+    _heads_ready(projected, layer, position, model, shape, scales, firsts, is_first)
+    keys = carray(pointer(cache[0]), (rows, kv_heads, room, head), np.float32)
+    values = carray(pointer(cache[1]), (rows, kv_heads, room, head), np.float32)
+    for row in range(rows):
+        for index in range(kv_heads):
+            at = (shape.heads + index) * head
+            keys[row, index, position] = projected[row, at : at + head]
+            values[row, index, position] = projected[row, at + kv_heads * head : at + (kv_heads + 1) * head]
+    begin = max(0, position + 1 - shape.window) if shape.window else 0
+    biases = carray(pointer(model[BIASES]), (shape.heads if model[BIASES] else 0, shape.table), np.float32)
+    scores = np.empty((rows * shape.heads, position + 1 - begin), np.float32)
+    attended = np.empty((rows, shape.heads, head), np.float32)
+    queries = np.ascontiguousarray(projected[:, :n_attended]).reshape(rows, shape.heads, head)
+    attend(queries, keys, values, biases, begin, position + 1, scores, attended, threads)
+    weights = carray(pointer(layer[OUTPUT]), (shape.width, n_attended), like.dtype)
+    product(
+        weights, _vector(layer[OUTPUT_SCALE], shape.width), _vector(layer[OUTPUT_BIAS], shape.width),
+        attended.reshape(rows, n_attended), out, True, threads,
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _feed_forward(x, layer, shape, like, out, threads):
+    """Add to `out` what the feed-forward layer makes of `x`."""
+    width = shape.inner // 2 if shape.activation == SWIGLU else shape.inner
+    inner = np.empty((len(x), shape.inner), np.float32)
+    weights = carray(pointer(layer[UP]), (shape.inner, shape.width), like.dtype)
+    activated(
+        weights, _vector(layer[UP_SCALE], shape.inner), _vector(layer[UP_BIAS], shape.inner), x, inner,
+        shape.activation, threads,
+    )  # fmt: skip
+    weights = carray(pointer(layer[DOWN]), (shape.width, width), like.dtype)
+    fed = np.ascontiguousarray(inner[:, :width])
+    product(
+        weights, _vector(layer[DOWN_SCALE], shape.width), _vector(layer[DOWN_BIAS], shape.width), fed, out, True,
+        threads,
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def step(tokens, position, layers, caches, model, shape, scales, like, logits, threads):
+    """Read one token of each row.
+
+    Args:
+        tokens: (rows,) ids.
+        position: of all of them, in the window that the caches hold.
+        layers: (layers, len(LAYER)) addresses.
+        caches: (layers, 3): the addresses of keys and values, each (rows, kv_heads, room, head) float32; and the room.
+        model: (len(MODEL),) addresses.
+        shape: the whole numbers.
+        scales: the fractions.
+        like: an empty array of the type of the matrices.
+        logits: (rows, vocabulary) float32, to be filled.
+        threads: how many share the work.
+    """
+    rows = len(tokens)
+    x = np.empty((rows, shape.width), np.float32)
+    firsts = np.empty((rows, shape.kv_heads * shape.head), np.float32)
+    _embedded(tokens, position, model, shape, scales, like, x)
+    embedding, normed, also = x.copy(), np.empty_like(x), np.empty_like(x)
+    of_stream, of_embedding = _vector(model[STREAM_SHARES], len(layers)), _vector(model[EMBEDDING_SHARES], len(layers))
+    for index in range(len(layers)):
+        layer, cache, first = layers[index], caches[index], index == 0
+        if len(of_stream):
+            x[:] = of_stream[index] * x + of_embedding[index] * embedding
+        if shape.norm_first:
+            _norms(x, layer[A_NORM], layer[A_NORM_BIAS], shape, scales, normed)
+            if shape.is_parallel:
+                _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, also)
+            _attention(normed, layer, cache, position, model, shape, scales, like, firsts, first, x, threads)
+            if not shape.is_parallel:
+                _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, also)
+            _feed_forward(also, layer, shape, like, x, threads)
+        else:
+            normed[:] = x
+            _attention(normed, layer, cache, position, model, shape, scales, like, firsts, first, x, threads)
+            _norms(x, layer[A_NORM], layer[A_NORM_BIAS], shape, scales, x)
+            normed[:] = x
+            _feed_forward(normed, layer, shape, like, x, threads)
+            _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, x)
+    if model[FINAL_NORM]:
+        _norms(x, model[FINAL_NORM], model[FINAL_NORM_BIAS], shape, scales, x)
+    weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
+    product(weights, _vector(model[HEAD_SCALE], shape.vocabulary), _vector(0, 0), x, logits, False, threads)
+    if scales.cap:
+        for row in range(rows):
+            for i in range(shape.vocabulary):
+                logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))

@@ -1,0 +1,73 @@
+"""Parquet files: tables whose rows are documents or examples, read a few rows at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from lm.errors import InputError
+from lm.text.rows import Row
+
+SUFFIX = ".parquet"
+FIRST_BYTES = b"PAR1"
+
+_ROWS = 256  # at a time: a few megabytes of long documents
+_BUFFER_BYTES = 1 << 20
+
+
+def rows(path: Path, fields: Collection[str], *, name: str, groups: range | None = None) -> Iterator[Row]:
+    """The rows of a table.
+
+    Args:
+        path: of the file.
+        fields: the columns whose values are read, as far as there are such. If one is missing, a row names all
+            columns, without their values.
+        name: of the file, for messages.
+        groups: the row groups to read [default: all].
+
+    Raises:
+        InputError: the file is damaged, or the package that reads it is missing.
+    """
+    with _opened(path, name) as table:
+        names = table.schema_arrow.names
+        read = [column for column in names if column in fields]
+        others = {} if set(fields) <= set(names) else dict.fromkeys(names)
+        every = range(table.num_row_groups)
+        number = sum(table.metadata.row_group(group).num_rows for group in every[: groups.start if groups else 0])
+        for batch in table.iter_batches(_ROWS, row_groups=list(groups or every), columns=read, use_threads=False):
+            values = batch.to_pylist() if read else [{}] * batch.num_rows
+            for of_row in values:
+                number += 1
+                yield Row(number, f"{name}: row {number}", {**others, **of_row})
+
+
+def columns(path: Path, *, name: str) -> list[str]:
+    """The names of the columns; raises what `rows` raises."""
+    with _opened(path, name) as table:
+        names: list[str] = table.schema_arrow.names
+        return names
+
+
+def group_bytes(path: Path, *, name: str) -> list[int]:
+    """The size of each row group, before compression; raises what `rows` raises."""
+    with _opened(path, name) as table:
+        return [table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups)]
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str) -> Iterator[Any]:
+    """The table of a file; what goes wrong while it is open is an InputError that names the file."""
+    try:
+        import pyarrow  # noqa: PLC0415 (an extra, and slow)
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError:
+        raise InputError(f"{name}: reading Parquet files needs pyarrow: pip install 'lm-toolkit[corpora]'") from None
+    damage = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
+    try:
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as table:
+            yield table
+    except damage as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise InputError(f"{name}: a damaged Parquet file ({reason}); fetch or make it again") from None

@@ -1,0 +1,123 @@
+"""Low-rank adapters against training all weights, on the supervised task of `tests.benchmarks.supervised`.
+
+    python -m tests.benchmarks.lora [--d-model 128] [--rank 8] [--rates full:0.01 adamw:0.01 muon:0.02] [--seeds 0]
+
+The preset tiny, or one as wide as is said, is pre-trained on the stories without labels. Then all its weights, or
+adapters of a rank on all matrices, learn the task for as many steps from the same batches. Prints for each way, rate
+and seed the loss on the questions, which were not trained on, the accuracy, the share of the parameters that is trained
+and the processor time of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from lm.checkpoint import load_weights
+from lm.config.lora import LoraConfig
+from lm.config.presets import resolve
+from lm.config.run import RunConfig
+from lm.data.corpus import survey, train_tokenizer
+from lm.data.tokens import prepare_corpus
+from lm.model.block import count_parameters
+from lm.model.lora import trained_weights
+from lm.run_folder import find_checkpoint
+from lm.text.files import text_files
+from lm.training.corpus import TrainingCorpus
+from lm.training.events import Step
+from lm.training.run import Run
+from lm.training.starting import start
+from lm.training.trainer import train
+from tests.benchmarks.supervised import CORPUS, Question, accuracy, questions
+
+
+def pretrained(folder: Path, steps: int, d_model: int) -> Run:
+    """The preset tiny of a width, after some steps on the stories without labels."""
+    rate = round(0.02 * (128 / d_model) ** 0.5, 5)
+    given = {
+        "model": {"d_model": d_model}, "training": {"steps": steps, "evaluate_every": 0, "learning_rate": rate},
+        "hardware": {"threads": 1},
+    }  # fmt: skip
+    config = resolve("tiny", given)
+    corpus = survey(text_files([str(CORPUS / "train.txt")]), config.data)
+    tokenizer = train_tokenizer(corpus, config.tokenizer)
+    tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
+    run = start(folder / "pretrained", config, TrainingCorpus(tokens, tokenizer))
+    for _ in train(run):
+        pass
+    return run
+
+
+def settings(base: RunConfig, way: str, rate: float, given: argparse.Namespace, *, seed: int) -> RunConfig:
+    """How the task is learned, in one of the ways."""
+    training = dataclasses.replace(
+        base.training, steps=given.steps, learning_rate=rate, warmup_steps=given.steps // 8, evaluate_every=0,
+        optimizer="muon" if way == "full" else way, seed=seed,
+    )  # fmt: skip
+    data = dataclasses.replace(base.data, supervised=True, validation=given.held_out)
+    lora = LoraConfig(rank=None if way == "full" else given.rank)
+    return dataclasses.replace(base, training=training, data=data, lora=lora, plan=None)
+
+
+def written(path: Path, examples: list[Question]) -> Path:
+    path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in examples))
+    return path
+
+
+def main() -> None:
+    """Print a row for each way, rate and seed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--d-model", type=int, default=128)
+    parser.add_argument("--pretraining", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--rates", nargs="+", default=["full:0.01", "adamw:0.01", "muon:0.02"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--questions", type=int, default=300)
+    given = parser.parse_args()
+    chance = random.Random(0)
+    known = ((questions("train"), 2000), (questions("heldout"), given.questions))
+    examples, asked = (chance.sample(found, min(number, len(found))) for found, number in known)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        given.held_out = str(written(folder / "questions.jsonl", asked))
+        base = pretrained(folder, given.pretraining, given.d_model)
+        found = find_checkpoint(base.folder)
+        task = survey(
+            text_files([str(written(folder / "task.jsonl", examples))], supervised=True),
+            settings(base.config, "full", 1.0, given, seed=0).data,
+        )
+        data = TrainingCorpus(prepare_corpus(task, base.tokenizer, folder=folder / "task").folder, base.tokenizer)
+        print(f"{len(examples)} examples, {len(asked)} questions, {given.steps} steps", flush=True)
+        print(f"{'way':<6} {'rate':>7} seed    loss  accuracy  trained  CPU time of a step", flush=True)
+        for way, rate in (each.split(":") for each in given.rates):
+            for seed in given.seeds:
+                config = settings(base.config, way, float(rate), given, seed=seed)
+                run = start(
+                    folder / f"{way}-{rate}-{seed}", config, data, weights=load_weights(found),
+                    base=found if config.lora else None,
+                )  # fmt: skip
+                print(f"{way:<6} {rate:>7} {seed:>4}  {measured(run, asked)}", flush=True)
+
+
+def measured(run: Run, asked: list[Question]) -> str:
+    """Train a run, and say what came of it."""
+    times, before = [], time.process_time()
+    for event in train(run):
+        if isinstance(event, Step):
+            times.append(time.process_time() - before)
+        before = time.process_time()
+    share = sum(value.numel() for value in trained_weights(run.model).values()) / count_parameters(run.model)
+    assert run.state.best_loss is not None
+    step = f"{1000 * statistics.median(times):.0f} ms"
+    return f"{run.state.best_loss:.4f}  {accuracy(run, asked):>8.1%}  {share:>7.1%}  {step:>8}"
+
+
+if __name__ == "__main__":
+    main()

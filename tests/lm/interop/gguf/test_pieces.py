@@ -1,0 +1,78 @@
+"""SentencePiece's tokenizers as llama.cpp has them, and those whose rules say something else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tokenizers
+
+from lm.errors import UsageError
+from lm.interop.gguf.vocabulary import vocabulary_of
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.interop.gguf.pieces_elsewhere import sentencepiece_like
+
+NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6
+
+
+@pytest.mark.parametrize("begins_with_space", [True, False])
+def test_pieces_have_scores_in_the_order_of_their_rules(begins_with_space):
+    tokenizer = sentencepiece_like(begins_with_space=begins_with_space)
+    size = tokenizer.vocab_size
+    found = vocabulary_of(tokenizer, size + 2)
+    told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.settings.items()}
+    assert told["model"] == "llama"
+    assert found.words == "SentencePiece"
+    assert told["add_space_prefix"] is begins_with_space
+    names = dict(zip(told["tokens"], told["token_type"], strict=True))
+    assert names["<unk>"] == UNKNOWN
+    assert names["<s>"] == names["</s>"] == CONTROL
+    assert names["<0x0A>"] == BYTE
+    assert names["▁the"] == NORMAL
+    assert list(names.values())[size:] == [UNUSED] * 2
+    scores = dict(zip(told["tokens"], told["scores"], strict=True))
+    made = list(dict.fromkeys("".join(rule) for rule in tokenizer.description["model"]["merges"]))
+    assert len(made) > 500
+    assert [scores[token] for token in made] == [-float(rank) for rank in range(len(made))]
+
+
+def changed(change) -> Tokenizer:
+    made = json.loads(tokenizers.Tokenizer.to_str(_backend()))
+    change(made)
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(made)))
+
+
+def _backend() -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_str(json.dumps(sentencepiece_like().description))
+
+
+def without_a_rule(made) -> None:
+    made["model"]["merges"].pop(5)
+
+
+def in_another_order(made) -> None:
+    """The rules of a piece with several, parted by all the others."""
+    merges = made["model"]["merges"]
+    spelled = ["".join(rule) for rule in merges]
+    merges.append(merges.pop(next(n for n, token in enumerate(spelled) if spelled.count(token) > 1)))
+
+
+def with_metaspace(made) -> None:
+    made["normalizer"] = None
+    made["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+
+
+def without_a_byte(made) -> None:
+    made["model"]["vocab"]["other"] = made["model"]["vocab"].pop("<0x41>")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [(without_a_rule, "do not follow any"), (in_another_order, "do not follow any"),
+     (with_metaspace, r"what the tokenizer makes of spaces \(normalizer, pre_tokenizer\)"),
+     (without_a_byte, "all bytes")],
+)  # fmt: skip
+def test_others_are_refused(change, named):
+    tokenizer = changed(change)
+    with pytest.raises(UsageError, match=named):
+        vocabulary_of(tokenizer, tokenizer.vocab_size)

@@ -1,0 +1,209 @@
+"""Adapters go to PEFT and come from it: the model that they are added to there has the logits of ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from peft import LoraConfig as PeftConfig
+from peft import PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from lm import run_folder
+from lm.base import adapting, refer
+from lm.checkpoint import load_model, load_tokenizers, save_checkpoint
+from lm.config.lora import LoraConfig
+from lm.errors import InputError, UsageError
+from lm.hardware import Hardware
+from lm.interop.hugging_face.adapters import export_adapters, import_adapters
+from lm.interop.hugging_face.exporting import export
+from lm.model.lora import build_adapted, trained_weights
+from lm.run_folder import TrainingState
+from tests.cli.small_runs import make_run
+from tests.lm.full_disk import full_disk
+from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
+
+HARDWARE = Hardware("cpu", "float32", 1)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+"""PEFT asks transformers for it."""
+
+
+def adapted(folder, base, lora):
+    """A run with random adapters to another."""
+    found = run_folder.find_checkpoint(base)
+    config = run_folder.load_config(found)
+    torch.manual_seed(3)
+    model = trained_weights(build_adapted(config.model, lora))
+    save_checkpoint(
+        folder,
+        config=adapting(config.__class__(model=config.model, lora=lora), found),
+        tokenizer=load_tokenizers(found)[0],
+        model={name: torch.randn_like(value) / 5 for name, value in model.items()},
+        optimizer={},
+        state=TrainingState(),
+        is_best=True,
+    )
+    refer(folder, found)
+    return folder
+
+
+def their_base(base, folder):
+    if not folder.exists():
+        export(base, folder)
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def same_logits(run, theirs, *, seed=0):
+    tokens = ids(3, 20, seed=seed)
+    with torch.no_grad():
+        torch.testing.assert_close(load_model(run, HARDWARE).model(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("on", ["attention,feed-forward", "feed-forward"])
+@pytest.mark.parametrize("family", FIELDS)
+def test_peft_adds_them_to_the_exported_base_and_they_come_back(family, on, tmp_path):
+    base = random_run(tmp_path / "base", random_config(family, 1))
+    run = adapted(tmp_path / "run", base, LoraConfig(rank=3, on=on, alpha=4.5, dropout=0.25))
+    export_adapters(run, tmp_path / "adapters")
+    same_logits(run, PeftModel.from_pretrained(their_base(base, tmp_path / "out"), tmp_path / "adapters").eval())
+    back = import_adapters(tmp_path / "adapters", base, tmp_path / "back")
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (run_folder.find_checkpoint(run), back))
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    there, here = run_folder.load_config(back), run_folder.load_config(run_folder.find_checkpoint(run))
+    assert there.lora == LoraConfig(rank=3, on=on, alpha=4.5, dropout=0.25)
+    assert there.base_sha256 == here.base_sha256
+
+
+THEIRS = {
+    "llama": [
+        {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"]},
+        {"r": 2, "target_modules": ["down_proj"], "use_rslora": True},
+        {"r": 4, "target_modules": ["q_proj", "k_proj", "up_proj"], "alpha_pattern": {"up_proj": 3},
+         "rank_pattern": {"k_proj": 2, "layers.0.mlp.up_proj": 7}},
+        {"r": 3, "target_modules": "all-linear"}, {"target_modules": ["v_proj"], "layers_to_transform": [0]},
+    ],
+    "gpt2": [{"r": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True},
+             {"r": 4, "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}],
+    "gpt_neox": [{"r": 4, "target_modules": ["query_key_value", "dense"], "lora_alpha": 1}],
+    "qwen3": [{"r": 4, "target_modules": ["o_proj", "gate_proj"], "lora_dropout": 0.1}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "settings"), [(family, each) for family, many in THEIRS.items() for each in many])
+def test_adapters_of_peft_come_in(family, settings, tmp_path):
+    config = random_config(family, 3)
+    base = random_run(tmp_path / "base", config)
+    theirs = get_peft_model(their_base(base, tmp_path / "out"), PeftConfig(task_type="CAUSAL_LM", **settings)).eval()
+    torch.manual_seed(2)
+    for name, value in theirs.named_parameters():
+        if ".lora_" in name:
+            torch.nn.init.normal_(value, std=0.1)
+    theirs.save_pretrained(tmp_path / "adapters")
+    import_adapters(tmp_path / "adapters", base, tmp_path / "run")
+    same_logits(tmp_path / "run", theirs)
+    export_adapters(tmp_path / "run", tmp_path / "again")
+    again = PeftModel.from_pretrained(their_base(base, tmp_path / "out"), tmp_path / "again").eval()
+    same_logits(tmp_path / "run", again, seed=1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Adapters of PEFT, and the run `base` beside them."""
+    base = random_run(tmp_path / "base", random_config("llama", 1))
+    return export_and_name(adapted(tmp_path / "run", base, LoraConfig(rank=2)), tmp_path / "adapters")
+
+
+def export_and_name(run, folder):
+    export_adapters(run, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"use_dora": True}, "use_dora 'True' is of adapters that lm does not have"), ({"bias": "all"}, "bias 'all'"),
+     ({"peft_type": "IA3"}, "peft_type 'IA3'"), ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+     ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa'"), ({"r": -1}, "r '-1' is no number"),
+     ({"r": 3}, "but for this base and by adapter_config.json it is (3, "),
+     ({"rank_pattern": [1]}, "rank_pattern must be names"),
+     ({"lora_alpha": "x"}, "lora_alpha 'x' is no number"), ({"r": True}, "r 'True'")],
+)  # fmt: skip
+def test_what_ours_cannot_be_is_named(change, problem, folder, tmp_path):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError) as raised:
+        import_adapters(folder, tmp_path / "base", tmp_path / "out")
+    assert problem in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_folders_are_refused(folder, tmp_path):
+    def refused(problem, base="base", kind=InputError):
+        with pytest.raises(kind, match=problem):
+            import_adapters(folder, tmp_path / base, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    weights = folder / "adapter_model.safetensors"
+    tensors = load_file(weights)
+    save_file({**tensors, "base_model.model.lm_head.lora_A.weight": torch.zeros(2, 8)}, weights)
+    refused("has base_model.model.lm_head.lora_A.weight, for which the base has no layer")
+    save_file({"x": torch.zeros(1)}, weights)
+    refused("has x, for which")
+    save_file({}, weights)
+    refused("has no adapters for the base")
+    weights.write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
+    refused("its header would have")
+    weights.rename(folder / "adapter_model.bin")
+    refused("has no adapter_model.safetensors; pickles are not read")
+    (folder / "adapter_config.json").write_text("[]")
+    refused("must be names with values")
+
+
+def test_adapters_to_adapters_and_runs_without_any(folder, tmp_path):
+    with pytest.raises(UsageError, match="has adapters itself; make a plain run of it first: lm merge"):
+        import_adapters(folder, tmp_path / "run", tmp_path / "out")
+    with pytest.raises(UsageError, match="has no adapters"):
+        export_adapters(tmp_path / "base", tmp_path / "out")
+    other = random_run(tmp_path / "other", random_config("llama", 5))
+    with pytest.raises(InputError, match="for this base|for which the base"):
+        import_adapters(folder, other, tmp_path / "out")
+    masked = make_run(tmp_path / "gpt", value_residual=True)
+    with pytest.raises((UsageError, InputError)):
+        import_adapters(folder, masked, tmp_path / "out")
+
+
+def test_a_full_disk_leaves_nothing_behind(folder, tmp_path):
+    shutil.rmtree(folder)
+    with full_disk(after=2000), pytest.raises((InputError, OSError)):
+        export_adapters(tmp_path / "run", folder)
+    assert {path.name for path in tmp_path.iterdir()} == {"base", "run"}
+
+
+def test_the_whole_model_is_exported_too(folder, tmp_path):
+    """As a model without adapters, of which the exported one needs nothing else."""
+    same_logits(tmp_path / "run", their_base(tmp_path / "run", tmp_path / "whole"))
+
+
+def test_a_model_with_code_of_its_own_has_adapters_too(tmp_path):
+    base = make_run(tmp_path / "base", value_residual=True, qk_norm=True)
+    run = adapted(tmp_path / "run", base, LoraConfig(rank=2))
+    export_adapters(run, tmp_path / "adapters")
+    export(base, tmp_path / "out")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    theirs, tokens = PeftModel.from_pretrained(theirs, tmp_path / "adapters").eval(), ids(3, 20) % 200
+    with torch.no_grad():
+        expected = load_model(run, HARDWARE).model(tokens)
+        torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+    import_adapters(tmp_path / "adapters", base, tmp_path / "back")
+    with torch.no_grad():
+        assert torch.equal(load_model(tmp_path / "back", HARDWARE).model(tokens), expected)
+
+
+def test_a_classifier_is_exported_whole(tmp_path):
+    base = make_run(tmp_path / "base", objective="masked", labels=("a", "b"))
+    run = adapted(tmp_path / "run", base, LoraConfig(rank=2))
+    with pytest.raises(UsageError, match="has a head for its labels beside its adapters; --to huggingface has"):
+        export_adapters(run, tmp_path / "adapters")

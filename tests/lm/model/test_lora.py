@@ -1,0 +1,158 @@
+"""A model with adapters computes what a plain one with W + scale · B A computes, which is what merging makes of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config.lora import LoraConfig
+from lm.config.model import ModelConfig
+from lm.model.lora import adapters, build_adapted, load_frozen, load_trained, merged, trained_weights
+from lm.model.transformer import build_model
+
+SHAPE = {"vocab_size": 40, "context_length": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
+MODELS = {
+    "gpt": {"activation": "gelu", "bias": True, "norm": "layernorm", "value_residual": True},
+    "llama": {"n_kv_heads": 2, "d_head": 12},
+    "tied sizes": {"d_head": 4, "n_kv_heads": 2, "d_ff": 16},
+    "encoder-decoder": {"n_encoder_layers": 1, "bias": True, "n_kv_heads": 1},
+    "experts": {"experts": 3, "experts_per_token": 2},
+    "compressed": {"attention": "compressed", "attention_block": 8},
+    "masked": {"objective": "masked", "output_transform": True, "bias": True},
+}
+PROJECTED = {
+    "attention.input": lambda c: [c.n_heads * c.head_size, c.kv_heads * c.head_size, c.kv_heads * c.head_size],
+    "feed_forward.up": lambda c: [c.feed_forward_width] * (2 if c.activation == "swiglu" else 1),
+}
+
+
+def filled(model, lora, *, seed=1):
+    """A model with random numbers in its adapters too."""
+    built = build_adapted(model, lora, seed=0)
+    torch.manual_seed(seed)
+    for layer in adapters(built).values():
+        torch.nn.init.normal_(layer.lora_a, std=0.3)
+        torch.nn.init.normal_(layer.lora_b, std=0.3)
+    return built.eval()
+
+
+@torch.no_grad()
+def by_hand(model, config, lora):
+    """A plain model in float64, whose matrices are W + scale · B A, row by row of each projection."""
+    weights = {name: value.double() for name, value in model.state_dict().items()}
+    for name in [name.removesuffix(".lora_a") for name in weights if name.endswith(".lora_a")]:
+        a, b = weights.pop(f"{name}.lora_a"), weights.pop(f"{name}.lora_b")
+        kind = ".".join(name.split(".")[-2:]).removeprefix("cross_")
+        kind = "feed_forward.up" if name.endswith(".up") else kind.replace("cross_attention", "attention")
+        sizes = PROJECTED[kind](config) if kind in PROJECTED else [len(b)]
+        row = 0
+        for number, size in enumerate(sizes):
+            of_part = a[number * lora.rank : (number + 1) * lora.rank]
+            for output in range(row, row + size):
+                for k in range(lora.rank):
+                    weights[f"{name}.weight"][output] += lora.scale * b[output, k] * of_part[k]
+            row += size
+    plain = build_model(config).double().eval()
+    plain.load_state_dict(weights)
+    return plain
+
+
+def logits(model, config):
+    tokens = torch.randint(config.vocab_size, (3, 17), generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        if config.is_encoder_decoder:
+            return model(tokens, tokens[:, :9], lengths=torch.tensor([17, 3, 8]))
+        return model(tokens)
+
+
+@pytest.mark.parametrize("on", ["attention,feed-forward", "attention"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_logits_are_those_of_a_plain_model_with_the_products_added(kind, on):
+    config, lora = ModelConfig(**SHAPE, **MODELS[kind]), LoraConfig(rank=3, on=on, alpha=5.0)
+    model = filled(config, lora)
+    expected = logits(by_hand(model, config, lora), config).float()
+    torch.testing.assert_close(logits(model, config), expected, atol=2e-5, rtol=1e-4)
+    plain = build_model(config).eval()
+    plain.load_state_dict(merged(config, lora, model.state_dict()))
+    torch.testing.assert_close(logits(plain, config), expected, atol=2e-5, rtol=1e-4)
+    assert (logits(plain, config) - logits(build_model(config).eval(), config)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_at_first_they_add_nothing(kind):
+    config = ModelConfig(**SHAPE, **MODELS[kind])
+    model, plain = build_adapted(config, LoraConfig(rank=3), seed=2).eval(), build_model(config, seed=2).eval()
+    assert torch.equal(logits(model, config), logits(plain, config))
+
+
+def test_each_projection_has_an_adapter_of_its_own():
+    config = ModelConfig(**SHAPE, n_kv_heads=2)
+    layers = adapters(build_adapted(config, LoraConfig(rank=3)))
+    assert [
+        tuple(value.shape)
+        for value in (
+            layers["decoder.blocks.0.attention.input"].lora_a,
+            layers["decoder.blocks.0.attention.input"].lora_b,
+        )
+    ] == [(9, 32), (64, 3)]
+    assert layers["decoder.blocks.1.feed_forward.up"].lora_a.shape == (6, 32)
+    assert len(layers) == 2 * 4
+
+
+def test_only_they_are_trained_and_what_a_classifier_has_for_its_labels():
+    config = ModelConfig(**SHAPE, objective="masked", labels=("a", "b"))
+    model = build_adapted(config, LoraConfig(rank=2))
+    names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert names == trained_weights(model).keys()
+    assert {name for name in names if ".lora_" not in name} == {
+        f"classifier.{layer}.{kind}" for layer in ("pooler", "labels") for kind in ("weight", "bias")
+    }
+
+
+def test_they_start_the_same_for_the_same_seed_wherever_the_generator_stands():
+    config, lora = ModelConfig(**SHAPE), LoraConfig(rank=2)
+    torch.manual_seed(1)
+    first, state = build_adapted(config, lora, seed=5).state_dict(), torch.random.get_rng_state()
+    torch.manual_seed(2)
+    second, other = build_adapted(config, lora, seed=5).state_dict(), build_adapted(config, lora, seed=6).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["decoder.blocks.0.feed_forward.up.lora_a"],
+                           other["decoder.blocks.0.feed_forward.up.lora_a"])  # fmt: skip
+    torch.manual_seed(1)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_dropout_is_of_what_they_read_and_of_nothing_else():
+    config = ModelConfig(**SHAPE)
+    plain = build_model(config)
+    model = build_adapted(config, LoraConfig(rank=2, dropout=0.5)).train()
+    assert torch.equal(logits(model, config), logits(plain, config))
+    load_trained(model, {name: torch.ones_like(value) for name, value in trained_weights(model).items()})
+    assert not torch.equal(logits(model, config), logits(model, config))
+    model.eval()
+    assert torch.equal(logits(model, config), logits(model, config))
+
+
+def test_a_base_of_fewer_bits_loses_none_of_what_is_added():
+    config, lora = ModelConfig(**SHAPE), LoraConfig(rank=2)
+    model = filled(config, lora)
+    weights = {name: value if ".lora_" in name else value.bfloat16() for name, value in model.state_dict().items()}
+    load_frozen(model, {name: value.float() for name, value in weights.items()})
+    plain = build_model(config).eval()
+    made = merged(config, lora, weights)
+    assert {value.dtype for value in made.values()} == {torch.float32}
+    plain.load_state_dict(made)
+    torch.testing.assert_close(logits(plain, config), logits(model, config), atol=1e-5, rtol=1e-4)
+
+
+def test_weights_that_do_not_fit_are_refused():
+    config, lora = ModelConfig(**SHAPE), LoraConfig(rank=2)
+    weights = build_adapted(config, lora).state_dict()
+    short = {name: value for name, value in weights.items() if name != "decoder.blocks.1.feed_forward.up.lora_a"}
+    for wrong in (short, weights | {"decoder.blocks.1.feed_forward.up.lora_a": torch.zeros(1, 32)}):
+        with pytest.raises(RuntimeError):
+            merged(config, lora, wrong)
+    with pytest.raises(RuntimeError):
+        load_trained(build_adapted(config, lora), {})
+    with pytest.raises(KeyError):
+        load_frozen(build_adapted(config, lora), {})

@@ -1,0 +1,52 @@
+"""Matrices in 8 bits are near to what they were, and multiply as what they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config.model import ModelConfig
+from lm.model.linear import Linear, linear
+from lm.model.quantised import Int8Linear, Int8Matrix, quantise
+from lm.model.transformer import build_model
+
+
+def test_no_weight_is_off_by_more_than_half_a_step():
+    weight = torch.randn(13, 7) * torch.logspace(-6, 6, 13)[:, None]
+    rounded = Int8Matrix.of(weight)
+    off = (rounded.rows(torch.arange(13)) - weight).abs()
+    assert bool((off <= rounded.scales[:, None] * 0.5 * (1 + 1e-5)).all())
+    assert bool((rounded.values.abs().amax(1) == 127).all())
+
+
+def test_zeros_stay_zeros():
+    assert not Int8Matrix.of(torch.zeros(3, 4)).rows(torch.arange(3)).any()
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_product_is_that_of_the_rounded_weights(has_bias):
+    layer, x = Linear(6, 5, bias=has_bias), torch.randn(2, 3, 6)
+    rounded = Int8Linear(layer)
+    weight = rounded.weight.rows(torch.arange(5)).double()
+    expected = x.double() @ weight.T + (layer.bias.double() if has_bias else 0)
+    torch.testing.assert_close(rounded(x).double(), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(linear(x, rounded.weight[1:3]), rounded.weight[1:3].product(x, None))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"tie_embeddings": False, "qk_norm": True}, {"n_encoder_layers": 2}, {"objective": "masked"},
+     {"architecture": "lstm"}, {"experts": 2}],
+)  # fmt: skip
+def test_any_model_is_nearly_what_it_was(fields):
+    model = build_model(ModelConfig(vocab_size=50, context_length=16, d_model=64, n_layers=2, **fields)).eval()
+    ids = torch.randint(50, (2, 9))
+    given = (ids, ids) if "n_encoder_layers" in fields else (ids,)
+    with torch.inference_mode():
+        before = model(*given)
+        held = sum(parameter.numel() for parameter in model.parameters())
+        quantise(model)
+        after = model(*given)
+    assert sum(parameter.numel() for parameter in model.parameters()) < held
+    assert not torch.equal(before, after)
+    assert float((after - before).norm() / before.norm()) < 0.03

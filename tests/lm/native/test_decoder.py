@@ -1,0 +1,130 @@
+"""The compiled step gives the logits that torch gives, of any model that it takes, in any use of its caches."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
+from lm.decoding.generator import Generator
+from lm.decoding.steps.steps import DecoderSteps
+from lm.errors import UsageError
+from lm.model.quantised import quantise
+from lm.model.transformer import DecoderOnly, build_model
+from lm.native import choice
+from lm.native.compiling import compile_step
+from tests.cli.small_runs import make_tokenizer
+
+pytest.importorskip("numba")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory):
+    """A cache of its own, with the compiled step, which serves from the first token on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(choice, "_PLAIN_STEPS", 0)
+        choice._mark.cache_clear()
+        choice.is_compiled.cache_clear()
+        assert not choice.is_compiled()
+        compile_step()
+        assert choice.is_compiled()
+        yield
+    choice._mark.cache_clear()
+    choice.is_compiled.cache_clear()
+
+
+def drawn(seed: int) -> ModelConfig:
+    """Any model that the step takes."""
+    of = random.Random(seed)
+    fields = {
+        "d_model": of.choice([16, 24]), "n_layers": of.choice([1, 3]), "n_heads": 4,
+        "n_kv_heads": of.choice([None, 2, 1]),
+        "positions": of.choice(["rotary", "learned", "sinusoidal", "sinusoidal-half", "alibi", "t5", "none"]),
+        "norm": of.choice(["layernorm", "rmsnorm"]), "norm_position": of.choice(["pre", "post"]),
+        "activation": of.choice(["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]), "qk_norm": of.random() < 0.5,
+        "bias": of.random() < 0.5, "tie_embeddings": of.random() < 0.5, "scale_embeddings": of.random() < 0.3,
+        "softcap": of.choice([0.0, 5.0]), "value_residual": of.random() < 0.5, "d_head": of.choice([None, 6]),
+        "attention_bias": of.choice([None, "inputs"]),
+    }  # fmt: skip
+    if fields["norm_position"] == "pre":
+        fields |= {"parallel_residual": of.random() < 0.3, "embedding_shortcut": of.random() < 0.3}
+    if fields["positions"] == "rotary":
+        fields |= of.choice([{}, {"rotary_share": 0.5}, {"rope_scaling": "linear", "rope_factor": 2.0}])
+    if of.random() < 0.3:
+        fields |= {"attention": "window", "attention_window": 3}
+    return ModelConfig(vocab_size=37, context_length=8, init_std=0.3, **fields)
+
+
+def built(config: ModelConfig, *, in_8_bits: bool = False) -> DecoderOnly:
+    model = build_model(config, seed=1).eval().requires_grad_(False)
+    torch.manual_seed(2)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    if in_8_bits:
+        quantise(model)
+    return model
+
+
+@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("seed", range(16))
+def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
+    """Beyond the context too, with rows that are left out, repeated, and taken back."""
+    config = drawn(seed)
+    model = built(config, in_8_bits=in_8_bits)
+    of, rows = random.Random(seed), seed % 5 + 1
+    steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    taken = 0
+    for length in [3, *[1] * 5, 2, *[1] * 6]:
+        tokens = torch.randint(37, (rows, length))
+        taken += length == 1 and choice.native_decoder(model, rows=rows) is not None
+        torch.testing.assert_close(steps.feed(tokens), again.feed(tokens), atol=1e-5, rtol=1e-5)
+        if of.random() < 0.3:
+            chosen = torch.tensor([of.randrange(rows) for _ in range(of.randint(1, 5))])
+            rows = len(chosen)
+            for each in (steps, again):
+                each.reorder(chosen)
+        if of.random() < 0.3:
+            for each in (steps, again):
+                each.truncate(each.length - 1)
+    assert taken
+
+
+def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
+    tokenizer = make_tokenizer("bpe")
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
+    generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
+    compiled = [sample.tokens for sample in generator.samples("The owl", n=5)]
+    monkeypatch.setattr(choice, "_MOST_ROWS", 0)
+    assert compiled == [sample.tokens for sample in generator.samples("The owl", n=5)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"positions": "relative"}, {"experts": 2}, {"architecture": "lstm"}, {"attention": "compressed"}],
+)
+def test_what_the_step_does_not_know_is_left_to_torch(fields):
+    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=2, **fields)
+    assert not choice.can_step(config)
+    assert choice.native_decoder(built(config), rows=1) is None
+
+
+def test_a_model_that_is_being_trained_is_left_to_torch():
+    """Its weights may be put elsewhere."""
+    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
+    assert choice.native_decoder(build_model(config).eval(), rows=1) is None
+    assert choice.native_decoder(built(config), rows=1) is not None
+
+
+def test_learned_positions_end_with_the_context():
+    """As they do for torch: the window moves on before."""
+    config = ModelConfig(vocab_size=37, context_length=4, d_model=16, n_layers=1, positions="learned")
+    steps = DecoderSteps(built(config))
+    for _ in range(9):
+        try:
+            steps.feed(torch.zeros(1, 1, dtype=torch.long))
+        except UsageError as error:  # pragma: no cover (it would be a defect)
+            pytest.fail(str(error))

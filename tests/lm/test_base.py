@@ -1,0 +1,77 @@
+"""Where the base of a run is, is one line of a file that a person can change."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import pytest
+
+from lm import run_folder
+from lm.base import adapting, base_weights, find_base, named_base, refer, refuse_adapted
+from lm.checkpoint import load_tokenizers, save_checkpoint
+from lm.config.lora import LoraConfig
+from lm.errors import InputError, UsageError
+from lm.run_folder import TrainingState, find_checkpoint, load_config
+from tests.cli.small_runs import make_run
+
+
+@pytest.fixture
+def base(tmp_path):
+    return find_checkpoint(make_run(tmp_path / "runs" / "base"))
+
+
+@pytest.fixture
+def run(tmp_path, base):
+    """The checkpoint of a run that says to have adapters to `base`."""
+    config = adapting(dataclasses.replace(load_config(base), lora=LoraConfig(rank=2)), base)
+    made = save_checkpoint(
+        tmp_path / "runs" / "adapted", config=config, tokenizer=load_tokenizers(base)[0], model={}, optimizer={},
+        state=TrainingState(step=3), is_best=True,
+    )  # fmt: skip
+    refer(tmp_path / "runs" / "adapted", base)
+    return made
+
+
+def test_the_line_is_as_seen_from_the_run(run, base, tmp_path, monkeypatch):
+    assert (tmp_path / "runs" / "adapted" / "base").read_text() == "../base/checkpoints/step-0\n"
+    assert find_base(run).samefile(base)
+    assert base_weights(run, load_config(run)).samefile(base / "model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    assert named_base(find_checkpoint(run.parent.parent.relative_to(tmp_path))) == "runs/base/checkpoints/step-0"
+
+
+def test_a_link_to_the_run_leads_to_the_same_base(run, base, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "runs" / "adapted")
+    assert find_base(find_checkpoint(tmp_path / "link")).samefile(base)
+
+
+def test_a_checkpoint_that_was_taken_out_of_its_run_has_a_line_of_its_own(run, base, tmp_path):
+    alone = shutil.copytree(run, tmp_path / "alone")
+    with pytest.raises(InputError, match="alone/base: missing; write into it where the run is"):
+        find_base(alone)
+    assert named_base(alone) is None
+    refer(alone, base)
+    assert find_base(alone).samefile(base)
+    run_folder.verify(alone)
+
+
+@pytest.mark.parametrize("line", ["../nowhere", "/", "\0", "x" * 5000, "../base/checkpoints"])
+def test_whatever_else_the_line_says_is_an_error_of_a_line(run, line):
+    (run.parent.parent / "base").write_text(line)
+    with pytest.raises(InputError, match="there is no checkpoint at") as raised:
+        find_base(run)
+    assert "\n" not in str(raised.value)
+
+
+def test_another_file_is_not_taken_for_the_weights(run, base):
+    with (base / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(InputError, match=r"not the weights that .* adapts \(another sha256\); put those"):
+        base_weights(run, load_config(run))
+
+
+def test_adapters_are_no_base(run, base):
+    refuse_adapted(base)
+    with pytest.raises(UsageError, match="has adapters itself; make a plain run of it first: lm merge"):
+        refuse_adapted(run)

@@ -1,0 +1,223 @@
+"""Adapters are trained by the loop that trains all else; the weights beside them stay, and are not saved again."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lm import run_folder
+from lm.checkpoint import load_model, load_weights, merge
+from lm.config.data import DataConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.lora import LoraConfig
+from lm.config.model import ModelConfig
+from lm.config.training import TrainingConfig
+from lm.errors import InputError, UsageError
+from lm.hardware import inference_hardware
+from lm.model.lora import adapters
+from lm.optimization.averaging import average
+from lm.training.corpus import TrainingCorpus
+from lm.training.history import summarise
+from lm.training.resuming import resume
+from lm.training.starting import start
+from lm.training.trainer import train
+from tests.lm.training import test_masked
+from tests.lm.training.conftest import journal, loss_of, stop_after, sums
+from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
+
+CPU = inference_hardware(HardwareConfig())
+
+
+@pytest.fixture
+def base(make_run):
+    """A run to adapt, after some steps."""
+    run = make_run("base", learning_rate=5e-3)
+    list(train(run))
+    return run
+
+
+@pytest.fixture
+def adapt(base, shards, byte_tokenizer):
+    """Start a run with adapters to `base`."""
+
+    def begin(name: str = "adapted", *, lora: LoraConfig | None = None, model: dict | None = None, **training):
+        settings = dataclasses.replace(base.config.training, learning_rate=1e-2, **training)
+        config = dataclasses.replace(base.config, training=settings, lora=lora or LoraConfig(rank=2))
+        found = run_folder.find_checkpoint(base.folder)
+        data = TrainingCorpus(shards, byte_tokenizer)
+        return start(base.folder.parent / name, config, data, weights=load_weights(found), base=found)
+
+    return begin
+
+
+SETTINGS = [
+    {}, {"optimizer": "muon", "micro_batch_size": 2}, {"ema": 0.8}, {"optimizer": "muon", "ema": 0.8, "r_drop": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_resuming_equals_never_having_stopped(adapt, settings):
+    lora = LoraConfig(rank=3, dropout=0.2)
+    whole = adapt("whole", lora=lora, **settings)
+    list(train(whole))
+    list(train(adapt("part", lora=lora, **settings), stop=stop_after(7)))
+    part = resume(whole.folder.parent / "part")
+    list(train(part))
+    ours, theirs = sums(part), sums(whole)
+    assert {name for name in ours if ours[name] != theirs[name]} <= {"state.json", "config.json"}
+    assert journal(part) == journal(whole)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_only_adapters_change_and_only_they_are_saved(base, adapt, settings):
+    run = adapt(**settings)
+    before, first = {name: value.clone() for name, value in run.model.state_dict().items()}, loss_of(run)
+    run.model.train()
+    list(train(run))
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(value, before[name]) is (".lora_" not in name)
+    found = run_folder.find_checkpoint(run.folder)
+    saved = load_file(found / "model.safetensors")
+    assert saved.keys() == {f"{name}.lora_{kind}" for name in adapters(run.model) for kind in "ab"}
+    optimizer = load_file(found / "optimizer.safetensors")
+    assert optimizer
+    assert all(".lora_" in name for name in optimizer)
+    assert loss_of(run) < first
+    assert first == loss_of(base)
+
+
+def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
+    """As trained, as merged at loading, as a run that `merge` writes, and as the weights that another starts from."""
+    run = adapt(optimizer="muon", evaluate_every=0)
+    list(train(run))
+    tokens = torch.randint(256, (2, 16))
+    run.model.eval()
+    with torch.no_grad():
+        expected = run.model(tokens)
+        assert not torch.allclose(expected, base.model.eval()(tokens), atol=1e-3)
+        loaded = load_model(run.folder, CPU)
+        torch.testing.assert_close(loaded.model(tokens), expected, atol=1e-5, rtol=1e-5)
+    assert not adapters(loaded.model)
+    made = merge(run.folder, run.folder.parent / "merged")
+    shutil.rmtree(base.folder)
+    again = load_model(run.folder.parent / "merged", CPU)
+    for name, value in loaded.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value)
+    assert not again.config.lora
+    assert run_folder.load_state(made).best_loss == run.state.best_loss
+    with pytest.raises(UsageError, match="has no adapters"):
+        merge(run.folder.parent / "merged", run.folder.parent / "twice")
+
+
+def test_a_base_that_has_moved_is_named_and_found_where_the_run_says(base, adapt, capsys):
+    run = adapt(steps=3)
+    list(train(run))
+    before = load_weights(run.folder)
+    base.folder.rename(base.folder.with_name("moved"))
+    for use in (load_weights, resume, lambda folder: load_model(folder, CPU)):
+        with pytest.raises(InputError, match=r"adapted/base: there is no checkpoint at \.\./base/checkpoints/step-"):
+            use(run.folder) if use is not resume else resume(run.folder, longer=TrainingConfig(steps=5))
+    step = run_folder.find_checkpoint(base.folder.with_name("moved")).name
+    (run.folder / "base").write_text(f"../moved/checkpoints/{step}\n")
+    assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
+    list(train(resume(run.folder, longer=TrainingConfig(steps=5))))
+    (run.folder / "base").unlink()
+    with pytest.raises(InputError, match="adapted/base: missing; write into it where the run is that"):
+        load_weights(run.folder)
+
+
+def test_both_runs_can_be_moved_together(base, adapt, tmp_path):
+    run = adapt(steps=3)
+    list(train(run))
+    before = load_weights(run.folder)
+    (tmp_path / "elsewhere").mkdir()
+    for folder in (base.folder, run.folder):
+        folder.rename(tmp_path / "elsewhere" / folder.name)
+    after = load_weights(tmp_path / "elsewhere" / run.folder.name)
+    assert all(torch.equal(value, before[name]) for name, value in after.items())
+
+
+def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
+    run = adapt(steps=3)
+    list(train(run))
+    other = make_run("other", seed=1)
+    list(train(other))
+    there = run_folder.find_checkpoint(base.folder)
+    shutil.rmtree(there)
+    shutil.copytree(run_folder.find_checkpoint(other.folder), there)
+    with pytest.raises(InputError, match=r"model.safetensors: not the weights that .* adapts \(another sha256\); put"):
+        load_weights(run.folder)
+
+
+def test_the_mean_of_checkpoints_is_a_plain_run(base, adapt):
+    run = adapt(checkpoint_every=3, keep=0)
+    list(train(run))
+    chosen = run_folder.checkpoints(run.folder)[-2:]
+    average(chosen, run.folder.parent / "mean")
+    first, second = map(load_weights, chosen)
+    for name, value in load_weights(run.folder.parent / "mean").items():
+        torch.testing.assert_close(value, (first[name] + second[name]) / 2)
+
+
+def test_a_summary_tells_the_base_and_what_is_trained(base, adapt):
+    run = adapt(steps=3)
+    list(train(run))
+    summary, theirs = summarise(run.folder), summarise(base.folder)
+    assert summary.base == str(run_folder.find_checkpoint(base.folder))
+    assert summary.trained == sum(value.numel() for name, value in run.model.state_dict().items() if ".lora_" in name)
+    assert summary.parameters == theirs.parameters + summary.trained
+    assert (theirs.base, theirs.trained) == (None, theirs.parameters)
+
+
+def test_all_weights_can_be_trained_on_from_adapted_ones(adapt, shards, byte_tokenizer, tmp_path):
+    run = adapt(steps=3)
+    list(train(run))
+    config = dataclasses.replace(run.config, lora=LoraConfig(), plan=None)
+    full = start(tmp_path / "full", config, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(run.folder))
+    assert loss_of(full)[0] == pytest.approx(loss_of(run)[0], rel=1e-6)
+
+
+def masked(folder, data, *, base=None, model=None, **fields):
+    """A masked model or a classifier, with adapters to a base if there is one."""
+    config = test_masked.SHAPE | (model or {})
+    settings = {"batch_size": 8, "steps": 8, "warmup_steps": 2, "evaluate_every": 4, "learning_rate": 1e-2, **fields}
+    supervised = (data.folder / "train-examples.npy").exists()
+    found = None if base is None else run_folder.find_checkpoint(base)
+    made = test_masked.RunConfig(
+        ModelConfig(**config), data=DataConfig(supervised=supervised), training=TrainingConfig(**settings),
+        lora=LoraConfig(rank=2 if base else None),
+    )  # fmt: skip
+    return start(folder, made, data, weights=None if found is None else load_weights(found), base=found)
+
+
+def test_a_classifier_has_a_head_of_its_own_beside_its_adapters(tmp_path, corpus, examples):  # noqa: F811
+    first = masked(tmp_path / "masked", corpus, model={"output_transform": True})
+    list(train(first))
+    whole = masked(tmp_path / "whole", examples, base=first.folder, model={"output_transform": True})
+    list(train(whole))
+    part = masked(tmp_path / "part", examples, base=first.folder, model={"output_transform": True})
+    list(train(part, stop=stop_after(3)))
+    part = resume(tmp_path / "part")
+    list(train(part))
+    assert sums(part)["model.safetensors"] == sums(whole)["model.safetensors"]
+    saved = load_file(run_folder.find_checkpoint(whole.folder, which="last") / "model.safetensors")
+    assert {name for name in saved if ".lora_" not in name} == {
+        f"classifier.{layer}.{kind}" for layer in ("pooler", "labels") for kind in ("weight", "bias")
+    }
+    tokens = torch.randint(256, (2, 9))
+    whole.model.eval()
+    with torch.no_grad():
+        loaded = load_model(whole.folder, CPU, which="last").model
+        torch.testing.assert_close(loaded(tokens), whole.model(tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_what_would_stay_at_random_is_refused(tmp_path, corpus, examples):  # noqa: F811
+    classifier = masked(tmp_path / "classifier", examples, model={"output_transform": True})
+    list(train(classifier))
+    with pytest.raises(UsageError, match="which adapters leave as it is: train all weights instead"):
+        masked(tmp_path / "masked", corpus, base=classifier.folder, model={"output_transform": True})
+    assert not (tmp_path / "masked").exists()

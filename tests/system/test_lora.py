@@ -1,0 +1,195 @@
+"""Adapters to a run are trained, used by every command, merged, taken to other systems, and refused in a line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cli.main import run
+from lm.checkpoint import load_model
+from lm.hardware import Hardware
+from lm.run_folder import find_checkpoint
+from tests.cli.small_runs import TEXT
+from tests.cli.toy_translation import make_translation_run, pairs
+from tests.compiler import needs_compiler
+from tests.system.conftest import SMALL
+from tests.system.test_compiling import lm, losses, weights
+
+QUICK = ["--steps", "4", "--evaluate-every", "2", "--batch-size", "4", "--learning-rate", "1e-2"]
+LORA = ["--lora", "2", *QUICK]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A folder with a run, one that has adapters to it, and what they were trained on."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "text.txt").write_text(TEXT * 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        patch.chdir(folder)
+        llama = ["--norm", "rmsnorm", "--activation", "swiglu", "--no-qk-norm", "--no-value-residual", "--no-zero-init"]
+        assert run(["train", "text.txt", "-o", "runs/base", "--steps", "6", *SMALL, *llama]) == 0
+        assert run(["train", "text.txt", "--from", "runs/base", "-o", "runs/tuned", *LORA]) == 0
+        yield folder
+
+
+@pytest.fixture
+def told(home, monkeypatch, capsys):
+    """Runs a command in that folder; returns what it wrote to stdout and to stderr."""
+    monkeypatch.chdir(home)
+    capsys.readouterr()
+
+    def succeed(*arguments: str) -> tuple[str, str]:
+        code = run(list(arguments))
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        return output.out, output.err
+
+    return succeed
+
+
+def test_what_is_trained_is_said_before_the_first_step(told):
+    _, err = told("train", "text.txt", "--from", "runs/base", "-o", "runs/said", *LORA, "--lora-on", "attention")
+    assert "lora    rank 2 on attention: " in err
+    assert "parameters are trained" in err
+
+
+def test_the_checkpoint_is_small_and_names_its_base(home):
+    assert (home / "runs" / "tuned" / "base").read_text().startswith("../base/checkpoints/step-")
+    ours, theirs = (find_checkpoint(home / "runs" / name) / "model.safetensors" for name in ("tuned", "base"))
+    assert all(".lora_" in name for name in load_file(ours))
+    assert ours.stat().st_size < theirs.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["generate", "runs/tuned", "The owl", "--greedy", "--max-tokens", "8"], ["info", "runs/tuned"],
+     ["generate", "runs/tuned", "The owl", "--beam", "2", "--max-tokens", "8"], ["attention", "runs/tuned", "The owl"],
+     ["perplexity", "runs/tuned", "text.txt", "--versus", "runs/base"], ["tokenizer", "encode", "runs/tuned", "The"],
+     ["plot", "runs/tuned"]],
+)  # fmt: skip
+def test_commands_take_it(arguments, told):
+    assert told(*arguments)[0]
+
+
+def test_it_computes_what_the_merged_run_does(told):
+    told("merge", "runs/tuned", "-o", "runs/merged")
+    figures = [json.loads(told("perplexity", f"runs/{name}", "text.txt", "--json")[0])["total"]["perplexity"]
+               for name in ("tuned", "merged", "base")]  # fmt: skip
+    assert figures[0] == figures[1]
+    assert figures[0] < figures[2]
+
+
+def test_the_base_the_rank_and_the_share_are_listed(told):
+    out, _ = told("info", "runs/tuned")
+    assert "adapters" in out
+    assert "rank 2 on attention and feed-forward: " in out
+    assert "base        runs/base/checkpoints/step-6" in out
+    described = json.loads(told("info", "runs/tuned", "--json")[0])
+    parts = described["parameters"]
+    assert sum(parts.values()) == 2 * parts["total"]
+    listed = {each["run"]: each for each in json.loads(told("runs", "--json")[0])}
+    tuned, base = listed["runs/tuned"], listed["runs/base"]
+    assert tuned["trained_parameters"] == parts["adapters"]
+    assert tuned["parameters"] == parts["total"] == base["parameters"] + parts["adapters"]
+    assert (tuned["base"], tuned["lora_rank"]) == ("runs/base/checkpoints/step-6", 2)
+    assert (base["base"], base["lora_rank"]) == (None, None)
+    assert "runs/tuned: adapters of rank 2 to runs/base/checkpoints/step-6: " in told("runs")[1]
+
+
+def test_it_is_resumed_averaged_and_trained_on(told):
+    told("train", "--resume", "runs/tuned", "--steps", "6")
+    told("average", "runs/tuned", "-o", "runs/mean")
+    told("train", "text.txt", "--from", "runs/tuned", "-o", "runs/whole", *QUICK)
+    assert "token embeddings" in told("info", "runs/whole")[0]
+
+
+def test_it_learns_examples_for_a_time_with_an_average(told, home):
+    lines = [json.dumps({"prompt": f"owl {n}", "completion": f" fox {n}"}) for n in range(60)]
+    (home / "task.jsonl").write_text("\n".join(lines))
+    told("train", "task.jsonl", "--supervised", "--from", "runs/base", "-o", "runs/task", "--lora", "1", "--budget",
+         "3s", "--ema", "0.9", "--micro-batch-size", "2", "--batch-size", "4", "--lora-dropout", "0.1",
+         "--context", "32")  # fmt: skip
+    assert told("generate", "runs/task", "owl 3", "--greedy", "--max-tokens", "4")[0]
+
+
+def test_it_goes_to_other_systems(told, home):
+    _, err = told("export", "runs/tuned", "--to", "peft", "-o", "adapters")
+    assert "lora    for a LlamaForCausalLM, as which runs/base/checkpoints/step-6 is exported" in err
+    _, err = told("import", "adapters", "--from", "runs/base", "-o", "runs/back")
+    assert "rank 2 on attention and feed-forward, " in err
+    told("export", "runs/tuned", "-o", "whole")
+    tokens = torch.arange(12)[None]
+    hardware = Hardware("cpu", "float32", 1)
+    ours, back = (load_model(home / "runs" / name, hardware).model for name in ("tuned", "back"))
+    with torch.inference_mode():
+        torch.testing.assert_close(back(tokens), ours(tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_translation_has_adapters_too(told, home):
+    make_translation_run(home / "runs" / "backwards", steps=30)
+    for language, lines in zip(("en", "de"), zip(*pairs(60, seed=1), strict=True), strict=True):
+        (home / f"text.{language}").write_text("\n".join(lines) + "\n")
+    files = ["--source", "text.en", "--target", "text.de"]
+    told("train", *files, "--from", "runs/backwards", "-o", "runs/translation", "--lora", "2", "--steps", "3",
+         "--evaluate-every", "2", "--batch-tokens", "200", "--warmup-steps", "1")  # fmt: skip
+    assert told("evaluate", "runs/translation", *files)[0]
+    saved = load_file(find_checkpoint(home / "runs" / "translation", which="last") / "model.safetensors")
+    assert any("cross_attention" in name for name in saved)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [(["train", "text.txt", "--lora", "2"], 2, "name it (--from), or leave out --lora"),
+     (["train", "text.txt", "--from", "runs/tuned", "--lora", "2"], 2, "has adapters itself; make a plain run of it"),
+     (["train", "text.txt", "--from", "runs/base", "--lora", "0"], 2, "rank must be at least 1, not 0 (--lora)"),
+     (["train", "text.txt", "--from", "runs/base", "--lora", "2", "--lora-on", "heads"], 2, "choose from attention"),
+     (["train", "text.txt", "--from", "runs/base", "--lora-alpha", "3"], 2, "give their rank (--lora)"),
+     (["train", "--resume", "runs/tuned", "--lora", "3"], 2, "--lora cannot be changed"),
+     (["merge", "runs/base", "-o", "runs/x"], 2, "has no adapters (lm train --lora), so there is nothing to merge"),
+     (["merge", "runs/tuned", "-o", "runs/base"], 1, "holds a run already"),
+     (["export", "runs/base", "--to", "peft", "-o", "x"], 2, "has no adapters"),
+     (["import", "nowhere", "--from", "runs/base", "-o", "runs/x"], 2, "nowhere: has no adapters for another run")],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused_in_a_line(arguments, code, problem, home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    capsys.readouterr()
+    assert run(arguments) == code
+    output = capsys.readouterr()
+    assert problem in output.err
+    assert output.err.startswith("lm: ")
+    assert output.err.count("\n") == 1
+    assert not output.out
+
+
+def test_a_base_that_is_gone_is_named_by_every_command(home, tmp_path, monkeypatch, capsys):
+    shutil.copytree(home / "runs" / "tuned", tmp_path / "tuned")
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["generate", "tuned", "x"], ["merge", "tuned", "-o", "x"], ["export", "tuned", "-o", "y"]):
+        assert run(arguments) == 1
+        told = capsys.readouterr().err
+        assert told.startswith("lm: tuned/base: there is no checkpoint at ../base/checkpoints/step-6, the base of this")
+        assert told.count("\n") == 1
+    assert run(["info", "tuned"]) == 0
+    assert run(["runs", "."]) == 0
+    (tmp_path / "tuned" / "base").write_text(str(home / "runs" / "base"))
+    assert run(["generate", "tuned", "The owl", "--max-tokens", "2"]) == 1  # a run may get another best one
+    (tmp_path / "tuned" / "base").write_text(str(find_checkpoint(home / "runs" / "base")))
+    assert run(["generate", "tuned", "The owl", "--max-tokens", "2"]) == 0
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_compiled_they_learn_the_same(home, monkeypatch):
+    monkeypatch.chdir(home)
+    runs = [home / "runs" / name for name in ("plain", "compiled")]
+    for folder, flag in zip(runs, ("--no-compile", "--compile"), strict=True):
+        said = lm("train", "text.txt", "--from", "runs/base", "-o", str(folder), "--dtype", "float32", *LORA, flag)
+        assert "Recompiling" not in said
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-4)
+    assert weights(runs[1]) == weights(runs[0])
