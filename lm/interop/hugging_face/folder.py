@@ -99,13 +99,8 @@ def _indexed(folder: Path) -> dict[str, Entry]:
     return {tensor: found[name][tensor] for tensor, name in places.items()}
 
 
-<<<<<<< HEAD
-def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
-    """What a JSON file holds; InputError if it cannot be read, or is larger than any such file."""
-=======
 def read_json(path: Path) -> Any:  # noqa: ANN401
     """What a file of settings holds; InputError if it is none, or larger than any is."""
->>>>>>> main
     return files.read_json(_of_some_size(path))
 
 
