@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from lm.config.run import RunConfig
 from lm.model.cost import active_parameters, cache_bytes_per_token, parameters_by_part, training_flops_per_token
 from lm.optimization.optimizers import training_bytes
+from lm.training.memory import held
 
 
 def count_parameters(config: RunConfig) -> int:
@@ -32,3 +34,10 @@ def costs(config: RunConfig) -> dict[str, Any]:
             model, predicted=predicted, passes=training.passes, lora=config.lora
         ),
     }
+
+
+def costs_of_each(config: RunConfig, processes: int) -> dict[str, Any]:
+    """What each of several processes holds and sends in a step, by the names that `lm info --json` has for it."""
+    dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
+    found = held(config, processes=processes, dtype=dtype)
+    return {"processes": processes, "dtype": dtype, "total": found.total, **dataclasses.asdict(found)}

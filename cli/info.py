@@ -31,6 +31,23 @@ def info(
             autocompletion=completion.runs_or_presets,
         ),
     ] = None,
+    *,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="Say what each of so many processes holds and sends."),
+    ] = None,
+    shard: Annotated[bool, typer.Option("--shard", help="With --processes: as with lm train --shard.")] = False,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option("--batch-tokens", metavar="N", min=1, help="With --processes: tokens in one step of all of them."),
+    ] = None,
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option("--micro-batch-size", metavar="N", min=1, help="With --processes: as for lm train."),
+    ] = None,
+    checkpoint_activations: Annotated[
+        bool, typer.Option("--checkpoint-activations", help="With --processes: as with lm train.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a run or a preset is: parameters by part, memory, arithmetic per token and spent so far.
@@ -39,16 +56,31 @@ def info(
       lm info
       lm info gpt2
       lm info runs/novel --json
+      lm info gpt2 --processes 8 --shard --batch-tokens 524288 --micro-batch-size 8
     """
+    training = {"batch_tokens": batch_tokens, "micro_batch_size": micro_batch_size,
+                "checkpoint_activations": checkpoint_activations or None}  # fmt: skip
+    changed: dict[str, Any] = {name: value for name, value in training.items() if value is not None}
+    if processes is None and (changed or shard):
+        raise UsageError("say how many processes share that (--processes)")
+    if target is None and processes is not None:
+        raise UsageError("name a preset or a run, of which --processes is to be worked out")
     if target is None:
         _list_presets(as_json)
         return
     config, progress = _find(target)
-    from cli.costs import costs
+    from cli.costs import costs, costs_of_each
 
     described = {
         "name": target, "preset": config.preset, **costs(config), "config": config.to_dict(), **progress,
     }  # fmt: skip
+    if processes is not None:
+        config = dataclasses.replace(
+            config,
+            training=dataclasses.replace(config.training, **changed),
+            distribution=dataclasses.replace(config.distribution, shard=shard),
+        )
+        described["each"] = costs_of_each(config, processes)
     if as_json:
         print(json_line(described))
         return
@@ -91,7 +123,7 @@ def _print(described: dict[str, Any]) -> None:
     ]
     table(("parameters", "number", "share"), shares)
     print()
-    for name, text in [*_facts(described), *_progress(described)]:
+    for name, text in [*_facts(described), *_of_each(described), *_progress(described)]:
         print(f"{name:<12}{label(text)}")
 
 
@@ -113,6 +145,20 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
         *([("cache", f"{size(cache)} a token of each sequence, in float32")] if cache else []),
     ]
+
+
+def _of_each(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """What each of several processes holds and sends in a step, where that was asked for."""
+    if (each := described.get("each")) is None:
+        return []
+    parts = ", ".join(f"{size(each[part])} {part}" for part in _HELD)
+    who = "one process" if each["processes"] == 1 else f"each of {each['processes']}"
+    sent = [("", f"{size(each['exchanged'])} sent to others in a step")] if each["processes"] > 1 else []
+    return [(who, f"{size(each['total'])} in {each['dtype']}: {parts}"), *sent]
+
+
+_HELD = ("weights", "gradients", "optimizer", "activations", "loss")
+"""The parts of what a process holds."""
 
 
 def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:

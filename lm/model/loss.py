@@ -195,6 +195,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return of_hidden.mul_(of_total), of_weight, of_bias, *[None] * 5
 
 
+def loss_bytes(positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int) -> int:
+    """Bytes that `linear_cross_entropy` holds at a time on a CPU, besides final states and weights.
+
+    Args:
+        positions: that have a target.
+        vocab_size: number of logits of each.
+        d_model: width of the final states.
+        bytes_per_value: of the type of the products.
+    """
+    rows, rows_of_softmax = _rows_at_a_time(positions, vocab_size, on_cpu=True)
+    of_logits = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
+    of_states = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
+    of_weight = vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)  # two gradients, and a copy
+    return of_logits + of_states + of_weight
+
+
 def _rows_at_a_time(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
     """How many positions are multiplied at a time, and for how many of these softmax is computed at a time."""
     rows = min(positions, max(_FEWEST_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))

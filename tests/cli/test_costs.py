@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from cli.costs import costs, count_parameters
+import dataclasses
+
+import pytest
+
+from cli.costs import costs, costs_of_each, count_parameters
+from lm.config.distribution import DistributionConfig
 from lm.config.presets import resolve
+from lm.training import memory
 
 
 def test_the_costs_of_gpt2():
@@ -18,3 +24,31 @@ def test_the_costs_of_gpt2():
     assert found["training_bytes"] == 4 * 4 * total  # weights, gradients, AdamW's two moments
     assert found["cache_bytes_per_token"] == 4 * 2 * 12 * 768
     assert "cross-attention" not in found["parameters"]
+
+
+def test_what_each_of_several_processes_holds_of_gpt2():
+    """Of 16 bytes a parameter each of eight has its share; what is gathered and what the loss needs comes on top."""
+    gpt2 = resolve("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": {"context_length": 64}})
+    sharded = dataclasses.replace(gpt2, distribution=DistributionConfig(shard=True))
+    total, block = count_parameters(gpt2), 12 * 768**2 + 13 * 768
+    whole, shared = costs_of_each(gpt2, 8), costs_of_each(sharded, 8)
+    assert (whole["weights"], whole["gradients"], whole["optimizer"]) == (4 * total, 4 * total, 8 * total)
+    assert shared["optimizer"] == whole["optimizer"] // 8
+    around = total - 12 * block
+    assert shared["weights"] == 4 * (total // 8 + around + 2 * block)
+    assert whole["exchanged"] == 2 * 4 * total * 7 // 8
+    assert shared["exchanged"] == 4 * (total + 2 * 12 * block + around) * 7 // 8
+    assert whole["total"] == sum(whole[part] for part in ("weights", "gradients", "optimizer", "activations", "loss"))
+    assert shared["activations"] == whole["activations"]
+
+
+@pytest.mark.parametrize("preset", ["tiny", "translation-tiny"])
+def test_activations_are_as_many_as_a_forward_pass_keeps(preset):
+    """Against all layers and rows at once, whose saved tensors are counted."""
+    config = resolve(preset, {"model": {"context_length": 32}})
+    for again in (False, True):
+        config = dataclasses.replace(
+            config, training=dataclasses.replace(config.training, checkpoint_activations=again)
+        )
+        whole = memory._kept(config, rows=5, layers=config.model.n_layers, dtype="float32")
+        assert memory.kept(config, rows=5, dtype="float32") == pytest.approx(whole, rel=0.02)

@@ -103,3 +103,14 @@ def test_a_portable_preset_differs_in_its_blocks_alone(name):
 def test_presets_with_blocks_of_their_own_have_no_portable_form(name):
     with pytest.raises(UsageError, match="--portable"):
         resolve(portable(name))
+
+
+@pytest.mark.parametrize("name", ["tiny", "depth-4", "translation", "gpt2"])
+def test_adapters_are_trained_by_adamw_at_half_the_rate_of_muon(name):
+    plain, adapted = resolve(name).training, resolve(name, {"lora": {"rank": 4}}).training
+    share = 0.5 if plain.optimizer == "muon" else 1.0
+    assert (adapted.optimizer, adapted.learning_rate) == ("adamw", plain.learning_rate * share)
+    given = {"lora": {"rank": 4}, "training": {"learning_rate": 0.3}}
+    assert resolve(name, given).training.learning_rate == 0.3
+    muon = resolve(name, {"lora": {"rank": 4}, "training": {"optimizer": "muon"}}).training
+    assert (muon.optimizer, muon.learning_rate) == ("muon", plain.learning_rate)

@@ -1,0 +1,197 @@
+"""What several processes cost and save: speed, memory, and what a signal or a killed process leaves behind.
+
+python -m tests.benchmarks.scaling speed      # tokens a second of 2 processes of 1 thread and of 1 process of 2
+python -m tests.benchmarks.scaling memory     # bytes of weights, gradients and optimizer in each of 1 and 2 processes
+python -m tests.benchmarks.scaling moments 20 # SIGTERM to the launcher and SIGKILL of a process, at 20 moments each
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from lm.config.data import DataConfig
+from lm.config.distribution import DistributionConfig
+from lm.config.presets import resolve
+from lm.config.run import RunConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.data.corpus import survey, train_tokenizer
+from lm.data.tokens import prepare_corpus
+from lm.distributed.group import joined
+from lm.distributed.world import World
+from lm.hardware import Hardware, peak_memory
+from lm.run_folder import find_checkpoint, load_state, verify
+from lm.text.files import text_files
+from lm.training.corpus import TrainingCorpus
+from lm.training.memory import held
+from lm.training.opening import follow
+from lm.training.resuming import resume
+from lm.training.run import Run
+from lm.training.starting import start
+from lm.training.trainer import train
+from tests.lm.distributed.processes import in_processes
+
+STORIES = Path("corpora/stories/train.txt")
+SHAPES = {
+    "12M": ("tiny", {"d_model": 384, "n_layers": 6, "n_heads": 6, "context_length": 256}, 16),
+    "gpt2": ("gpt2", {"context_length": 64}, 2),
+}
+LIMIT = 30.0
+SETTINGS = [
+    "--preset", "tiny", "--steps", "40", "--evaluate-every", "20", "--checkpoint-every", "5", "--dropout", "0",
+    "--dtype", "float32", "--optimizer", "adamw", "--learning-rate", "1e-3", "--processes", "2",
+]  # fmt: skip
+
+
+def config_of(shape: str, *, shard: bool) -> RunConfig:
+    preset, model, rows = SHAPES[shape]
+    training = {"steps": 1000, "batch_size": rows, "evaluate_every": 0, "optimizer": "adamw"}
+    found = resolve(preset, {"model": model,
+                             "training": training, "hardware": {"dtype": "float32"}})  # fmt: skip
+    return dataclasses.replace(found, distribution=DistributionConfig(shard=shard))
+
+
+def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
+    """A run on the stories, as spelled in bytes, with as many spare tokens as make the vocabulary of its preset."""
+    if not world.writes:
+        return follow(world)
+    surveyed = survey(text_files([str(STORIES)]), DataConfig())
+    tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"))
+    corpus = TrainingCorpus(
+        prepare_corpus(surveyed, tokenizer).folder,
+        tokenizer,
+        spare_tokens=config.model.vocab_size - tokenizer.vocab_size,
+    )
+    from lm.training import planning
+
+    planning.training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
+    return start(folder, config, corpus, world=world)
+
+
+def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, steps: int) -> None:
+    """Train some steps and write down what they took here."""
+    torch.set_num_threads(threads)
+    base = peak_memory()
+    with joined() as world:
+        run = opened(world, folder / "run", config_of(shape, shard=shard), threads)
+        steps_held = []
+
+        def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            own = [getattr(t, "_local_tensor", t) for p in run.model.parameters() for t in
+                   (p, p.grad, *(v for v in optimizer.state[p].values() if v.ndim))]  # fmt: skip
+            steps_held.append(sum(t.numel() * t.element_size() for t in own))
+
+        run.optimizers[0].register_step_post_hook(note)
+        events = train(run)
+        next(events)
+        began, worked, walls = time.perf_counter(), time.process_time(), []
+        for _ in range(steps):
+            before = time.perf_counter()
+            tokens = next(events).tokens
+            walls.append(time.perf_counter() - before)
+        found = {
+            "tokens": tokens, "wall": statistics.median(walls), "all": (time.perf_counter() - began) / steps,
+            "cpu": (time.process_time() - worked) / steps, "held": steps_held[-1],
+            "peak": peak_memory() - base,
+        }  # fmt: skip
+        (folder / f"{world.rank}.json").write_text(json.dumps(found))
+
+
+def measured(size: int, shape: str, threads: int, *, shard: bool = False, steps: int = 6) -> list[dict]:
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["tests.benchmarks.scaling", "one", folder, shape, str(threads), str(int(shard)), str(steps)]
+        done = in_processes(size, arguments)
+        assert done.returncode == 0, done.stdout
+        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(size)]
+
+
+def speed(rounds: int) -> None:
+    for _ in range(rounds):
+        (one,), two = measured(1, "12M", 2), measured(2, "12M", 1)
+        cpu = sum(each["cpu"] for each in two)
+        for name, of, seconds in (
+            ("1 process of 2 threads", one, one["cpu"]),
+            ("2 processes of 1 thread", two[0], cpu),
+        ):
+            print(f"{name}: {of['tokens'] / of['wall']:.0f} tokens/s, {seconds:.2f} s of processor a step")
+        print(
+            f"ratio {one['wall'] / two[0]['wall']:.3f} by the clock, {one['cpu'] / cpu:.3f} by the processor",
+            flush=True,
+        )
+
+
+def memory() -> None:
+    for size, shard in ((1, False), (2, False), (2, True)):
+        each = measured(size, "gpt2", 1, shard=shard, steps=1)
+        is_held, peak = (max(one[name] for one in each) for name in ("held", "peak"))
+        expected = held(config_of("gpt2", shard=shard), processes=size, dtype="float32").total
+        found = f"held {is_held / 1e6:.0f} MB; at most {peak / 1e6:.0f} MB more than at the start"
+        print(f"{size} processes, shard {shard}: {found}, {expected / 1e6:.0f} MB expected", flush=True)
+
+
+def moments(number: int) -> None:
+    """Stop or kill at moments that a seed chooses; then go on alone to the end."""
+    chance = random.Random(0)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        expected = None
+        for what in [None, *[signal.SIGTERM, signal.SIGKILL] * number]:
+            run = folder / "run"
+            subprocess.run(["rm", "-rf", str(run)], check=True)
+            command = [sys.executable, "-m", "cli", "train", str(STORIES), "-o", str(run), *SETTINGS]
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            if what is None:
+                process.communicate()
+                expected = losses(run)
+                continue
+            until = chance.uniform(6, 38)
+            while process.poll() is None and steps_of(run) < until:
+                time.sleep(0.05)
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
+            pids = sorted(map(int, children.stdout.split()))
+            began = time.monotonic()
+            os.kill(process.pid if what == signal.SIGTERM else chance.choice(pids[:2]), what)
+            process.communicate()
+            seconds, code = time.monotonic() - began, process.returncode
+            saved = find_checkpoint(run, which="last")
+            verify(saved)
+            at = load_state(saved).step
+            for _ in () if at == 40 else train(resume(run)):
+                pass
+            off = max(abs(a / b - 1) for a, b in zip(losses(run), expected, strict=True))
+            wrong = seconds > LIMIT or code == 0 or off > 1e-5
+            found = f"code {code} after {seconds:.1f} s, saved step {at}, off by {off:.1e}{'  WRONG' * wrong}"
+            print(f"{what.name} at step {int(until)}: {found}", flush=True)
+
+
+def steps_of(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+def losses(run: Path) -> list[float]:
+    entries = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [entry["loss"] for entry in entries if "loss" in entry]
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["one", folder, shape, threads, shard, steps]:
+            in_one_of_them(Path(folder), shape, int(threads), shard=shard == "1", steps=int(steps))
+        case ["speed", *rounds]:
+            speed(int(rounds[0]) if rounds else 3)
+        case ["memory"]:
+            memory()
+        case ["moments", *number]:
+            moments(int(number[0]) if number else 20)
