@@ -47,6 +47,21 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
     return loaded.model, loaded
 
 
+def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> DecoderOnly:
+    """A smaller model that guesses for one that is loaded.
+
+    Raises:
+        InputError: there is no such run, or it is damaged.
+        UsageError: it continues no texts, or has another tokenizer.
+    """
+    draft, other = load_decoder(run, hardware, instead="give one that continues texts (--draft)")
+    same = other.tokenizer.sha256 == loaded.tokenizer.sha256
+    if not same or draft.config.vocab_size != loaded.model.config.vocab_size:
+        advice = "train one with the other's (--tokenizer)"
+        raise UsageError(f"{run}: has another tokenizer than {loaded.folder}, so it cannot be the --draft; {advice}")
+    return draft
+
+
 def load_masked(run: Path, hardware: HardwareConfig, *, has_labels: bool = False) -> tuple[EncoderOnly, LoadedModel]:
     """The masked model of a run or checkpoint, or the classifier that was made of one; errors as of `load_decoder`."""
     from lm.model.transformer import EncoderOnly

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.flags import completion
 from cli.flags.arguments import text_argument
 from cli.flags.environment import variable_of
-from cli.flags.loading import RunPath, load_decoder
+from cli.flags.loading import RunPath, load_decoder, load_draft
 from cli.flags.options import Given, takes
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
@@ -88,6 +89,17 @@ _AsJson = Annotated[
         help="Print a line of JSON a sample: prompt, text, tokens, logprobs, finish_reason, seed (score with --beam).",
     ),
 ]
+_Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        metavar="RUN",
+        help="A smaller run with the same tokenizer, which guesses tokens for the model to read several at once; or "
+        "prompt: guess that the text goes on as it did before. What is drawn has the same distribution.",
+        show_default=False,
+        autocompletion=completion.runs,
+    ),
+]
 _TopAlternatives = Annotated[
     int,
     typer.Option(min=0, metavar="N", help="With --json: the N likeliest tokens in each place (alternatives)."),
@@ -107,6 +119,7 @@ def generate(
     batch_size: _BatchSize = None,
     echo: _Echo = True,
     use_cache: _UseCache = True,
+    draft: _Draft = None,
     stats: _Stats = None,
     as_json: _AsJson = False,
     top_alternatives: _TopAlternatives = 0,
@@ -126,6 +139,9 @@ def generate(
     --prompts continues each line of a file, with a batch that is refilled as texts end. With a seed, the text of a
     prompt is the same whatever prompts are beside it, but for the rounding of the logits.
 
+    --draft makes single samples of a large model quicker where the draft is often right; --stats says how often. With a
+    seed a sample is always the same, but another one than without a draft; greedy ones are the same.
+
     --interactive reads lines and continues the whole text so far after each; /help there says more.
 
     Examples:
@@ -134,14 +150,18 @@ def generate(
       lm generate runs/novel "Once" -n 5 --top-p 0.9 --seed 1 --json
       lm generate runs/novel "Once" --min-p 0.05 --repetition-penalty 1.1 --stop "The end" --logit-bias " the=-2"
       lm generate runs/novel "Once" --beam 5 -n 3 --json
+      lm generate runs/novel "Once" --draft runs/novel-tiny --greedy --stats
       lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
-    others = {"--interactive": interactive, "--json": as_json, "--top-alternatives": top_alternatives}
+    others = {"--interactive": interactive, "--json": as_json, "--top-alternatives": top_alternatives, "--draft": draft}
     _check(given, {**others, "--samples": samples > 1})
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
     hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
     if prompts is not None:
-        one = {"a PROMPT": prompt is not None, "--prompt-file": prompt_file is not None, "--interactive": interactive}
+        one = {
+            "a PROMPT": prompt is not None, "--prompt-file": prompt_file is not None, "--interactive": interactive,
+            "--draft": draft is not None,
+        }  # fmt: skip
         _refuse_of_one(one)
         from cli.generation.prompts import Asked, Form, continue_file
 
@@ -155,11 +175,12 @@ def generate(
     from cli.generation.interactive import converse
     from cli.generation.samples import JsonLines, Texts, write_found
     from lm.decoding.continuation import Continuation
-    from lm.decoding.generator import Generator
+    from lm.decoding.generator import PROMPT, Generator
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
     size = batch_size or _SIDE_BY_SIDE
-    generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size)
+    drafting = draft if draft is None or draft == PROMPT else load_draft(Path(draft), hardware, loaded)
+    generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting)
     shown = text if echo or as_json else ""
     if interactive:
         return converse(generator, opening=text, stats=bool(stats))
@@ -177,7 +198,7 @@ def _check(given: Given, others: Mapping[str, Any]) -> None:
     flags = {described.name: described.flag for described in options(SamplingConfig)}
     drawing = [flags[name] for name, value in given.typed["sampling"].items() if name != "max_tokens" and value != []]
     if "beam" in given["beam"]:
-        unfit = [*drawing, *(flag for flag in ("--interactive", "--top-alternatives") if flag in typed)]
+        unfit = [*drawing, *(flag for flag in ("--interactive", "--top-alternatives", "--draft") if flag in typed)]
         if unfit:
             beam = given.environment.get("beam__beam", "--beam")
             raise UsageError(f"{beam} searches for the likeliest text and has no use for {', '.join(unfit)}")
@@ -228,4 +249,4 @@ def _draw(generator: Generator, prompt: str, output: Output, *, alternatives: in
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
-            watch.report(sum(len(sample.tokens) for sample in output.samples), generator.sampler)
+            watch.report(sum(len(sample.tokens) for sample in output.samples), generator.sampler, generator.agreement)

@@ -164,7 +164,7 @@ class Batch:
         """Choose the next token of each sample, and have the steps read it."""
         samples = self._samples
         chosen, logprobs = self._sampler.choose(self._logits, [sample.stream for sample in samples], self._history)
-        choices = zip(*_transferred(chosen, logprobs), _most_likely(self._logits, self._alternatives), strict=True)
+        choices = zip(*_transferred(chosen, logprobs), most_likely(self._logits, self._alternatives), strict=True)
         for sample, (token, logprob, others) in zip(samples, choices, strict=True):
             yield from sample.take(token, logprob, others, self._stop_ids)
         self._samples = [sample for sample in samples if not sample.is_finished]
@@ -177,12 +177,12 @@ class Batch:
             self._history = self._history.of(kept)
         self._logits = self._steps.feed(self._history.tokens[:, -1:])[:, -1]
 
-    def _begun(self, rows: Sequence[Row]) -> list[_Sample]:
-        return [_Sample(row, row.stream or self._sampler.stream(row.number), row.max_tokens) for row in rows]
+    def _begun(self, rows: Sequence[Row]) -> list[Sample]:
+        return [Sample(row, row.stream or self._sampler.stream(row.number), row.max_tokens) for row in rows]
 
 
 @dataclass(slots=True)
-class _Sample:
+class Sample:
     """A sample as it grows.
 
     Attributes:
@@ -219,7 +219,7 @@ def _transferred(chosen: Tensor, logprobs: Tensor) -> tuple[list[int], list[floa
     return list(map(int, ids)), nats
 
 
-def _most_likely(logits: Tensor, k: int) -> list[Alternatives]:
+def most_likely(logits: Tensor, k: int) -> list[Alternatives]:
     """The `k` best tokens of each row of (rows, vocabulary) logits, and their log-probabilities."""
     if not k:
         return [()] * len(logits)

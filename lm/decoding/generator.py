@@ -16,6 +16,7 @@ from lm.decoding.logit_bias import read_biases
 from lm.decoding.prompts import prompt_ids
 from lm.decoding.refilling import Request, refilled
 from lm.decoding.sampling import Sampler
+from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, speculate
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
@@ -25,6 +26,8 @@ from lm.text.prompts import Prompt
 from lm.tokenizer.framing import text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
+PROMPT = "prompt"
+"""The draft that guesses that a text goes on as it did before."""
 _LEAST_SHARED = 8
 """Tokens of a beginning that is worth reading once for all."""
 
@@ -39,6 +42,8 @@ class Generator:
         config: how tokens are chosen, how many, and what ends a text.
         use_cache: keep keys and values; without them all is read again for each token, which is the reference.
         batch_size: samples drawn side by side; changes speed and memory, not the samples.
+        draft: a smaller model, or PROMPT: it guesses tokens, which are read together; samples are drawn one by one.
+        agreement: how often the draft was right so far.
     """
 
     model: DecoderOnly
@@ -46,6 +51,8 @@ class Generator:
     config: SamplingConfig = field(default_factory=SamplingConfig)
     use_cache: bool = True
     batch_size: int = 16
+    draft: DecoderOnly | str | None = None
+    agreement: Agreement = field(default_factory=Agreement)
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -72,12 +79,26 @@ class Generator:
             UsageError: there is nothing to begin from, or the settings rule out every token.
         """
         prompts = self._prompts(prompt)
+        if self.draft is not None:
+            yield from self._speculate(prompts, range(first, first + n), alternatives)
+            return
         for begin in range(first, first + n, self.batch_size):
             numbers = range(begin, min(begin + self.batch_size, first + n))
             rows = [Row(number, self.config.max_tokens, self._text()) for number in numbers]
             yield from generate(
                 self._steps(), prompts, rows, self.sampler, stop_ids=self._stop_ids, alternatives=alternatives
             )
+
+    def _speculate(self, prompt: torch.Tensor, numbers: range, alternatives: int) -> Iterator[Token | Finish]:
+        """Samples one after another, with a draft."""
+        for number in numbers:
+            draft: Draft = PromptDraft()
+            if isinstance(self.draft, DecoderOnly):
+                draft = ModelDraft(DecoderSteps(self.draft, cached=self.use_cache), self.sampler)
+            yield from speculate(
+                self._steps(), draft, prompt, Row(number, self.config.max_tokens, self._text()), self.sampler,
+                agreement=self.agreement, stop_ids=self._stop_ids, alternatives=alternatives,
+            )  # fmt: skip
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
         """Draw samples to their ends; see `generate`."""

@@ -64,6 +64,10 @@ class Sampler:
         """
         return random.Random(f"{self.seed if seed is None else seed} {number}")
 
+    def probabilities(self, logits: Tensor, history: History) -> Tensor:
+        """(rows, vocabulary) probabilities that tokens are drawn with, from as many logits; unless greedy."""
+        return filtered(logits, self.filters, history.to(logits.device)).softmax(-1)
+
     def choose(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
         """Choose the next token of each row.
 
@@ -79,7 +83,7 @@ class Sampler:
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
         left = filtered(logits, self.filters, history.to(logits.device))
-        tokens = _most_likely(left) if self.greedy else _draw(left, streams)
+        tokens = _most_likely(left) if self.greedy else drawn(left.softmax(-1), streams)
         chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
         return tokens, chosen - logits.logsumexp(-1)
 
@@ -90,11 +94,19 @@ def _most_likely(logits: Tensor) -> Tensor:
     return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NOTHING_LEFT)
 
 
-def _draw(logits: Tensor, streams: Sequence[random.Random]) -> Tensor:
-    """Where a uniform number falls among the cumulative probabilities; one a row, whatever the vocabulary."""
-    cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1:]  # not a number where all logits are -inf
+def drawn(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
+    """Where a uniform number falls among the cumulative probabilities; one a row, whatever the vocabulary.
+
+    Args:
+        probabilities: (rows, vocabulary), to any sum; not numbers where every token is ruled out.
+        streams: one a row.
+
+    Returns:
+        (rows,) token ids, or NOTHING_LEFT.
+    """
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
     uniform = torch.tensor([[stream.random()] for stream in streams], dtype=torch.float64)
     # Below the total even when the product rounds up to it: a token without probability is never drawn.
-    place = (uniform.to(logits.device) * total).minimum(total * (1 - 2**-52))
+    place = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
     return torch.searchsorted(cumulative, place, right=True).masked_fill(total.isnan(), NOTHING_LEFT).squeeze(-1)

@@ -59,6 +59,10 @@ class Int8Linear(nn.Module):
         """(…, inputs) -> (…, outputs)."""
         return self.weight.product(x, self.bias)
 
+    def some(self, x: Tensor, outputs: slice) -> Tensor:
+        """(…, inputs) -> (…, some of the outputs)."""
+        return self.weight[outputs].product(x, None if self.bias is None else self.bias[outputs])
+
 
 class Int8Embedding(nn.Module):
     """A table of embeddings with a scale for each token, which an output layer may share."""

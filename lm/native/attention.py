@@ -1,4 +1,4 @@
-"""Attention of one new position in each row to the keys and values in a cache."""
+"""Attention of a few new positions to the keys and values in a cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lm.native.vectors import softmax
 
 @njit(fastmath=True, cache=True)
 def _head(query, keys, values, biases, scores, out):
-    """One head of one row: `biases` are by distance, from that of the last key on; empty for none."""
+    """One head of one query: `biases` are by distance, from that of the last key on; empty for none."""
     length, width = keys.shape
     scale = np.float32(1.0) / np.sqrt(np.float32(width))
     for t in range(length):
@@ -30,27 +30,30 @@ def _head(query, keys, values, biases, scores, out):
 
 
 @njit(parallel=True, cache=True)
-def attend(queries, keys, values, biases, begin, end, scores, out, threads):
-    """All heads of all rows.
+def attend(queries, keys, values, rows, positions, biases, window, scores, out, threads):
+    """All heads of all queries; each sees its row up to its own position.
 
     Args:
-        queries: (rows, heads, head).
-        keys: (rows, kv_heads, room, head), of which positions `begin` to `end` are seen.
+        queries: (number, heads, head).
+        keys: (rows, kv_heads, room, head).
         values: like `keys`.
-        biases: (heads, room) what a distance adds to the scores, or empty.
-        begin: the first position that is seen.
-        end: the position after the new one.
-        scores: (rows · heads, room), to work in.
-        out: (rows, heads, head).
+        rows: (number,) the row of each query.
+        positions: (number,) where it stands.
+        biases: (heads, distances) what a distance adds to the scores, or empty.
+        window: how many positions a query sees at most, its own among them; 0 for all.
+        scores: (number · heads, longest), to work in.
+        out: (number, heads, head).
         threads: how many share the heads.
     """
-    rows, heads, _ = queries.shape
-    group, number = heads // keys.shape[1], rows * heads
+    heads = queries.shape[1]
+    group, number = heads // keys.shape[1], len(queries) * heads
     for part in prange(threads):
         for index in range(number * part // threads, number * (part + 1) // threads):
-            row, head = index // heads, index % heads
+            query, head = index // heads, index % heads
+            row, end = rows[query], positions[query] + 1
+            begin = max(0, end - window) if window else 0
             of_head = biases[head] if len(biases) else biases.ravel()
             _head(
-                queries[row, head], keys[row, head // group, begin:end], values[row, head // group, begin:end],
-                of_head, scores[index], out[row, head],
+                queries[query, head], keys[row, head // group, begin:end], values[row, head // group, begin:end],
+                of_head, scores[index], out[query, head],
             )  # fmt: skip

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _PLAIN_STEPS = 32
 """Steps of a process that torch takes before numba is loaded, which takes as long as they do."""
-_MOST_ROWS = 16
-"""Rows up to which the compiled step was faster than torch's products."""
+_MOST_TOKENS = 16
+"""Tokens at a time up to which the compiled step was faster than torch's products."""
 _TYPES = (torch.float32, torch.int8)
 
 _steps: WeakKeyDictionary[DecoderOnly, int] = WeakKeyDictionary()
@@ -40,9 +40,9 @@ def can_step(config: ModelConfig) -> bool:
     )
 
 
-def native_decoder(model: DecoderOnly, *, rows: int) -> NativeDecoder | None:
-    """The compiled step of a model that was loaded to be used; None where torch is to take the next step."""
-    if rows > _MOST_ROWS or not _is_possible(model):
+def native_decoder(model: DecoderOnly, *, tokens: int) -> NativeDecoder | None:
+    """The compiled step of a model that was loaded to be used; None where torch is to read the next tokens."""
+    if tokens > _MOST_TOKENS or not _is_possible(model):
         return None
     _steps[model] = _steps.get(model, 0) + 1
     if model not in _decoders and (_steps[model] <= _PLAIN_STEPS or not is_compiled()):

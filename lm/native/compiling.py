@@ -34,6 +34,8 @@ def compile_step() -> float:
         assert isinstance(cache, DecoderCache)
         with torch.inference_mode():
             model.hidden(token, cache=cache)
-            choice.load(model).logits(token[:, 0], cache)
+            for layer in cache.own:
+                layer.grow(1)
+            choice.load(model).logits(token[0], cache.own, torch.zeros_like(token[0]), torch.ones_like(token[0]))
     choice.note_compiled()
     return time.perf_counter() - began

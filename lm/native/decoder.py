@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -16,7 +16,7 @@ from lm.model.block import Stack
 from lm.model.positions.distances import BucketedBiases, LinearBiases
 from lm.model.positions.positions import RotaryPositions
 from lm.model.quantised import Int8Matrix
-from lm.model.scope.cache import DecoderCache, KeyValueCache
+from lm.model.scope.cache import KeyValueCache
 from lm.model.transformer import DecoderOnly
 from lm.native.step import LAYER, MODEL, Scales, Shape, step
 from lm.native.vectors import ACTIVATIONS
@@ -45,27 +45,26 @@ class NativeDecoder:
         fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
         self._scales = Scales(*map(np.float32, fractions))
 
-    def logits(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
-        """Read one token more of each row.
+    def logits(self, tokens: Tensor, layers: Sequence[KeyValueCache], rows: Tensor, positions: Tensor) -> Tensor:
+        """Read some tokens, several of a row among them, and write their keys and values.
 
         Args:
-            tokens: (rows,) ids.
-            cache: what was read before; extended in place.
+            tokens: (number,) ids.
+            layers: the cache of each layer, with room for the new positions.
+            rows: (number,) the row of the caches that each token belongs to.
+            positions: (number,) where it stands in its row.
 
         Returns:
-            (rows, vocabulary) float32.
+            (number, vocabulary) float32.
         """
-        position = cache.length
-        caches = np.array([_addresses(layer) for layer in cache.own])
+        caches = np.array([_addresses(layer) for layer in layers])
         logits = np.empty((len(tokens), self._shape.vocabulary), np.float32)
         threads = torch.get_num_threads()
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         step(
-            tokens.numpy(), position, self._layers, caches, self._model, self._shape, self._scales, self._like, logits,
-            threads,
+            *(np.ascontiguousarray(numbers) for numbers in (tokens, rows, positions)), self._layers, caches,
+            self._model, self._shape, self._scales, self._like, logits, threads,
         )  # fmt: skip
-        for layer in cache.own:
-            layer.length += 1
         return torch.from_numpy(logits)
 
     def _address(self, tensor: Tensor | None) -> int:
@@ -103,8 +102,8 @@ def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int,
 
 
 def _addresses(cache: KeyValueCache) -> tuple[int, int, int]:
-    """Where keys and values are, with room for one position more, and how many they have room for."""
-    keys, values = cache.with_room(1)
+    """Where keys and values are, and how many positions they have room for."""
+    keys, values = cache.buffers()
     return keys.data_ptr(), values.data_ptr(), keys.shape[2]
 
 

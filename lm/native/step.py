@@ -1,4 +1,4 @@
-"""One position more in each row: from tokens through all layers to logits, in one compiled function."""
+"""A few positions more: from tokens through all layers to logits, in one compiled function."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _norms(x, weight, bias, shape, scales, out):
 
 
 @njit(cache=True)
-def _embedded(tokens, position, model, shape, scales, like, x):
+def _embedded(tokens, positions, model, shape, scales, like, x):
     table = carray(pointer(model[TOKENS]), (shape.vocabulary, shape.width), like.dtype)
     of_rows = _vector(model[TOKENS_SCALE], shape.vocabulary)
     for row in range(len(tokens)):
@@ -103,11 +103,11 @@ def _embedded(tokens, position, model, shape, scales, like, x):
         vectors = carray(pointer(model[POSITIONS]), (shape.table, shape.width), np.float32)
         for row in range(len(tokens)):
             for i in range(shape.width):
-                x[row, i] += vectors[position, i]
+                x[row, i] += vectors[positions[row], i]
 
 
 @njit(cache=True)
-def _heads_ready(projected, layer, position, model, shape, scales, firsts, is_first):
+def _heads_ready(projected, layer, positions, model, shape, scales, firsts, is_first):
     """Norms and rotations of the heads of queries and keys, and the mixture of values, in place."""
     head, turning = shape.head, shape.heads + shape.kv_heads
     query_norm, key_norm = _vector(layer[QUERY_NORM], head), _vector(layer[KEY_NORM], head)
@@ -120,7 +120,7 @@ def _heads_ready(projected, layer, position, model, shape, scales, firsts, is_fi
             if len(norm):
                 normalise(x, norm, empty, scales.epsilon, 0, x)
             if len(tables):
-                turn(x, tables[position, 0], tables[position, 1])
+                turn(x, tables[positions[row], 0], tables[positions[row], 1])
         if len(shares):
             values = projected[row, turning * head :]
             if is_first:
@@ -130,34 +130,34 @@ def _heads_ready(projected, layer, position, model, shape, scales, firsts, is_fi
 
 
 @njit(cache=True)
-def _attention(x, layer, cache, position, model, shape, scales, like, firsts, is_first, out, threads):
+def _attention(x, layer, cache, rows, positions, model, shape, scales, like, firsts, is_first, out, threads):
     """Add to `out` what attention makes of `x`; keys and values go into the cache."""
-    rows, head, kv_heads, room = len(x), shape.head, shape.kv_heads, cache[2]
+    number, head, kv_heads, room = len(x), shape.head, shape.kv_heads, cache[2]
     n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
-    projected = np.empty((rows, n_projected), np.float32)
+    projected = np.empty((number, n_projected), np.float32)
     weights = carray(pointer(layer[INPUT]), (n_projected, shape.width), like.dtype)
     product(
         weights, _vector(layer[INPUT_SCALE], n_projected), _vector(layer[INPUT_BIAS], n_projected), x, projected, False,
         threads,
     )  # fmt: skip
-    _heads_ready(projected, layer, position, model, shape, scales, firsts, is_first)
-    keys = carray(pointer(cache[0]), (rows, kv_heads, room, head), np.float32)
-    values = carray(pointer(cache[1]), (rows, kv_heads, room, head), np.float32)
-    for row in range(rows):
+    _heads_ready(projected, layer, positions, model, shape, scales, firsts, is_first)
+    keys = carray(pointer(cache[0]), (rows.max() + 1, kv_heads, room, head), np.float32)
+    values = carray(pointer(cache[1]), (rows.max() + 1, kv_heads, room, head), np.float32)
+    for token in range(number):
         for index in range(kv_heads):
             at = (shape.heads + index) * head
-            keys[row, index, position] = projected[row, at : at + head]
-            values[row, index, position] = projected[row, at + kv_heads * head : at + (kv_heads + 1) * head]
-    begin = max(0, position + 1 - shape.window) if shape.window else 0
+            keys[rows[token], index, positions[token]] = projected[token, at : at + head]
+            at += kv_heads * head
+            values[rows[token], index, positions[token]] = projected[token, at : at + head]
     biases = carray(pointer(model[BIASES]), (shape.heads if model[BIASES] else 0, shape.table), np.float32)
-    scores = np.empty((rows * shape.heads, position + 1 - begin), np.float32)
-    attended = np.empty((rows, shape.heads, head), np.float32)
-    queries = np.ascontiguousarray(projected[:, :n_attended]).reshape(rows, shape.heads, head)
-    attend(queries, keys, values, biases, begin, position + 1, scores, attended, threads)
+    scores = np.empty((number * shape.heads, positions.max() + 1), np.float32)
+    attended = np.empty((number, shape.heads, head), np.float32)
+    queries = np.ascontiguousarray(projected[:, :n_attended]).reshape(number, shape.heads, head)
+    attend(queries, keys, values, rows, positions, biases, shape.window, scores, attended, threads)
     weights = carray(pointer(layer[OUTPUT]), (shape.width, n_attended), like.dtype)
     product(
         weights, _vector(layer[OUTPUT_SCALE], shape.width), _vector(layer[OUTPUT_BIAS], shape.width),
-        attended.reshape(rows, n_attended), out, True, threads,
+        attended.reshape(number, n_attended), out, True, threads,
     )  # fmt: skip
 
 
@@ -180,25 +180,25 @@ def _feed_forward(x, layer, shape, like, out, threads):
 
 
 @njit(nogil=True, cache=True)
-def step(tokens, position, layers, caches, model, shape, scales, like, logits, threads):
-    """Read one token of each row.
+def step(tokens, rows, positions, layers, caches, model, shape, scales, like, logits, threads):
+    """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
 
     Args:
-        tokens: (rows,) ids.
-        position: of all of them, in the window that the caches hold.
+        tokens: (number,) ids.
+        rows: (number,) the row of the caches that each belongs to.
+        positions: (number,) where each stands in its row.
         layers: (layers, len(LAYER)) addresses.
         caches: (layers, 3): the addresses of keys and values, each (rows, kv_heads, room, head) float32; and the room.
         model: (len(MODEL),) addresses.
         shape: the whole numbers.
         scales: the fractions.
         like: an empty array of the type of the matrices.
-        logits: (rows, vocabulary) float32, to be filled.
+        logits: (number, vocabulary) float32, to be filled.
         threads: how many share the work.
     """
-    rows = len(tokens)
-    x = np.empty((rows, shape.width), np.float32)
-    firsts = np.empty((rows, shape.kv_heads * shape.head), np.float32)
-    _embedded(tokens, position, model, shape, scales, like, x)
+    x = np.empty((len(tokens), shape.width), np.float32)
+    firsts = np.empty((len(tokens), shape.kv_heads * shape.head), np.float32)
+    _embedded(tokens, positions, model, shape, scales, like, x)
     embedding, normed, also = x.copy(), np.empty_like(x), np.empty_like(x)
     of_stream, of_embedding = _vector(model[STREAM_SHARES], len(layers)), _vector(model[EMBEDDING_SHARES], len(layers))
     for index in range(len(layers)):
@@ -209,13 +209,13 @@ def step(tokens, position, layers, caches, model, shape, scales, like, logits, t
             _norms(x, layer[A_NORM], layer[A_NORM_BIAS], shape, scales, normed)
             if shape.is_parallel:
                 _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, also)
-            _attention(normed, layer, cache, position, model, shape, scales, like, firsts, first, x, threads)
+            _attention(normed, layer, cache, rows, positions, model, shape, scales, like, firsts, first, x, threads)
             if not shape.is_parallel:
                 _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, also)
             _feed_forward(also, layer, shape, like, x, threads)
         else:
             normed[:] = x
-            _attention(normed, layer, cache, position, model, shape, scales, like, firsts, first, x, threads)
+            _attention(normed, layer, cache, rows, positions, model, shape, scales, like, firsts, first, x, threads)
             _norms(x, layer[A_NORM], layer[A_NORM_BIAS], shape, scales, x)
             normed[:] = x
             _feed_forward(normed, layer, shape, like, x, threads)
@@ -225,6 +225,6 @@ def step(tokens, position, layers, caches, model, shape, scales, like, logits, t
     weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
     product(weights, _vector(model[HEAD_SCALE], shape.vocabulary), _vector(0, 0), x, logits, False, threads)
     if scales.cap:
-        for row in range(rows):
+        for row in range(len(logits)):
             for i in range(shape.vocabulary):
                 logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))

@@ -153,6 +153,13 @@ class Tokenizer:
     def _first_special(self, names: Sequence[str]) -> int | None:
         return next((self.special_tokens[name] for name in names if name in self.special_tokens), None)
 
+    def shares_ids(self, other: Tokenizer) -> bool:
+        """Whether each id stands for the same text in another tokenizer, which cuts texts by other rules."""
+        if self.vocab_size != other.vocab_size or self.sha256 == other.sha256:
+            return False
+        ids = range(self.vocab_size)
+        return all(self.decode([one], skip_special=False) == other.decode([one], skip_special=False) for one in ids)
+
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """The ids of a text.
 

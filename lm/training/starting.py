@@ -64,8 +64,12 @@ def start(
 
 
 def fitted(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
-    """The settings of a model that has an embedding for each token and, of a classifier, an output for each label."""
-    source_size = None if corpus.source_tokenizer is None else corpus.source_tokenizer.vocab_size
+    """The settings of a model that has an embedding for each token and, of a classifier, an output for each label.
+
+    Sources whose tokens are those of the targets, cut otherwise, share their embedding.
+    """
+    source = corpus.source_tokenizer
+    source_size = None if source is None or source.shares_ids(corpus.tokenizer) else source.vocab_size
     sized = dataclasses.replace(
         config.model,
         vocab_size=corpus.vocab_size,

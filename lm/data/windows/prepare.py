@@ -222,4 +222,4 @@ def _repetition(
         for split in SPLITS
     )
     stretch = repetition.stretch_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
-    return repetition.measure(train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch)
+    return repetition.measure(train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch, folder=folder)

@@ -7,8 +7,11 @@ sums over the text give the hash of any stretch by one subtraction and one multi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd, so that it can be divided by
 _BLOCK = 1 << 16  # tokens at a time: few enough for the processor's cache
 _SAMPLES = 1 << 14
 _SLOT_BITS = 20
+_MOST_HELD = 1 << 22  # hashes in memory; more are in a file
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,10 @@ def stretch_tokens(*, tokens: int, text_bytes: int) -> int:
     return max(1, round(STRETCH_BYTES * tokens / max(1, text_bytes)))
 
 
-def measure(train: Documents, held_out: Documents, *, vocab_size: int, stretch: int) -> Repetition:
-    """Look for repetitions, in one pass over each split and in memory of 16 bytes a document.
+def measure(
+    train: Documents, held_out: Documents, *, vocab_size: int, stretch: int, folder: Path | None = None
+) -> Repetition:
+    """Look for repetitions, in one pass over each split and in bounded memory.
 
     The share of held-out text is taken over its tokens or, if they are many, over 16,384 of them at equal distances. A
     token counts if the stretch that begins with it, or its document's last stretch, occurs anywhere in the training
@@ -60,21 +66,46 @@ def measure(train: Documents, held_out: Documents, *, vocab_size: int, stretch: 
         held_out: the validation split.
         vocab_size: all tokens are below it.
         stretch: the length of a stretch, in tokens.
+        folder: for a temporary file of the hashes of very many documents [default: that of the system].
     """
     hashing = _Hashing(vocab_size, stretch)
-    sought, held_out_documents = _Sought(held_out, stretch), _DocumentHashes(held_out.edges, hashing)
+    sought, held_out_documents = _Sought(held_out, stretch), _DocumentHashes(held_out.edges, hashing, folder)
     for block in hashing.blocks(held_out.tokens):
         held_out_documents.add(block)
         sought.note(block)
     sought.sort()
-    train_documents = _DocumentHashes(train.edges, hashing)
+    train_documents = _DocumentHashes(train.edges, hashing, folder)
     for block in hashing.blocks(train.tokens):
         train_documents.add(block)
         sought.look_into(block)
     share = sought.share(held_out_documents.hashes, train_documents.hashes)
-    hashes = np.concatenate([train_documents.hashes, held_out_documents.hashes])
-    hashes.sort()
-    return Repetition(int((hashes[1:] == hashes[:-1]).sum()), share, stretch)
+    return Repetition(_copies(train_documents.hashes, held_out_documents.hashes), share, stretch)
+
+
+def _copies(*hashes: _Hashes) -> int:
+    """How many of some hashes are those of one that comes before; they are looked at range by range of their values."""
+    total = sum(map(len, hashes))
+    ranges = 1 + total // _MOST_HELD
+    edges = [(number << 64) // ranges for number in range(ranges + 1)]
+    return total - sum(_distinct(hashes, low, high - 1) for low, high in itertools.pairwise(edges))
+
+
+def _distinct(hashes: Sequence[_Hashes], low: int, high: int) -> int:
+    """How many different values there are from low to high."""
+    kept, found = np.empty(0, dtype=np.uint64), 0
+    held: list[_Hashes] = []
+    for block in itertools.chain.from_iterable(map(_blocks, hashes)):
+        held.append(block[(block >= np.uint64(low)) & (block <= np.uint64(high))])
+        found += len(held[-1])
+        if found > len(kept) + _MOST_HELD:
+            kept, held = np.unique(np.concatenate([kept, *held])), []
+            found = len(kept)
+    return len(np.unique(np.concatenate([kept, *held])))
+
+
+def _blocks(hashes: _Hashes) -> Iterator[_Hashes]:
+    for start in range(0, len(hashes), _MOST_HELD):
+        yield hashes[start : start + _MOST_HELD]
 
 
 @dataclass(frozen=True)
@@ -124,9 +155,9 @@ def _powers(base: int, count: int) -> _Hashes:
 class _DocumentHashes:
     """The hashes of the documents of a split, summed block by block."""
 
-    def __init__(self, edges: _Indices, hashing: _Hashing) -> None:
+    def __init__(self, edges: _Indices, hashing: _Hashing, folder: Path | None) -> None:
         self.edges, self.hashing = edges, hashing
-        self.hashes = np.zeros(len(edges) - 1, dtype=np.uint64)
+        self.hashes = _zeros(len(edges) - 1, folder)
 
     def add(self, block: _Block) -> None:
         """Add the part of each document that lies in a block."""
@@ -138,6 +169,14 @@ class _DocumentHashes:
         if len(edges) and edges[0] < 0:  # the first one began in a block before
             parts[:1] *= np.uint64(pow(_BASE, -int(edges[0]), 1 << 64))
         self.hashes[first:last] += parts
+
+
+def _zeros(count: int, folder: Path | None) -> _Hashes:
+    """An array of zeros: of very many, in a file that is gone once the array is."""
+    if count <= _MOST_HELD:
+        return np.zeros(count, dtype=np.uint64)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return np.memmap(file, dtype=np.uint64, mode="w+", shape=(count,))
 
 
 class _Sought:
@@ -175,7 +214,11 @@ class _Sought:
 
     def share(self, held_out: _Hashes, train: _Hashes) -> float | None:
         """The share of the stretches that were found; `held_out` and `train` are the hashes of all documents."""
-        found = int(self.times[self.found].sum()) + int(np.isin(held_out[self.short], train).sum())
+        short = held_out[self.short]
+        whole = np.zeros(len(short), dtype=bool)
+        for block in _blocks(train) if len(short) else ():
+            whole |= np.isin(short, block)
+        found = int(self.times[self.found].sum()) + int(whole.sum())
         return found / self.count if self.count else None
 
 

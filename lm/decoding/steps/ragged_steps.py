@@ -13,6 +13,7 @@ from lm.decoding.steps.steps import window_start
 from lm.model.scope.cache import DecoderCache, RecurrentCache
 from lm.model.scope.ragged import RaggedCache, RaggedStates
 from lm.model.transformer import DecoderOnly
+from lm.native.choice import native_decoder
 
 _TOKENS_AT_ONCE = 4096
 """Tokens, padding included, that are read together."""
@@ -57,7 +58,7 @@ class RaggedSteps:
     def __init__(self, model: DecoderOnly, *, cached: bool = True) -> None:
         """Of a model in eval mode, with no rows yet."""
         self._model, self._context = model, model.config.context_length
-        self._like = model.output_layer[0]
+        self._like = next(model.parameters())  # of the type that the model computes in
         self._rows: list[_Row] = []
         self._free: list[int] = []  # places of the cache that are nobody's, the last one to be given away first
         self._places = 0
@@ -129,6 +130,10 @@ class RaggedSteps:
         places = torch.tensor(list(last))
         tokens[places, 0] = torch.tensor([row.tokens[-1] for row in rows])
         positions = [last.get(place, least) for place in range(self._places)]
+        native = native_decoder(self._model, tokens=len(rows))
+        if native is not None and isinstance(self._cache, RaggedCache):
+            self._cache.make_room(positions)
+            return native.logits(tokens[places, 0], self._cache.own, places, torch.tensor(list(last.values())))
         scope = self._cache.scope(positions, self._like, places_keys=self._model.config.places_keys)
         hidden = self._model.decode(tokens.to(self._like.device), scope)[:, -1]
         return self._model.logits(hidden.index_select(0, places.to(hidden.device))).float()

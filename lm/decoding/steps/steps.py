@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from lm.model.scope.cache import DecoderCache, RecurrentCache
 from lm.model.transformer import DecoderOnly
 from lm.native.choice import native_decoder
+
+if TYPE_CHECKING:
+    from lm.native.decoder import NativeDecoder
 
 
 class Steps(Protocol):
@@ -47,6 +50,17 @@ def window_start(length: int, context_length: int) -> int:
     return -(-max(0, length - context_length) // advance) * advance
 
 
+def _fed(native: NativeDecoder, tokens: Tensor, cache: DecoderCache) -> Tensor:
+    """(rows, n, vocabulary) logits of what follows each of (rows, n) tokens, which are in the cache then."""
+    rows, n = tokens.shape
+    begin = cache.length
+    for layer in cache.own:
+        layer.grow(n)
+    positions = torch.arange(begin, begin + n).repeat(rows)
+    found = native.logits(tokens.flatten(), cache.own, torch.arange(rows).repeat_interleave(n), positions)
+    return found.view(rows, n, -1)
+
+
 class DecoderSteps:
     """Steps of a decoder-only model, with a key/value cache or, as the reference, reading all again each time."""
 
@@ -82,10 +96,11 @@ class DecoderSteps:
     def _logits(self, start: int, position: int, end: int) -> Tensor:
         """Logits of what follows each token from `position` to `end`, of the window from `start` on."""
         assert self._tokens is not None
-        if isinstance(self._cache, DecoderCache) and start == self._start and self._cache.length == end - start - 1 > 0:
-            native = native_decoder(self._model, rows=len(self._tokens))
+        if isinstance(self._cache, DecoderCache) and start == self._start and 0 < self._cache.length < end - start:
+            unread = self._tokens[:, start + self._cache.length : end]
+            native = native_decoder(self._model, tokens=unread.numel())
             if native is not None:
-                return native.logits(self._tokens[:, end - 1], self._cache)[:, None]
+                return _fed(native, unread, self._cache)[:, position - end :]
         return self._model.logits(self._hidden(start, end)[:, position - end :]).float()
 
     def _hidden(self, start: int, end: int) -> Tensor:

@@ -52,11 +52,11 @@ def export(run: Path, folder: Path) -> Exported:
     """
     found = run_folder.find_checkpoint(run)
     config = run_folder.load_config(found)
-    tokenizer, _ = checkpoint.load_tokenizers(found)
+    tokenizer, of_source = checkpoint.load_tokenizers(found)
     family = family_of(config.model, tokenizer)
     try:
         with files.new_folder(folder) as fresh:
-            _write(fresh, found, config, family, tokenizer)
+            _write(fresh, found, config, family, of_source or tokenizer)
     except SafetensorError as error:
         raise InputError(f"{folder}: cannot be written ({error})") from None
     return Exported(family, telling(config.model, family))

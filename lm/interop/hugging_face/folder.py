@@ -44,11 +44,6 @@ def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 def tokenizer_file(folder: Path) -> Path:
     """The tokenizer of a folder; InputError without one."""
     if not (folder / FILE_NAME).is_file():
-        pieces = next((path for path in sorted(folder.iterdir()) if path.suffix in {".spm", ".model"}), None)
-        if pieces is not None:
-            raise InputError(
-                f"{pieces}: pieces of SentencePiece are read only as {FILE_NAME}, which is missing beside it"
-            )
         raise InputError(
             f"{folder}: has no {FILE_NAME}; make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )

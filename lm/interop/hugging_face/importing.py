@@ -17,7 +17,7 @@ from lm.errors import InputError
 from lm.interop.hugging_face import tokenizing
 from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.family import Family
-from lm.interop.hugging_face.folder import CONFIG, read, read_config, tokenizer_file, weights_of
+from lm.interop.hugging_face.folder import CONFIG, read, read_config, weights_of
 from lm.interop.hugging_face.tensors import kept, their_shape, to_ours
 from lm.model.transformer import build_model
 from lm.tensor_file import Entry
@@ -48,16 +48,17 @@ def import_model(folder: Path, out: Path) -> Imported:
     run_folder.refuse_existing(out)
     values = read_config(folder)
     family, model = from_json(values, folder / CONFIG)
-    tokenizer = tokenizing.read(tokenizer_file(folder), model, values)
+    tokenizer, source_tokenizer = tokenizing.read(folder, model, values)
     if tokenizer.vocab_size > model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {model.vocab_size:,}"
-        raise InputError(f"{tokenizer_file(folder)}: {problem} (vocab_size)")
+        raise InputError(f"{folder}: its tokenizer {problem} (vocab_size)")
     weights = _named(weights_of(folder), model, family)
     shapes = _shapes(weights, model, family, folder)
     checkpoint = save_checkpoint(
         out,
         config=RunConfig(model=model),
         tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
         model={
             name: to_ours(name, shape, model, family, read=lambda theirs: read(weights[theirs]))
             for name, shape in shapes.items()

@@ -14,7 +14,8 @@ from tokenizers import processors
 from lm import files
 from lm.config.model import ModelConfig
 from lm.errors import InputError
-from lm.interop.hugging_face.folder import TOKENIZER_CONFIG
+from lm.interop.hugging_face import pieces
+from lm.interop.hugging_face.folder import CONFIG, TOKENIZER_CONFIG, tokenizer_file
 from lm.tokenizer.framing import Frame, text_frame
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -39,25 +40,43 @@ def write(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> None:
         tokenizer.save(folder / FILE_NAME)
 
 
-def read(path: Path, model: ModelConfig, settings: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a model, whose decoder, if it translates, starts with the token that its settings say.
+def read(folder: Path, model: ModelConfig, settings: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer | None]:
+    """The tokenizer of a model, and that of its sources if they have their own.
 
-    With us that is the token that starts a text, so it is called so; Marian starts with what it pads with.
+    The decoder of one that translates starts with the token that its settings say. With us that is the token that
+    starts a text, so it is called so; Marian starts with what it pads with.
+
+    Args:
+        folder: of the model.
+        model: as its config.json describes it.
+        settings: that file.
 
     Raises:
-        InputError: it is no tokenizer, or its tokens are not those of the settings.
+        InputError: there is none, or its tokens are not those of the settings.
     """
-    tokenizer = Tokenizer.load(path)
     if not model.is_encoder_decoder:
-        return tokenizer
+        return Tokenizer.load(tokenizer_file(folder)), None
     start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
-    if not isinstance(start, int) or tokenizer.token(start) is None:
-        raise InputError(f"{path}: has no token {start!r} (decoder_start_token_id)")
-    if tokenizer.start_of_text != start:
-        tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(_renamed(tokenizer, start, path))))
-    if tokenizer.start_of_text != start or tokenizer.end_of_text != end:
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise InputError(f"{folder / CONFIG}: decoder_start_token_id {start!r} is no token")
+    if (folder / FILE_NAME).is_file() or not (folder / pieces.SOURCE).is_file():
+        path, source = tokenizer_file(folder), None
+        target = _starting_with(start, Tokenizer.load(path), path)
+    else:
+        path = folder / pieces.IDS
+        source, target = pieces.read_sides(folder, start)
+    if target.start_of_text != start or target.end_of_text != end:
         raise InputError(f"{path}: token {end!r} is none that ends a text (eos_token_id)")
-    return tokenizer
+    return target, None if source is None or source.sha256 == target.sha256 else source
+
+
+def _starting_with(start: int, tokenizer: Tokenizer, path: Path) -> Tokenizer:
+    """A tokenizer in which a token is the one that starts a text."""
+    if tokenizer.token(start) is None:
+        raise InputError(f"{path}: has no token {start!r} (decoder_start_token_id)")
+    if tokenizer.start_of_text == start:
+        return tokenizer
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(_renamed(tokenizer, start, path))))
 
 
 def _renamed(tokenizer: Tokenizer, start: int, path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
+from lm.model.attention.causal_blocks import attend_by_blocks, blocks_are_faster
 from lm.model.dropout import dropout as dropped_out
 from lm.model.linear import Linear
 from lm.model.scope.cache import KeyValueCache
@@ -56,6 +57,8 @@ def attend(
     grouped = query.shape[1] != key.shape[1]
     if mask.is_flag(n_queries, n_keys):
         flag = mask.is_causal and n_queries > 1
+        if flag and not dropout and blocks_are_faster(query, n_keys):
+            return attend_by_blocks(query, key, value)
         return F.scaled_dot_product_attention(query, key, value, is_causal=flag, dropout_p=dropout, enable_gqa=grouped)
     scores_mask = mask.allowed(n_queries, n_keys, query.device)
     if mask.bias is not None:

@@ -31,19 +31,21 @@ class KeyValueCache:
         self._value[:, :, start : self.length] = value
         return self.contents()
 
-    def with_room(self, positions: int) -> tuple[Tensor, Tensor]:
-        """The buffers of keys and values, (batch, kv_heads, room, head), with room for so many positions more."""
+    def grow(self, positions: int) -> None:
+        """Make room for so many positions more, and count them: somebody else writes them into the `buffers`."""
+        start, self.length = self.length, self.length + positions
+        self._key, self._value = (_with_room(buffer, buffer, start, self.length) for buffer in self.buffers())
+
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values with the room that they have, (batch, kv_heads, room, head) each."""
         assert self._key is not None
         assert self._value is not None
-        self._key = _with_room(self._key, self._key, self.length, self.length + positions)
-        self._value = _with_room(self._value, self._value, self.length, self.length + positions)
         return self._key, self._value
 
     def contents(self) -> tuple[Tensor, Tensor]:
         """Keys and values so far, (batch, kv_heads, length, head) each."""
-        assert self._key is not None
-        assert self._value is not None
-        return self._key[:, :, : self.length], self._value[:, :, : self.length]
+        key, value = self.buffers()
+        return key[:, :, : self.length], value[:, :, : self.length]
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""

@@ -103,6 +103,10 @@ class RaggedCache(DecoderCache):
             key_positions=torch.arange(end, device=like.device)[None] if places_keys else None,
         )  # fmt: skip
 
+    def make_room(self, positions: Sequence[int]) -> None:
+        """See that the next token of each row, which stands there, can be written into the layers' `buffers`."""
+        self._aim(0, max(positions) + 1)
+
     def _aim(self, places: Tensor | int, end: int) -> None:
         for layer in self._layers:
             layer.aim(places, end)

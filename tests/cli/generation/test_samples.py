@@ -9,6 +9,7 @@ from lm.decoding.continuation import Continuation
 from lm.decoding.generate import Finish, Token
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
+from lm.decoding.speculative import Agreement
 from tests.cli.small_runs import make_tokenizer
 
 # Three samples that grow side by side: the second ends first.
@@ -93,8 +94,10 @@ def test_results_of_a_search_have_their_scores(capsys):
 def test_a_watch_tells_the_seed_of_what_was_drawn(capsys):
     watch = Watch()
     watch.saw_token()
-    watch.report(1, Sampler(seed=9))
+    watch.report(1, Sampler(seed=9), Agreement())
     assert "1 tokens, – after" in (told := capsys.readouterr().err)
     assert told.endswith("seed 9\n")
-    watch.report(20, Sampler(greedy=True))
-    assert "seed" not in capsys.readouterr().err
+    watch.report(20, Sampler(greedy=True), Agreement(8, 6))
+    told = capsys.readouterr().err
+    assert "seed" not in told
+    assert "6 of 8 guesses kept" in told

@@ -10,6 +10,7 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import Generator
+from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
 from lm.model.quantised import quantise
@@ -77,10 +78,8 @@ def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
     model = built(config, in_8_bits=in_8_bits)
     of, rows = random.Random(seed), seed % 5 + 1
     steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
-    taken = 0
     for length in [3, *[1] * 5, 2, *[1] * 6]:
         tokens = torch.randint(37, (rows, length))
-        taken += length == 1 and choice.native_decoder(model, rows=rows) is not None
         torch.testing.assert_close(steps.feed(tokens), again.feed(tokens), atol=1e-5, rtol=1e-5)
         if of.random() < 0.3:
             chosen = torch.tensor([of.randrange(rows) for _ in range(of.randint(1, 5))])
@@ -90,7 +89,27 @@ def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
         if of.random() < 0.3:
             for each in (steps, again):
                 each.truncate(each.length - 1)
-    assert taken
+    assert model in choice._decoders
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_that_come_and_go_are_as_without_a_cache(seed):
+    model = built(drawn(seed))
+    of, steps, again = random.Random(seed), RaggedSteps(model), RaggedSteps(model, cached=False)
+    rows = 0
+    for _ in range(12):
+        if rows < 3 or of.random() < 0.3:
+            prompts = [[of.randrange(37) for _ in range(of.randint(1, 6))] for _ in range(of.randint(1, 3))]
+            rows += len(prompts)
+            torch.testing.assert_close(steps.join(prompts), again.join(prompts), atol=1e-5, rtol=1e-5)
+        tokens = torch.randint(37, (rows, 1))
+        torch.testing.assert_close(steps.feed(tokens), again.feed(tokens), atol=1e-5, rtol=1e-5)
+        if of.random() < 0.4:
+            kept = torch.tensor(sorted(of.sample(range(rows), of.randint(1, rows))))
+            rows = len(kept)
+            for each in (steps, again):
+                each.reorder(kept)
+    assert model in choice._decoders
 
 
 def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
@@ -98,7 +117,7 @@ def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
     config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
     generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
     compiled = [sample.tokens for sample in generator.samples("The owl", n=5)]
-    monkeypatch.setattr(choice, "_MOST_ROWS", 0)
+    monkeypatch.setattr(choice, "_MOST_TOKENS", 0)
     assert compiled == [sample.tokens for sample in generator.samples("The owl", n=5)]
 
 
@@ -109,14 +128,14 @@ def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
 def test_what_the_step_does_not_know_is_left_to_torch(fields):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=2, **fields)
     assert not choice.can_step(config)
-    assert choice.native_decoder(built(config), rows=1) is None
+    assert choice.native_decoder(built(config), tokens=1) is None
 
 
 def test_a_model_that_is_being_trained_is_left_to_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert choice.native_decoder(build_model(config).eval(), rows=1) is None
-    assert choice.native_decoder(built(config), rows=1) is not None
+    assert choice.native_decoder(build_model(config).eval(), tokens=1) is None
+    assert choice.native_decoder(built(config), tokens=1) is not None
 
 
 def test_learned_positions_end_with_the_context():

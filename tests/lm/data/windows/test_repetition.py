@@ -65,6 +65,7 @@ def slowly(train: list[list[int]], held_out: list[list[int]], stretch: int) -> t
 @pytest.mark.parametrize("seed", range(8))
 def test_equals_a_search_with_sets(block: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repetition, "_BLOCK", block)
+    monkeypatch.setattr(repetition, "_MOST_HELD", block // 2)  # the hashes of more documents are in a file
     draw = random.Random(seed)
 
     def documents(number: int) -> list[list[int]]:

@@ -185,13 +185,6 @@ def test_what_we_are_not_is_named(changed, named, tmp_path):
         import_model(tmp_path / "theirs", tmp_path / "run")
 
 
-def test_pieces_of_sentencepiece_alone_are_refused_by_their_file(tmp_path):
-    theirs_saved(tmp_path)
-    (tmp_path / "theirs" / "tokenizer.json").rename(tmp_path / "theirs" / "source.spm")
-    with pytest.raises(InputError, match=r"source\.spm: pieces of SentencePiece are read only as tokenizer\.json"):
-        import_model(tmp_path / "theirs", tmp_path / "run")
-
-
 def test_weights_of_a_run_come_back(tmp_path):
     config = random_config(2)
     config = ModelConfig(**{**vars(config), "bias": True, "attention_bias": None, "output_bias": True})

@@ -130,6 +130,20 @@ def test_masked_models_and_classifiers_are_theirs_too(seed, labels, tmp_path):
         torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("labels", [(), ("no", "yes"), ("LABEL_0", "LABEL_1")])
+def test_masked_models_and_classifiers_come_back(labels, tmp_path):
+    """After transformers saved them again, which leaves out labels that it would give itself."""
+    config = random_config(1, objective="masked", labels=labels, parallel_residual=False, token_types=2)
+    _, theirs = both(tmp_path, config)
+    theirs.save_pretrained(tmp_path / "out")
+    import_model(tmp_path / "out", tmp_path / "again")
+    before, after = (find_checkpoint(tmp_path / name) for name in ("run", "again"))
+    assert load_config(after).model.labels == labels
+    ours, again = load_weights(before), load_weights(after)
+    assert ours.keys() == again.keys()
+    assert all(torch.equal(ours[name], again[name]) for name in ours)
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_it_generates_as_a_model_without_a_cache_would(beams, tmp_path):
     """Rows of different lengths, padded on the left."""

@@ -1,0 +1,196 @@
+"""Speculative decoding: a draft guesses some tokens, which the model reads at once and keeps as far as it agrees.
+
+What is drawn has the distribution that the model alone has; what is greedy is the same.
+
+Source: Leviathan et al. 2023; Chen et al. 2023.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lm.decoding.filters import History
+from lm.decoding.generate import Finish, Row, Sample, Token, most_likely
+from lm.decoding.sampling import NOTHING_LEFT, Sampler, drawn
+from lm.decoding.steps.steps import Steps
+
+_FIRST, _MOST, _MORE, _FEWER = 4, 15, 2, 1
+"""Tokens guessed at first and at most; by how many more after all were kept, and by how many fewer after some weren't.
+
+Source of the steps: Hugging Face's transformers, for assisted generation.
+"""
+_LONGEST, _SHORTEST = 3, 1
+"""Tokens that must have occurred together before, for what followed them to be guessed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A token that may come next.
+
+    Attributes:
+        token: its id.
+        probabilities: (vocabulary,) from which it was drawn; None if it was the only one thought of.
+    """
+
+    token: int
+    probabilities: Tensor | None = None
+
+
+class Draft(Protocol):
+    """What guesses."""
+
+    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:
+        """At most so many tokens that may follow (1, length) others; none if nothing comes to mind."""
+
+
+class PromptDraft:
+    """Guesses that the last tokens go on as they did when they last occurred.
+
+    Source: Saxena 2023 (prompt lookup decoding).
+    """
+
+    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:  # noqa: ARG002
+        """See `Draft`."""
+        tokens: list[int] = history.tokens[0].tolist()
+        for length in range(min(_LONGEST, len(tokens) - 1), _SHORTEST - 1, -1):
+            last = tokens[-length:]
+            for begin in range(len(tokens) - length - 1, -1, -1):
+                if tokens[begin : begin + length] == last:
+                    return [Guess(token) for token in tokens[begin + length : begin + length + count]]
+        return []
+
+
+class ModelDraft:
+    """Guesses what a smaller model draws, by the same sampler."""
+
+    def __init__(self, steps: Steps, sampler: Sampler) -> None:
+        """Of steps with nothing fed yet, of a model with the same vocabulary."""
+        self._steps, self._sampler = steps, sampler
+        self._read: list[int] = []
+
+    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:
+        """See `Draft`."""
+        found: list[Guess] = []
+        unread = self._go_back(history.tokens[0].tolist())
+        while len(found) < count:
+            self._read += unread
+            logits = self._steps.feed(torch.tensor([unread]), last_only=True)[:, -1].cpu()
+            probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
+            if probabilities is None:
+                token, _ = self._sampler.choose(logits, [stream], history)
+            else:
+                token = drawn(probabilities, [stream])
+            if token == NOTHING_LEFT:
+                break
+            found.append(Guess(int(token), None if probabilities is None else probabilities[0]))
+            unread, history = [int(token)], history.followed(token)
+        return found
+
+    def _go_back(self, tokens: list[int]) -> list[int]:
+        """Take back what was read and did not come, and return what has to be read: the last token at least."""
+        pairs = zip(self._read, tokens[:-1], strict=False)
+        same = next((place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+        kept = min(len(self._read), len(tokens) - 1) if same is None else same
+        if kept < len(self._read):
+            self._steps.truncate(kept)
+            del self._read[kept:]
+        return tokens[kept:]
+
+
+@dataclass
+class Agreement:
+    """How often a draft was right.
+
+    Attributes:
+        guessed: tokens that it guessed.
+        kept: of them, those that the model kept.
+    """
+
+    guessed: int = 0
+    kept: int = 0
+
+
+@torch.inference_mode()
+def speculate(
+    steps: Steps,
+    draft: Draft,
+    prompt: Tensor,
+    row: Row,
+    sampler: Sampler,
+    *,
+    agreement: Agreement,
+    stop_ids: Collection[int] = (),
+    alternatives: int = 0,
+) -> Iterator[Token | Finish]:
+    """Continue a prompt in one sample.
+
+    Args:
+        steps: of a model, with nothing fed yet.
+        draft: guesses.
+        prompt: (1, length) ids; at least one.
+        row: the sample.
+        sampler: chooses the tokens; with a seed the sample is always the same, but another than without a draft.
+        agreement: counts.
+        stop_ids: tokens that end the sample.
+        alternatives: how many of the most likely tokens come with each token.
+
+    Yields:
+        Tokens, and a Finish.
+
+    Raises:
+        UsageError: the sampler rules out every token.
+    """
+    sample = Sample(row, row.stream or sampler.stream(row.number), row.max_tokens)
+    history, unread, width = History(prompt.cpu(), prompt.shape[1]), prompt.cpu(), _FIRST
+    guesses: Sequence[Guess] = ()
+    while True:
+        guessed = torch.tensor([[guess.token for guess in guesses]], dtype=torch.long)
+        read = steps.feed(torch.cat((unread, guessed), dim=1), last_only=not guesses)[0]
+        following = read[-1 - len(guesses) :].cpu()
+        kept = -1  # the model chooses one token more than it keeps
+        for logits, guess in zip(following[:, None], (*guesses, None), strict=True):
+            token = _chosen(logits, guess, sampler, sample.stream, history)
+            logprob = float(logits[0, token] - logits.logsumexp(-1)) if token != NOTHING_LEFT else 0.0
+            yield from sample.take(token, logprob, most_likely(logits, alternatives)[0], stop_ids)
+            history = history.followed(torch.tensor([token]))
+            kept += 1
+            if sample.is_finished or guess is None or token != guess.token:
+                break
+        agreement.guessed, agreement.kept = agreement.guessed + len(guesses), agreement.kept + kept
+        if sample.is_finished:
+            return
+        width = min(width + _MORE, _MOST) if kept == len(guesses) else max(width - _FEWER, 1)
+        length = history.tokens.shape[1]
+        steps.truncate(length - 1)
+        unread = history.tokens[:, -1:]
+        guesses = draft.guesses(history, min(width, sample.left - 1), sample.stream)
+
+
+def _chosen(logits: Tensor, guess: Guess | None, sampler: Sampler, stream: random.Random, history: History) -> int:
+    """The token that comes next: the guess, with the probability that keeps the distribution, or another.
+
+    Args:
+        logits: (1, vocabulary).
+        guess: what was guessed, if anything.
+        sampler: chooses.
+        stream: of random numbers.
+        history: what came before.
+    """
+    if guess is None or sampler.greedy:
+        return int(sampler.choose(logits, [stream], history)[0])
+    ours = sampler.probabilities(logits, history)[0]
+    if guess.probabilities is None:
+        theirs = torch.zeros_like(ours)
+        theirs[guess.token] = 1.0
+    else:
+        theirs = guess.probabilities
+    if stream.random() * float(theirs[guess.token]) < float(ours[guess.token]):
+        return guess.token
+    rest = (ours - theirs).clamp(min=0)
+    return int(drawn(rest[None] if rest.any() else ours[None], [stream]))

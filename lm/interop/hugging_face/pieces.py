@@ -1,0 +1,179 @@
+"""Vocabularies of SentencePiece as Marian's models come with them: the pieces of each side, and ids that both share."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from lm.errors import InputError
+from lm.interop.hugging_face.folder import read_json
+from lm.tokenizer.tokenizer import Tokenizer
+
+SOURCE, TARGET, IDS = "source.spm", "target.spm", "vocab.json"
+_NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
+_UNIGRAM = 1
+_HIDDEN, _ALONE = "\x01", "\x02"
+"""Begin the names of tokens that only the other side has pieces for, which decoding leaves out.
+
+No text has the first when it is cut; the second is put before tokens of unknown characters alone, see `_normalizers`.
+"""
+_START, _UNKNOWN_NAME, _SPACE = "<s>", "<unk>", "\u2581"
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A file of SentencePiece.
+
+    Attributes:
+        scores: the pieces that texts are cut into, with the logarithms of their probabilities.
+        characters: what characters are replaced by others, in SentencePiece's own form; may be empty.
+        has_prefix: whether a space is put before each text.
+        joins_spaces: whether several spaces are one, and those around a text none.
+    """
+
+    scores: Mapping[str, float]
+    characters: bytes
+    has_prefix: bool
+    joins_spaces: bool
+
+
+def read_sides(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of sources and of targets, whose ids are those of `vocab.json`.
+
+    Tokens that ask for a language, such as `>>fra<<`, are called as ours: `<2fra>`.
+
+    Args:
+        folder: of the model.
+        start: the id that the decoder starts with.
+
+    Raises:
+        InputError: a file is missing, damaged, or of another kind.
+    """
+    missing = next((name for name in (SOURCE, TARGET, IDS) if not (folder / name).is_file()), None)
+    if missing is not None:
+        raise InputError(f"{folder / missing}: missing; a Marian without tokenizer.json needs it")
+    ids = read_json(folder / IDS)
+    if not isinstance(ids, Mapping) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
+        raise InputError(f"{folder / IDS}: is no table of tokens and their ids")
+    if _UNKNOWN_NAME not in ids:
+        raise InputError(f"{folder / IDS}: has no token {_UNKNOWN_NAME}")
+    names = sorted(ids, key=lambda name: ids[name])
+    source, target = (_tokenizer(read_pieces(folder / name), names, start) for name in (SOURCE, TARGET))
+    return source, target
+
+
+def read_pieces(path: Path) -> Pieces:
+    """The pieces in a file of SentencePiece.
+
+    Raises:
+        InputError: it is damaged, or cuts texts by other rules than the most probable pieces.
+
+    Source: sentencepiece_model.proto of SentencePiece, in the wire format of Protocol Buffers.
+    """
+    try:
+        parts = list(_fields(path.read_bytes()))
+        trainer, normalizer = (dict(_fields(b"".join(_of(parts, number)))) for number in (2, 3))
+        pieces = [dict(_fields(part)) for part in _of(parts, 1)]
+        scores = {piece[1].decode(): _score(piece) for piece in pieces if piece.get(3, _NORMAL) == _NORMAL}
+    except (ValueError, KeyError, AttributeError, TypeError, struct.error):
+        raise InputError(f"{path}: is no file of SentencePiece that can be read; get it again") from None
+    if trainer.get(3, _UNIGRAM) != _UNIGRAM or trainer.get(35) or trainer.get(24) or not scores:
+        raise InputError(f"{path}: cuts texts otherwise than into the most probable pieces, as lm cannot")
+    if any(piece.get(3, _NORMAL) not in {_NORMAL, _UNKNOWN, _CONTROL} for piece in pieces):
+        raise InputError(f"{path}: has pieces of kinds that lm does not have (user-defined, bytes)")
+    return Pieces(scores, normalizer.get(2, b""), bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
+
+
+def _of(parts: list[tuple[int, Any]], number: int) -> list[bytes]:
+    """The values of a field."""
+    return [value for field, value in parts if field == number]
+
+
+def _score(piece: Mapping[int, Any]) -> float:
+    value: float = struct.unpack("<f", piece.get(2, bytes(4)))[0]
+    return value
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """The numbers of fields with their values, integers or bytes, of a message; ValueError if it is damaged."""
+    place = 0
+    while place < len(data):
+        key, place = _integer(data, place)
+        value: int | bytes
+        if key & 7 == 0:
+            value, place = _integer(data, place)
+        else:
+            size, place = (8 if key & 7 == 1 else 4, place) if key & 7 in {1, 5} else _integer(data, place)
+            value, place = data[place : place + size], place + size
+        if key & 7 not in {0, 1, 2, 5} or place > len(data):
+            raise ValueError("damaged")
+        yield key >> 3, value
+
+
+def _integer(data: bytes, place: int) -> tuple[int, int]:
+    """An integer of variable length, and the place after it; ValueError where it has no end."""
+    for length in range(10):
+        if place + length >= len(data):
+            break
+        if data[place + length] < 128:
+            digits = data[place : place + length + 1]
+            return sum((digit & 127) << (7 * index) for index, digit in enumerate(digits)), place + length + 1
+    raise ValueError("damaged")
+
+
+def _tokenizer(pieces: Pieces, names: Sequence[str], start: int) -> Tokenizer:
+    """A tokenizer that cuts texts into the pieces of a side, with the ids that stand for them in both."""
+    known = {piece for piece in pieces.scores if len(piece) == 1} | {" ", _SPACE}
+    special = {name for index, name in enumerate(names) if _is_special(name) or index == start}
+    foreign = [name for name in names if name not in special and name not in pieces.scores]
+    alone = {name for name in foreign if known.isdisjoint(name)}
+    spelled = {name: (_ALONE if name in alone else _HIDDEN) + name for name in foreign}
+    spelled |= {name: _called(name) for name in special} | {names[start]: _START}
+    scores = {**dict.fromkeys(names, min(pieces.scores.values())), **pieces.scores}
+    named = [(spelled.get(name, name), scores[name]) for name in names]
+    backend = tokenizers.Tokenizer(models.Unigram(named, unk_id=names.index(_UNKNOWN_NAME)))
+    backend.add_special_tokens([spelled[name] for name in names if name in special])
+    backend.normalizer = normalizers.Sequence(_normalizers(pieces, known, alone))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if pieces.has_prefix else "never")
+    marks = [decoders.Replace(mark, "") for mark in (_HIDDEN, _ALONE)]
+    backend.decoder = decoders.Sequence([*marks, decoders.Metaspace()])
+    return Tokenizer(backend)
+
+
+def _is_special(name: str) -> bool:
+    return name in {"</s>", _UNKNOWN_NAME} or _is_language(name)
+
+
+def _is_language(name: str) -> bool:
+    return name.startswith(">>") and name.endswith("<<")
+
+
+def _called(name: str) -> str:
+    """What we call a special token."""
+    return f"<2{name[2:-2]}>" if _is_language(name) else name
+
+
+def _normalizers(pieces: Pieces, known: Collection[str], alone: Collection[str]) -> list[normalizers.Normalizer]:
+    """What a text goes through before it is cut; at last, foreign tokens are marked that stand among known characters.
+
+    SentencePiece gives characters that it does not know, as many as follow each other, as one piece; Marian takes this
+    for a token if the other side has one that is spelled so.
+    """
+    steps: list[normalizers.Normalizer] = []
+    if pieces.characters:
+        steps.append(normalizers.Precompiled(pieces.characters))
+    steps.append(normalizers.Replace(Regex(f"[{_HIDDEN}{_ALONE}]"), ""))
+    if pieces.joins_spaces:
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if alone:
+        unknown, tokens = f"[^{re.escape(''.join(sorted(known)))}]", "|".join(map(re.escape, sorted(alone)))
+        marked = Regex(f"(?<!{unknown})(?={unknown})(?=(?:{tokens})(?!{unknown}))")
+        steps.append(normalizers.Replace(marked, _ALONE))
+    return steps

@@ -1,0 +1,103 @@
+"""With a draft, samples have the distribution that the model alone has, and greedy ones are the same."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
+from lm.decoding.filters import History
+from lm.decoding.generate import Finish, Row, Token, generate
+from lm.decoding.sampling import Sampler
+from lm.decoding.speculative import Agreement, ModelDraft, PromptDraft, speculate
+from lm.decoding.steps.steps import DecoderSteps
+from lm.model.transformer import DecoderOnly, build_model
+
+PROMPT = torch.tensor([[1, 2, 3, 1, 2]])
+
+
+def model(seed: int, *, vocab_size: int = 5, n_layers: int = 1, context_length: int = 16) -> DecoderOnly:
+    shape = {"context_length": context_length, "d_model": 16, "n_heads": 2, "init_std": 0.6}
+    return build_model(ModelConfig(vocab_size=vocab_size, n_layers=n_layers, **shape), seed=seed).eval()
+
+
+def draft_of(kind: str, sampler: Sampler, **shape):
+    return PromptDraft() if kind == "prompt" else ModelDraft(DecoderSteps(model(2, **shape)), sampler)
+
+
+def tokens_of(events) -> list[int]:
+    return [event.id for event in events if isinstance(event, Token)]
+
+
+def plain(one: DecoderOnly, sampler: Sampler, row: Row, **options) -> list[Token | Finish]:
+    return list(generate(DecoderSteps(one), PROMPT, [row], sampler, **options))
+
+
+@pytest.mark.parametrize("kind", ["model", "prompt", "itself"])
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_greedy_samples_are_the_same(kind, penalty):
+    """Beyond the context too, with log-probabilities, stop tokens and alternatives."""
+    shape = {"vocab_size": 40, "n_layers": 2}
+    sampler = Sampler.of(SamplingConfig(greedy=True, repetition_penalty=penalty))
+    for seed, stop in itertools.product(range(4), [(), (7,)]):
+        ours = model(seed, **shape)
+        draft = ModelDraft(DecoderSteps(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
+        agreement, options = Agreement(), {"stop_ids": stop, "alternatives": 2}
+        found = list(speculate(DecoderSteps(ours), draft, PROMPT, Row(0, 40), sampler, agreement=agreement, **options))
+        expected = plain(ours, sampler, Row(0, 40), **options)
+        assert tokens_of(found) == tokens_of(expected)
+        assert found[-1] == expected[-1]
+        for one, other in zip(found[:-1], expected[:-1], strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+            assert [token for token, _ in one.alternatives] == [token for token, _ in other.alternatives]
+        if kind == "itself":
+            assert agreement.kept >= agreement.guessed - 15  # those behind a stop token are not asked about
+            assert agreement.guessed > 0 or len(found) < 3
+
+
+@torch.inference_mode()
+def distribution(one: DecoderOnly, sampler: Sampler, length: int) -> dict[tuple[int, ...], float]:
+    """The probability of each continuation of so many tokens, by the chain rule."""
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for past, probability in found.items():
+            tokens = torch.cat((PROMPT, torch.tensor([past], dtype=torch.long)), dim=1)
+            logits = one(tokens)[:, -1].float()
+            for token, share in enumerate(sampler.probabilities(logits, History(tokens, PROMPT.shape[1]))[0].tolist()):
+                longer[*past, token] = probability * share
+        found = longer
+    return found
+
+
+@pytest.mark.parametrize("kind", ["model", "prompt"])
+@pytest.mark.parametrize("settings", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 3}])
+def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
+    """Chi-square over all continuations of three tokens; so seeded that it always passes or never does."""
+    ours, sampler, number = model(1), Sampler.of(SamplingConfig(seed=1, **settings)), 600
+    agreement, counted = Agreement(), Counter()
+    for sample in range(number):
+        draft = draft_of(kind, sampler)
+        events = speculate(DecoderSteps(ours), draft, PROMPT, Row(sample, 3), sampler, agreement=agreement)
+        counted[tuple(tokens_of(events))] += 1
+    expected = {tokens: number * share for tokens, share in distribution(ours, sampler, 3).items() if share}
+    assert set(counted) <= set(expected)
+    rare = [tokens for tokens, often in expected.items() if often < 5]
+    cells = [(counted[tokens], often) for tokens, often in expected.items() if often >= 5]
+    cells.append((sum(counted[tokens] for tokens in rare), sum(expected[tokens] for tokens in rare)))
+    square = sum((seen - often) ** 2 / often for seen, often in cells if often)
+    freedom = len(cells) - 1
+    assert square < freedom + 3.5 * (2 * freedom) ** 0.5
+    assert 0 < agreement.kept < agreement.guessed
+
+
+def test_the_prompt_draft_goes_on_as_before():
+    draft, stream = PromptDraft(), random.Random(0)
+    history = History(torch.tensor([[5, 1, 2, 3, 4, 1, 2, 3]]), 8)
+    assert [guess.token for guess in draft.guesses(history, 3, stream)] == [4, 1, 2]
+    assert draft.guesses(History(torch.tensor([[1, 2, 3]]), 3), 3, stream) == []
