@@ -26,7 +26,6 @@ from tests.lm.interop.hugging_face.models import ids, random_run
 from tests.lm.interop.hugging_face.test_tokenizers import random_texts
 
 pytest.importorskip("gguf")
-pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.slow
 
 HARDWARE = Hardware("cpu", "float32", 1)
