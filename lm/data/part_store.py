@@ -113,8 +113,7 @@ def stored_parts(
     Raises:
         InputError: the tokenizer has no token for a character, or a process was killed.
     """
-    for left in folder.glob(f"*{_NEW}*"):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    _remove_begun(folder)
     cores = processes.cores()
     used = max(1, min(workers or cores, len(parts)))
     if used == 1:
@@ -122,10 +121,19 @@ def stored_parts(
         return
     work = partial(_find_or_make, write=write, tokenizer=saved, folder=folder)
     threads = {"RAYON_NUM_THREADS": str(max(1, cores // used))}
-    for stored in processes.in_order(work, parts, processes=used, environment=threads):
-        yield stored
-        if done:
-            done(stored.bytes)
+    try:
+        for stored in processes.in_order(work, parts, processes=used, environment=threads):
+            yield stored
+            if done:
+                done(stored.bytes)
+    finally:
+        _remove_begun(folder)
+
+
+def _remove_begun(folder: Path) -> None:
+    """Remove what a process that was killed has begun."""
+    for begun in folder.glob(f"*{_NEW}*"):
+        shutil.rmtree(begun, ignore_errors=True)
 
 
 def _find_or_make(

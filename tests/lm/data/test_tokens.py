@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.data import part_store, parts, tokens
 from lm.data.corpus import survey
 from lm.data.tokens import prepare_corpus
 from lm.errors import InputError
 from lm.text.files import text_files
+from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.data.preparing import byte_tokenizer, written
 from tests.lm.tokenizers_elsewhere import TEXT
@@ -79,6 +81,18 @@ def test_processes_make_what_one_makes_and_tell_of_progress(gpt2: Tokenizer, tmp
     assert seen == sorted(seen)
     assert seen[-1] == (corpus.bytes, corpus.bytes)
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"one", "two"}
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path: Path) -> None:
+    text = texts(60)
+    config = TokenizerConfig(kind="char")
+    tokenizer = training.train([text], config, corpus_bytes=len(text)).tokenizer
+    corpus = survey(written(tmp_path, text, text.replace("a", "Ω", 1), text), DataConfig())
+    with pytest.raises(InputError, match=r"corpus-1\.txt: character 'Ω'"):
+        prepare_corpus(corpus, tokenizer, folder=tmp_path / "out", processes=2)
+    assert not list(tmp_path.glob(".out.parts/*.new-*"))
+    assert not list(tmp_path.glob(".out.partial-*"))
 
 
 @pytest.mark.usefixtures("small_parts")
