@@ -14,6 +14,16 @@ def begin(*, with_process: bool = False) -> None:
     _COMMAND.began = _PROCESS_BEGAN if with_process else time.monotonic()
 
 
+def began() -> float:
+    """When the command began, on the clock of `time.monotonic`."""
+    return float(_COMMAND.began)
+
+
+def begin_at(seconds: float) -> None:
+    """Set the clock to when the command began that this process works for."""
+    _COMMAND.began = seconds
+
+
 def elapsed() -> float:
     """Seconds since the command began."""
     return time.monotonic() - float(_COMMAND.began)

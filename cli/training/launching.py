@@ -15,6 +15,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from cli.console.messages import note
+from cli.training import clock
+from lm.distributed import launched
 from lm.hardware import MOST_THREADS
 
 
@@ -31,6 +33,7 @@ def launch(arguments: Sequence[str], *, processes: int) -> int:
         The exit code: of the first process that failed, or 128 and the number of a signal that came.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MOST_THREADS // processes)))
+    launched.note_beginning(clock.began())
     logging.disable()  # torch's launcher logs what the processes themselves say better
     try:
         with tempfile.TemporaryDirectory(prefix="lm-processes-") as logs:

@@ -12,6 +12,7 @@ from cli.console.escapes import json_line
 from cli.console.messages import fact, note
 from cli.console.numbers import duration, perplexity, size
 from cli.flags.options import Given
+from cli.training import clock
 from cli.training.budget import warn_of_few_steps
 from cli.training.display import TrainingDisplay
 from cli.training.request import Request
@@ -44,6 +45,8 @@ def run(request: Request, given: Given, *, tensorboard: bool | None, as_json: bo
     """
     if tensorboard:
         check_installed()
+    if (beginning := launched.beginning()) is not None:
+        clock.begin_at(beginning)  # so that a budget counts from there
     with joined() as world:
         opened = _opened(request, given, world)
         signal_number = _train(opened, tensorboard=tensorboard)

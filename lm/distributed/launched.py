@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
+_BEGAN = "LAUNCHER_BEGAN_AT"
+
 
 def size() -> int:
     """How many processes train together."""
@@ -36,6 +38,16 @@ def quieten() -> None:
 def restarts() -> int:
     """How often the launcher has started these processes anew, after one of them had failed."""
     return _number("TORCHELASTIC_RESTART_COUNT", 0)
+
+
+def note_beginning(seconds: float) -> None:
+    """Tell the processes that this one launches when the command began, on the clock that all of a machine share."""
+    os.environ[_BEGAN] = repr(seconds)
+
+
+def beginning() -> float | None:
+    """When the command began that launched this process; None where that is not known."""
+    return float(os.environ[_BEGAN]) if _BEGAN in os.environ else None
 
 
 def may_restart() -> bool:

@@ -108,7 +108,7 @@ def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, steps
         (folder / f"{world.rank}.json").write_text(json.dumps(found))
 
 
-def measured(size: int, shape: str, threads: int, *, shard: bool = False, steps: int = 6) -> list[dict]:
+def measured(size: int, shape: str, threads: int, *, shard: bool = False, steps: int = 3) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["tests.benchmarks.scaling", "one", folder, shape, str(threads), str(int(shard)), str(steps)]
         done = in_processes(size, arguments)
