@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from lm.data.corpus import Corpus
 from lm.text.documents import Survey
@@ -31,10 +32,12 @@ class HeldOut:
     Attributes:
         bound: those whose hash lies below it.
         boundary: instead of that, those that begin here or later, in bytes of the text of all files.
+        share: instead of both, this share of few examples, which are one part then; it has to see all their hashes.
     """
 
     bound: int
     boundary: int | None = None
+    share: Fraction | None = None
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,15 @@ class Part:
     def key(self, tokenizer: str) -> str:
         """A hash of all that the tokens of the part depend on, given the hash of the tokenizer."""
         read = [
-            [found.identity, found.number, found.held_out.bound, found.held_out.boundary, _bounds(found.span)]
-            for found in self.stretches
+            [found.identity, found.number, *_settings(found.held_out), _bounds(found.span)] for found in self.stretches
         ]
         supervised = [found.file.supervised for found in self.stretches[:1]]
         described = json.dumps([_KEY_VERSION, tokenizer, self.separator, supervised, read])
         return hashlib.sha256(described.encode()).hexdigest()
+
+
+def _settings(held_out: HeldOut) -> tuple[int, int | None, str]:
+    return held_out.bound, held_out.boundary, str(held_out.share)
 
 
 def _bounds(span: Span | None) -> list[int] | None:
@@ -93,7 +99,8 @@ def parts_of(corpus: Corpus, held_out: HeldOut) -> list[Part]:
         held_out: what of `corpus.files` is held out.
     """
     every = [*corpus.files, *corpus.validation_files]
-    size = max(PART_BYTES, sum(map(_size, every)) // _MOST_PARTS)
+    total = sum(map(_size, every))
+    size = max(PART_BYTES, total // _MOST_PARTS) if held_out.share is None else total + 1
     stretches = _stretches(corpus, held_out, size)
     groups = grouped(stretches, lambda stretch: stretch.size, limit=size)
     return [Part(tuple(group), corpus.config.separator) for group in groups]

@@ -14,7 +14,7 @@ from lm.data.examples.store import ExampleWriter, JoinedExamples
 from lm.data.held_out import hash_bound, text_hash
 from lm.data.manifest import SPLITS, SplitName, WrittenTokens
 from lm.data.part_store import Done, PartSplit, StoredPart
-from lm.data.parts import HeldOut, Part
+from lm.data.parts import HeldOut, Part, Stretch
 from lm.data.tokenizing import encoded_ahead, text_bytes
 from lm.text.examples import Example
 from lm.tokenizer.framing import example_frame
@@ -47,18 +47,22 @@ def held_out_examples(corpus: Corpus) -> HeldOut:
     With a fraction, an example is held out if a hash of it falls below a bound, and equal ones stay together. The bound
     is the fraction itself or, where there are few examples, what holds out that share of them, but at least one.
     """
-    few = None
-    if corpus.has_few_documents:
-        few = [_hash(example) for found in corpus.files for example in found.file.examples()]
-    return HeldOut(hash_bound(corpus.fraction, few))
+    few = corpus.fraction and corpus.has_few_documents
+    return HeldOut(hash_bound(corpus.fraction), share=corpus.fraction if few else None)
 
 
 def split_examples(part: Part) -> Iterator[SplitExample]:
     """All examples of a part of a corpus with the splits they belong to."""
-    for stretch in part.stretches:
-        for example in stretch.file.examples():
-            split: SplitName = "validation" if _hash(example) < stretch.held_out.bound else "train"
-            yield SplitExample(split, stretch.number, stretch.file.name, example)
+    found: Iterable[tuple[Stretch, Example]]
+    found = ((stretch, example) for stretch in part.stretches for example in stretch.file.examples())
+    share, bound = part.stretches[0].held_out.share, 0
+    if share is not None:
+        found = few = list(found)
+        bound = hash_bound(share, [_hash(example) for stretch, example in few if stretch.held_out.share is not None])
+    for stretch, example in found:
+        below = stretch.held_out.bound if stretch.held_out.share is None else bound
+        split: SplitName = "validation" if _hash(example) < below else "train"
+        yield SplitExample(split, stretch.number, stretch.file.name, example)
 
 
 def _hash(example: Example) -> int:

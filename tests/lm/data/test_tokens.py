@@ -55,7 +55,7 @@ def test_parts_join_to_what_one_makes(kind: str, elsewhere: Tokenizer, tmp_path:
     if kind == "files":
         config = DataConfig(validation=str(found[3].path))
     if "examples" in kind:
-        lines = [json.dumps({"prompt": text, "completion": "b"}) for text in texts(90).split(SEPARATOR)]
+        lines = [json.dumps({"prompt": text, "completion": "b"}) for text in texts(190).split(SEPARATOR)]
         for number, own in enumerate((lines[:20], lines[20:], lines[5:9])):
             (tmp_path / f"{number}.jsonl").write_text("\n".join(own[:10] if kind.startswith("few") else own))
         config = DataConfig(validation="0.2", supervised=True)
