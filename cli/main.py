@@ -163,7 +163,9 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)
     _warn_of_variables()
-    sys.exit(run(sys.argv[1:], alone=True))
+    code = run(sys.argv[1:], alone=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a launcher sends it to processes that are ending already
+    sys.exit(code)
 
 
 def _open_missing() -> None:

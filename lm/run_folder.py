@@ -153,7 +153,9 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     if found := checkpoints(path):
         return found[-1]
     if (path / CONFIG).is_file() and is_run(path):
-        raise InputError(f"{path}: this run has no checkpoint yet")
+        raise InputError(
+            f"{path}: this run has no checkpoint yet, so there is nothing to use or to go on with; train it anew"
+        )
     raise InputError(f"{path}: not a run (a folder that `lm train` made, with {CHECKPOINTS}/ in it)")
 
 
@@ -217,7 +219,9 @@ def refuse_existing(folder: Path) -> None:
     """InputError if a folder holds a run or anything else, or cannot be made: nothing is written over."""
     _check_name(folder)
     if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
-        raise InputError(f"{folder}: holds a run already; go on with --resume {folder} or choose another -o")
+        raise InputError(
+            f"{folder}: holds a run already; choose another -o, or go on training it: lm train --resume {folder}"
+        )
     files.check_folder(folder)
     if (others := _visible(folder)) and not _is_begun(folder):
         some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")

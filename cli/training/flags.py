@@ -14,8 +14,8 @@ Corpus = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CORPUS…",
-        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed), - for stdin, "
-        "or a folder of lm prepare.",
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, .parquet, also compressed), - for "
+        "stdin, or a folder of lm prepare.",
     ),
 ]
 Source = Annotated[

@@ -62,5 +62,8 @@ def _exit_code(error: ChildFailedError) -> int:
     """That of the first process that failed; where all of them were killed, none has said so."""
     _, first = error.get_first_failure()
     if all(failure.exitcode == -signal.SIGKILL for failure in error.failures.values()):
-        note("lm: all processes of this training were killed; what was saved is there: go on with --resume")
+        note(
+            "lm: all processes of this training were killed; what was saved is there: go on with --resume, or anew if "
+            "nothing was"
+        )
     return max(first.exitcode, 1)

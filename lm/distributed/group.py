@@ -132,7 +132,7 @@ def joined() -> Iterator[World]:
         if is_of_a_lost_process(error):
             raise TrainingError(
                 "another process of this training has ended or cannot be reached; what was saved is there: "
-                "go on with --resume"
+                "go on with --resume, or anew if nothing was"
             ) from error
         raise
 

@@ -18,6 +18,15 @@ KINDS = {
 }
 
 
+def slow(kind: str):
+    """A pattern that is tested with -m slow; its layers have tests of their own."""
+    return pytest.param(kind, marks=pytest.mark.slow)
+
+
+COMPRESSED_AND_OTHERS = ["compressed", *map(slow, ("window", "bigbird", "linformer"))]
+LINFORMER_AND_OTHERS = ["linformer", *map(slow, ("window", "bigbird", "compressed"))]
+
+
 @pytest.mark.parametrize("kind", ["window", "bigbird", "compressed"])
 def test_a_language_model_with_a_pattern(kind, place, tmp_path, capsys):
     flags = [*SMALL, *FIXED, "--attention", kind, *KINDS[kind], "--n-layers", 2, "--optimizer", "muon",
@@ -41,7 +50,7 @@ def test_a_language_model_with_a_pattern(kind, place, tmp_path, capsys):
     assert f"attention   {kind}, attention " in described
 
 
-@pytest.mark.parametrize("kind", ["window", "bigbird", "compressed"])
+@pytest.mark.parametrize("kind", ["window", *map(slow, ("bigbird", "compressed"))])
 def test_a_translation_model_of_one_stack_with_a_pattern(kind, pairs, tmp_path, capsys):  # noqa: F811
     flags = [*pairs, *FIXED, "--preset", "translation-tiny", "--d-model", 32, "--n-layers", 2, "--n-heads", 2,
              "--vocab-size", 300, "--attention", kind, *KINDS[kind], "--bleu-sentences", 2, "--steps", 3]  # fmt: skip
@@ -51,7 +60,7 @@ def test_a_translation_model_of_one_stack_with_a_pattern(kind, pairs, tmp_path, 
         assert translated.count("\n") == 30
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COMPRESSED_AND_OTHERS)
 def test_a_translation_model_with_a_pattern(kind, pairs, tmp_path, capsys):  # noqa: F811
     flags = [*pairs, *FIXED, "--preset", "translation-tiny", "--d-model", 32, "--n-layers", 2, "--n-encoder-layers", 2,
              "--n-heads", 2, "--vocab-size", 300, "--attention", kind, *KINDS[kind], "--checkpoint-every", 3,
@@ -70,7 +79,7 @@ def test_a_translation_model_with_a_pattern(kind, pairs, tmp_path, capsys):  # n
         assert "linformer attends to mixtures of all positions: there is no map of it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LINFORMER_AND_OTHERS)
 def test_a_masked_model_with_a_pattern(kind, place, tmp_path, capsys):
     flags = [*SMALL, *FIXED, "--objective", "masked", "--attention", kind, *KINDS[kind], "--n-layers", 2,
              "--checkpoint-every", 3, "--schedule", "constant", "--evaluate-every", 3]  # fmt: skip

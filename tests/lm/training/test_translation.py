@@ -84,7 +84,11 @@ def sums(run: Run) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("rule", "model"),
-    [(list, {}), (lambda words: words[::-1], {}), (lambda words: words[::-1], ONE_STACK)],
+    [
+        pytest.param(list, {}, marks=pytest.mark.slow),
+        (lambda words: words[::-1], {}),
+        pytest.param(lambda words: words[::-1], ONE_STACK, marks=pytest.mark.slow),
+    ],
     ids=["copy", "reverse", "reverse in one stack"],
 )
 def test_a_few_layers_learn_a_rule_of_order(make_run, rule, model):
