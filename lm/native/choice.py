@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import platform
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,9 +44,9 @@ def native_decoder(model: DecoderOnly, *, tokens: int) -> NativeDecoder | None:
     if tokens > _MOST_TOKENS or not _is_possible(model):
         return None
     _steps[model] = _steps.get(model, 0) + 1
-    if model not in _decoders and (_steps[model] <= _PLAIN_STEPS or not is_compiled()):
-        return None
     if model not in _decoders:
+        if _steps[model] <= _PLAIN_STEPS or not is_compiled() or not _is_of_this_processor():
+            return None
         _decoders[model] = load(model)
     return _decoders[model]
 
@@ -69,15 +68,16 @@ def is_installed() -> bool:
 
 @cache
 def is_compiled() -> bool:
-    """Whether the step was compiled for this machine, by this numba, from these files."""
+    """Whether the step was compiled by this numba, from these files."""
     return is_installed() and _mark().is_file()
 
 
 def note_compiled() -> None:
-    """Remember that it was."""
+    """Remember that it was, and for which processor."""
     _mark().parent.mkdir(parents=True, exist_ok=True)
-    _mark().touch()
+    _mark().write_text(_processor(), encoding="utf-8")
     is_compiled.cache_clear()
+    _is_of_this_processor.cache_clear()
 
 
 def _is_possible(model: DecoderOnly) -> bool:
@@ -102,13 +102,21 @@ def _mark() -> Path:
     """The file that says so; numba's own cache goes by the times of the sources too."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sources]
-    described = repr((_version(), platform.processor(), _features(), stamps))
+    described = repr((_version(), stamps))
     return _folder() / f"compiled-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
 
 
-def _features() -> str:
-    """What the processor can do, as far as torch tells, which is what numba compiles for."""
-    return torch.backends.cpu.get_cpu_capability()
+@cache
+def _is_of_this_processor() -> bool:
+    """Whether the step was compiled for the processor of this machine; the folder may have come from another."""
+    return _mark().read_text(encoding="utf-8") == _processor()
+
+
+def _processor() -> str:
+    """Its name and what it can do, as the compiler sees them."""
+    from llvmlite import binding
+
+    return f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
 
 
 def _version() -> str | None:

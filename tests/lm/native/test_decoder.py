@@ -147,3 +147,11 @@ def test_learned_positions_end_with_the_context():
             steps.feed(torch.zeros(1, 1, dtype=torch.long))
         except UsageError as error:  # pragma: no cover (it would be a defect)
             pytest.fail(str(error))
+
+
+def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
+    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
+    monkeypatch.setattr(choice, "_processor", lambda: "another")
+    choice._is_of_this_processor.cache_clear()
+    assert choice.native_decoder(built(config), tokens=1) is None
+    choice._is_of_this_processor.cache_clear()
