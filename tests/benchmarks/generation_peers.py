@@ -7,7 +7,8 @@ Face's generate in float32 and bfloat16, CTranslate2 in float32 and int8, llama.
 has no such model, is left out. `12m` is a GPT-2 shape of 6 layers, 384 wide, with a vocabulary of 4,096.
 
 Prints the median tokens a second of each, after a prompt of 32 tokens, which is read in the time; and the median over
-rounds of its seconds in relation to those of our compiled step in 8 bits.
+rounds of its seconds in relation to those of our compiled step in 8 bits. Each system has threads of its own, which
+spin while they wait for work, so that several in one process make all of them slower than each is alone.
 """
 
 from __future__ import annotations
