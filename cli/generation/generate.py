@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from cli.generation.samples import Output
     from lm.decoding.generator import Generator
 
-INTERRUPTED = 130
-
 _SIDE_BY_SIDE, _OF_MANY = 16, 64
 
 
@@ -246,7 +244,7 @@ def _draw(generator: Generator, prompt: str, output: Output, *, alternatives: in
             watch.saw_token()
     except KeyboardInterrupt:
         output.interrupt(generator)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Abort from None
     finally:
         if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
             watch.report(sum(len(sample.tokens) for sample in output.samples), generator.sampler, generator.agreement)

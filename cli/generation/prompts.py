@@ -34,8 +34,6 @@ from lm.text.files import text_files
 from lm.text.prompts import Prompt, read_prompts
 from lm.tokenizer.tokenizer import Tokenizer
 
-_INTERRUPTED = 130
-
 Continued = tuple[Prompt, list[Continuation]]
 """A prompt, and what follows it."""
 
@@ -133,7 +131,7 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
             for number, (prompt, found) in enumerate(ordered(_watched(results, asked, form, total=len(prompts)))):
                 _write(prompt, found, asked, form, stream, tokenizer, is_first=not number)
         except KeyboardInterrupt:
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Abort from None
 
 
 def _read(file: str) -> Sequence[Prompt]:

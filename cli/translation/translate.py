@@ -21,8 +21,6 @@ from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 from lm.files import replaced
 
-_INTERRUPTED = 130
-
 # penalties and biases count in a search too; everything else under Sampling is for drawing alone
 _IN_A_SEARCH = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
 
@@ -151,7 +149,7 @@ def translate(
                 if maps is not None:
                     maps.add(result)
         except KeyboardInterrupt:
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Abort from None
     if maps is not None:
         maps.write(translator.models[0], to=to)
 

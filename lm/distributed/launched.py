@@ -40,6 +40,11 @@ def restarts() -> int:
     return _number("TORCHELASTIC_RESTART_COUNT", 0)
 
 
+def may_restart() -> bool:
+    """Whether the launcher would start them anew."""
+    return _number("TORCHELASTIC_MAX_RESTARTS", 0) > 0
+
+
 def note_beginning(seconds: float) -> None:
     """Tell the processes that this one launches when the command began, on the clock that all of a machine share."""
     os.environ[_BEGAN] = repr(seconds)
@@ -48,11 +53,6 @@ def note_beginning(seconds: float) -> None:
 def beginning() -> float | None:
     """When the command began that launched this process; None where that is not known."""
     return float(os.environ[_BEGAN]) if _BEGAN in os.environ else None
-
-
-def may_restart() -> bool:
-    """Whether it would."""
-    return _number("TORCHELASTIC_MAX_RESTARTS", 0) > 0
 
 
 _VOICE = SimpleNamespace(speaks=None)

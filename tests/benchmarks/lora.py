@@ -23,7 +23,7 @@ from lm.checkpoint import load_weights
 from lm.config.lora import LoraConfig
 from lm.config.presets import resolve
 from lm.config.run import RunConfig
-from lm.data.corpus import survey, train_tokenizer
+from lm.data.corpus import survey
 from lm.data.tokens import prepare_corpus
 from lm.model.block import count_parameters
 from lm.model.lora import trained_weights
@@ -34,24 +34,17 @@ from lm.training.events import Step
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
-from tests.benchmarks.supervised import CORPUS, Question, accuracy, questions
+from tests.benchmarks.supervised import Question, accuracy, pretrained, questions
 
 
-def pretrained(folder: Path, steps: int, d_model: int) -> Run:
-    """The preset tiny of a width, after some steps on the stories without labels."""
+def configuration(steps: int, d_model: int) -> RunConfig:
+    """The preset tiny of a width, on one thread."""
     rate = round(0.02 * (128 / d_model) ** 0.5, 5)
     given = {
         "model": {"d_model": d_model}, "training": {"steps": steps, "evaluate_every": 0, "learning_rate": rate},
         "hardware": {"threads": 1},
     }  # fmt: skip
-    config = resolve("tiny", given)
-    corpus = survey(text_files([str(CORPUS / "train.txt")]), config.data)
-    tokenizer = train_tokenizer(corpus, config.tokenizer)
-    tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
-    run = start(folder / "pretrained", config, TrainingCorpus(tokens, tokenizer))
-    for _ in train(run):
-        pass
-    return run
+    return resolve("tiny", given)
 
 
 def settings(base: RunConfig, way: str, rate: float, given: argparse.Namespace, *, seed: int) -> RunConfig:
@@ -87,7 +80,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         given.held_out = str(written(folder / "questions.jsonl", asked))
-        base = pretrained(folder, given.pretraining, given.d_model)
+        base = pretrained(folder, configuration(given.pretraining, given.d_model))
         found = find_checkpoint(base.folder)
         task = survey(
             text_files([str(written(folder / "task.jsonl", examples))], supervised=True),

@@ -58,9 +58,8 @@ def questions(file: str) -> list[Question]:
     return sorted(found)
 
 
-def pretrained(folder: Path, steps: int) -> Run:
-    """The preset tiny after some steps on the stories, without labels."""
-    config = resolve("tiny", {"training": {"steps": steps, "evaluate_every": 0}})
+def pretrained(folder: Path, config: RunConfig) -> Run:
+    """A model after all its steps on the stories, without labels."""
     corpus = survey(text_files([str(CORPUS / "train.txt")]), config.data)
     tokenizer = train_tokenizer(corpus, config.tokenizer)
     tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
@@ -119,7 +118,7 @@ def main() -> None:
         folder = Path(name)
         lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
         (folder / "task.jsonl").write_text("".join(lines))
-        base = pretrained(folder, given.pretraining)
+        base = pretrained(folder, resolve("tiny", {"training": {"steps": given.pretraining, "evaluate_every": 0}}))
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
         corpus = survey(text_files([str(folder / "task.jsonl")], supervised=True), settings(1, 1.0).data)
         task = prepare_corpus(corpus, base.tokenizer, folder=folder / "examples").folder

@@ -32,10 +32,10 @@ def events_of(model, sampler, *, cached=True, prompt=PROMPT, n=1, first=0, max_t
     return generate(DecoderSteps(model, cached=cached), torch.tensor([prompt]), rows, sampler, **options)
 
 
-def collect(model, sampler, **options):
+def collected(events) -> tuple[dict, dict, dict]:
     """Tokens, log-probabilities and finish reasons by row."""
     tokens, logprobs, reasons = {}, {}, {}
-    for event in events_of(model, sampler, **options):
+    for event in events:
         if isinstance(event, Token):
             assert event.row not in reasons
             tokens.setdefault(event.row, []).append(event.id)
@@ -44,6 +44,10 @@ def collect(model, sampler, **options):
             assert isinstance(event, Finish)
             reasons[event.row] = event.reason
     return tokens, logprobs, reasons
+
+
+def collect(model, sampler, **options):
+    return collected(events_of(model, sampler, **options))
 
 
 def teacher_forced(model, tokens, prompt=PROMPT):

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.generate import Finish, Row, Token, generate
+from lm.decoding.generate import Row, Token, generate
 from lm.decoding.refilling import Request, refilled
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
-from tests.lm.decoding.test_generate import make_model
+from tests.lm.decoding.test_generate import collected, make_model
 
 STOPS = {1, 2, 5}
 SETTINGS = {
@@ -34,20 +34,6 @@ def make_requests(n: int, *, longest: int = 24, most: int = 20) -> list[Request]
     chance = random.Random(n)
     prompts = [[chance.randrange(60) for _ in range(chance.randint(1, longest))] for _ in range(n)]
     return [Request(prompt, Row(number, chance.randint(1, most))) for number, prompt in enumerate(prompts)]
-
-
-def collected(events) -> tuple[dict, dict, dict]:
-    """Tokens, log-probabilities and finish reasons by row."""
-    tokens, logprobs, reasons = {}, {}, {}
-    for event in events:
-        if isinstance(event, Token):
-            assert event.row not in reasons
-            tokens.setdefault(event.row, []).append(event.id)
-            logprobs.setdefault(event.row, []).append(event.logprob)
-        else:
-            assert isinstance(event, Finish)
-            reasons[event.row] = event.reason
-    return tokens, logprobs, reasons
 
 
 def alone(model, request: Request, sampler: Sampler):
