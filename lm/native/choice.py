@@ -93,17 +93,21 @@ def _is_possible(model: DecoderOnly) -> bool:
     )
 
 
-def _folder() -> Path:
-    return files.cache_root() / "native"
-
-
 @cache
-def _mark() -> Path:
-    """The file that says so; numba's own cache goes by the times of the sources too."""
+def _folder() -> Path:
+    """Where machine code is kept that this numba makes of these files.
+
+    numba's cache goes by the time of the file that a function stands in, not of those whose functions it calls.
+    """
     sources = sorted(Path(__file__).parent.glob("*.py"))
     stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sources]
     described = repr((_version(), stamps))
-    return _folder() / f"compiled-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
+    return files.cache_root() / "native" / hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def _mark() -> Path:
+    """The file that says that it is whole, and for which processor it was made."""
+    return _folder() / "processor"
 
 
 @cache
