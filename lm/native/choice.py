@@ -41,13 +41,17 @@ def can_step(config: ModelConfig) -> bool:
 
 def native_decoder(model: DecoderOnly, *, tokens: int) -> NativeDecoder | None:
     """The compiled step of a model that was loaded to be used; None where torch is to read the next tokens."""
-    if tokens > _MOST_TOKENS or not _is_possible(model):
+    if tokens > _MOST_TOKENS:
+        return None
+    found = _decoders.get(model)
+    if found is not None and found.has_weights_of(model):
+        return found
+    if not _is_possible(model):
         return None
     _steps[model] = _steps.get(model, 0) + 1
-    if model not in _decoders:
-        if _steps[model] <= _PLAIN_STEPS or not is_compiled() or not _is_of_this_processor():
-            return None
-        _decoders[model] = load(model)
+    if _steps[model] <= _PLAIN_STEPS or not is_compiled() or not _is_of_this_processor():
+        return None
+    _decoders[model] = load(model)
     return _decoders[model]
 
 
@@ -56,8 +60,9 @@ def load(model: DecoderOnly) -> NativeDecoder:
     import numba
 
     numba.config.CACHE_DIR = str(_folder())
-    from lm.native.decoder import NativeDecoder
+    from lm.native.decoder import NativeDecoder, begin_threads
 
+    begin_threads()
     return NativeDecoder(model)
 
 

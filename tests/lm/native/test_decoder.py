@@ -174,3 +174,14 @@ def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
     choice._folder.cache_clear()
     assert len(found) == 2
     assert place not in found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_torch_keeps_the_threads_it_was_given(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        DecoderSteps(built(drawn(0))).feed(torch.tensor([[1, 2, 3]]))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
