@@ -159,10 +159,18 @@ def leave(run: Path, branch: Sequence[Path], *, best_step: int | None) -> None:
             remove(folder)
 
 
-def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
+def load_model(
+    path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best", widened: bool = False
+) -> LoadedModel:
     """The model of a run or checkpoint, in eval mode, on the device and in the type that `hardware` says.
 
     Adapters are added to the weights that they belong to, so that the model is as fast as the one they were made for.
+
+    Args:
+        path: a run or a checkpoint.
+        hardware: what to run on.
+        which: of the checkpoints of a run.
+        widened: of 8 bits, see `lm.model.quantised.quantise`.
 
     Raises:
         InputError: there is no checkpoint, or a file of it is missing or damaged.
@@ -178,7 +186,7 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
         raise _other_weights(folder) from None
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     if hardware.dtype == "int8":
-        quantise(model)
+        quantise(model, widened=widened)
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
