@@ -99,6 +99,11 @@ def quick_types(device: str) -> tuple[str, ...]:
     return tuple(dtype for dtype in _TYPES if seconds[dtype] <= _FAR_SLOWER * seconds["float32"])
 
 
+def usable_types(device: str) -> tuple[str, ...]:
+    """The types that it makes sense to use a trained model in on this device, float32 first."""
+    return (*quick_types(device), *(["float16"] if device == "cuda" else []), "int8")
+
+
 def _product_seconds(device: str, dtype: str) -> float:
     """The fastest of a few small square products, after one that doesn't count."""
     hardware = Hardware(device, dtype, threads=1)

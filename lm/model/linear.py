@@ -45,6 +45,11 @@ def linear(x: Tensor, weight: Tensor | Int8Matrix, bias: Tensor | None = None) -
     return F.linear(x, weight, bias)
 
 
+def rows(weight: Tensor | Int8Matrix, outputs: Tensor) -> Tensor:
+    """The weights of some outputs, such as the vectors of tokens: (…,) numbers -> (…, inputs)."""
+    return weight.rows(outputs) if isinstance(weight, Int8Matrix) else F.embedding(outputs, weight)
+
+
 class Linear(nn.Linear):
     """torch's linear layer, with `linear` for the product."""
 

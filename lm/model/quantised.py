@@ -47,45 +47,20 @@ class Int8Matrix:
         return found if bias is None else found + bias
 
 
-class Int8Linear(nn.Module):
-    """A linear layer whose weights have 8 bits; its bias stays as it was."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        """Round the weights of a layer."""
-        super().__init__()
-        self.weight, self.bias = Int8Matrix.of(layer.weight), layer.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, inputs) -> (…, outputs)."""
-        return self.weight.product(x, self.bias)
-
-    def some(self, x: Tensor, outputs: slice) -> Tensor:
-        """(…, inputs) -> (…, some of the outputs)."""
-        return self.weight[outputs].product(x, None if self.bias is None else self.bias[outputs])
-
-
-class Int8Embedding(nn.Module):
-    """A table of embeddings with a scale for each token, which an output layer may share."""
-
-    def __init__(self, table: nn.Embedding) -> None:
-        """Round the vectors of a table."""
-        super().__init__()
-        self.weight = Int8Matrix.of(table.weight)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(…,) ids -> (…, d_model) float32."""
-        return self.weight.rows(tokens)
-
-
 def quantise(model: nn.Module) -> None:
     """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another."""
-    for parent, name, layer in list(_matrices(model)):
-        setattr(parent, name, Int8Embedding(layer) if isinstance(layer, nn.Embedding) else Int8Linear(layer))
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding):
+            weight = Int8Matrix.of(layer.weight)
+            del layer.weight  # where torch has a parameter, it takes nothing else
+            setattr(layer, "weight", weight)  # noqa: B010 (its type says that there is always a parameter)
 
 
-def _matrices(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | nn.Embedding]]:
-    """The layers that `quantise` replaces, each with what it belongs to and its name there."""
-    for parent in model.modules():
-        for name, layer in parent.named_children():
-            if isinstance(layer, nn.Linear | nn.Embedding):
-                yield parent, name, layer
+def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All weights of a module by their names; of matrices in 8 bits the values are the weight, beside their scales."""
+    yield from module.named_parameters()
+    for name, layer in module.named_modules():
+        weight = getattr(layer, "weight", None)
+        if isinstance(weight, Int8Matrix):
+            yield f"{name}.weight", weight.values
+            yield f"{name}.scale", weight.scales
