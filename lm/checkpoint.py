@@ -113,7 +113,10 @@ def _put_in_place(unfinished: Path, folder: Path) -> None:
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove what a process that was killed had begun to write, or to remove; what it had set aside goes back."""
+    """Remove what a process that was killed had begun to write, or to remove; what it had set aside goes back.
+
+    What another thread of this process is writing beside the checkpoints stays.
+    """
     unfinished = f"{run_folder.CHECKPOINTS}/.{run_folder.STEP}*"
     for aside in run.glob(unfinished + _ASIDE):
         folder = aside.with_name(aside.name.removeprefix(".").removesuffix(_ASIDE))
@@ -124,7 +127,8 @@ def remove_leftovers(run: Path) -> None:
     written = (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.BASE)
     for name in (*written, run_folder.METRICS, run_folder.TIMINGS):
         for path in run.glob(f".{name}.[0-9]*"):
-            path.unlink(missing_ok=True)
+            if path.name != f".{name}.{os.getpid()}":
+                path.unlink(missing_ok=True)
 
 
 def remove(folder: Path) -> None:
