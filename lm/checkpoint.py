@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -25,9 +26,11 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.lora import merged
 from lm.model.quantised import quantise
-from lm.model.transformer import Model, build_model
+from lm.model.transformer import Model, Transformer, build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
+
+M = TypeVar("M", bound=Transformer)
 
 _ASIDE = ".replaced"
 
@@ -188,14 +191,20 @@ def load_model(
         model.load_state_dict(_weights(folder, config), assign=True)
     except RuntimeError:
         raise _other_weights(folder) from None
-    model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
-    if hardware.dtype == "int8":
-        quantise(model, widened=widened)
+    model = ready(model, hardware, widened=widened)
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
         raise InputError(f"{folder / run_folder.TOKENIZER}: {problem}; the checkpoint is damaged, use another one")
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
+
+
+def ready(model: M, hardware: Hardware, *, widened: bool = False) -> M:
+    """A model to be used and no more trained, as `load_model` has it: changed in place."""
+    model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
+    if hardware.dtype == "int8":
+        quantise(model, widened=widened)
+    return model
 
 
 def derive(source: Path, out: Path, weights: Mapping[str, Tensor], *, is_same: bool = False) -> Path:

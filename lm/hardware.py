@@ -51,9 +51,14 @@ class Hardware:
         return torch.device(self.device)
 
     @property
+    def products(self) -> str:
+        """The type that products are computed in: weights of 8 bits are multiplied by numbers in float32."""
+        return "float32" if self.dtype == "int8" else self.dtype
+
+    @property
     def torch_dtype(self) -> torch.dtype:
-        """The arithmetic as torch names it; weights of 8 bits are multiplied by numbers in float32."""
-        return torch.float32 if self.dtype == "int8" else getattr(torch, self.dtype)
+        """`products` as torch names it."""
+        return getattr(torch, self.products)
 
     @property
     def torch_optimizer_dtype(self) -> torch.dtype:

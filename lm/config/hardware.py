@@ -10,6 +10,9 @@ from lm.config.options import Checked, option
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
+UNTRAINED: tuple[DType, ...] = ("float16", "int8")
+"""Types that models are used in, but not trained."""
+
 
 @dataclass(frozen=True)
 class HardwareConfig(Checked):
