@@ -154,7 +154,11 @@ def _of_each(described: dict[str, Any]) -> list[tuple[str, str]]:
     parts = ", ".join(f"{size(each[part])} {part}" for part in _HELD)
     who = "one process" if each["processes"] == 1 else f"each of {each['processes']}"
     sent = [("", f"{size(each['exchanged'])} sent to others in a step")] if each["processes"] > 1 else []
-    return [(who, f"{size(each['total'])} in {each['dtype']}: {parts}"), *sent]
+    copied = f"{size(each['copied'])} more {_WHERE_COPIED[each['processes'] > 1]}, to write checkpoints from"
+    return [(who, f"{size(each['total'])} in {each['dtype']}: {parts}"), ("", copied), *sent]
+
+
+_WHERE_COPIED = {False: "in the machine's memory", True: "in the machine's memory, of the first"}
 
 
 _HELD = ("weights", "gradients", "optimizer", "activations", "loss")

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -25,9 +26,11 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.lora import merged
 from lm.model.quantised import quantise
-from lm.model.transformer import Model, build_model
+from lm.model.transformer import Model, Transformer, build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
+
+M = TypeVar("M", bound=Transformer)
 
 _ASIDE = ".replaced"
 
@@ -113,7 +116,10 @@ def _put_in_place(unfinished: Path, folder: Path) -> None:
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove what a process that was killed had begun to write, or to remove; what it had set aside goes back."""
+    """Remove what a process that was killed had begun to write, or to remove; what it had set aside goes back.
+
+    What another thread of this process is writing beside the checkpoints stays.
+    """
     unfinished = f"{run_folder.CHECKPOINTS}/.{run_folder.STEP}*"
     for aside in run.glob(unfinished + _ASIDE):
         folder = aside.with_name(aside.name.removeprefix(".").removesuffix(_ASIDE))
@@ -124,7 +130,8 @@ def remove_leftovers(run: Path) -> None:
     written = (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.BASE)
     for name in (*written, run_folder.METRICS, run_folder.TIMINGS):
         for path in run.glob(f".{name}.[0-9]*"):
-            path.unlink(missing_ok=True)
+            if path.name != f".{name}.{os.getpid()}":
+                path.unlink(missing_ok=True)
 
 
 def remove(folder: Path) -> None:
@@ -159,10 +166,18 @@ def leave(run: Path, branch: Sequence[Path], *, best_step: int | None) -> None:
             remove(folder)
 
 
-def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
+def load_model(
+    path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best", widened: bool = False
+) -> LoadedModel:
     """The model of a run or checkpoint, in eval mode, on the device and in the type that `hardware` says.
 
     Adapters are added to the weights that they belong to, so that the model is as fast as the one they were made for.
+
+    Args:
+        path: a run or a checkpoint.
+        hardware: what to run on.
+        which: of the checkpoints of a run.
+        widened: of 8 bits, see `lm.model.quantised.quantise`.
 
     Raises:
         InputError: there is no checkpoint, or a file of it is missing or damaged.
@@ -176,14 +191,20 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
         model.load_state_dict(_weights(folder, config), assign=True)
     except RuntimeError:
         raise _other_weights(folder) from None
-    model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
-    if hardware.dtype == "int8":
-        quantise(model)
+    model = ready(model, hardware, widened=widened)
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
         raise InputError(f"{folder / run_folder.TOKENIZER}: {problem}; the checkpoint is damaged, use another one")
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
+
+
+def ready(model: M, hardware: Hardware, *, widened: bool = False) -> M:
+    """A model to be used and no more trained, as `load_model` has it: changed in place."""
+    model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
+    if hardware.dtype == "int8":
+        quantise(model, widened=widened)
+    return model
 
 
 def derive(source: Path, out: Path, weights: Mapping[str, Tensor], *, is_same: bool = False) -> Path:

@@ -288,6 +288,11 @@ def verify(checkpoint: Path) -> None:
             )
 
 
+def weights_key(checkpoint: Path) -> str:
+    """A hash of the weights of a checkpoint, with those that its adapters belong to; InputError if it is damaged."""
+    return _sums(checkpoint)[MODEL] + (load_config(checkpoint).base_sha256 or "")
+
+
 def _sums(checkpoint: Path) -> dict[str, str]:
     """The sums in a checkpoint's manifest, by file; InputError unless it has them all."""
     values = files.read_json(checkpoint / MANIFEST)

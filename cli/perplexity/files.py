@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.flags.options import Given
-from cli.perplexity import examples, text
+from cli.perplexity import dtypes, examples, text
 from cli.perplexity.request import Output
 from cli.perplexity.scorer import LoadedScorer
 from lm.errors import UsageError
@@ -22,6 +22,8 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
         output: the form of the report.
         given: the settings.
     """
+    if output.compare_dtypes:
+        given = dtypes.settings(given)
     scorer = LoadedScorer.load(run, given)
     texts = text_files(files or [STDIN], field=scorer.data.field)
     if examples.are_examples(scorer, texts):
@@ -32,6 +34,8 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
         _refuse_other_objective(scorer, other)
         with scorer.shared() as shared, other.shared() as second:
             text.compare(shared, second, texts, as_json=output.as_json)
+    elif output.compare_dtypes:
+        dtypes.measure(scorer, texts, as_json=output.as_json)
     else:
         with scorer.shared() as shared:
             text.measure(shared, texts, output)

@@ -112,6 +112,14 @@ _Versus = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+_CompareDtypes = Annotated[
+    bool,
+    typer.Option(
+        "--compare-dtypes",
+        help="Compare the types that the run can be used in here (--dtype): bits per byte, bytes of weights, speed.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 
 
 @takes(
@@ -132,6 +140,7 @@ def perplexity(
     show: _Show = False,
     html: _Html = None,
     versus: _Versus = None,
+    compare_dtypes: _CompareDtypes = False,
     given: Given,
 ) -> None:
     """Measure the perplexity of files.
@@ -145,7 +154,8 @@ def perplexity(
 
     Perplexity per token depends on the tokenizer, context and stride; word perplexity and bits per byte can be
     compared across tokenizers. So can two runs by --versus, which cuts the text where tokens end in both tokenizations
-    and compares segment by segment; its standard error takes blocks of 256 bytes to be independent.
+    and compares segment by segment; its standard error takes blocks of 256 bytes to be independent. --compare-dtypes
+    has one run score the text in each type of numbers, in turns: a difference is in bits per byte, against float32.
 
     A run that learned from examples is measured as it was trained, on files of examples ({prompt, completion} or
     {text, label}, JSON Lines): how well it predicts each completion and its end, given the prompt. With --field such
@@ -166,12 +176,13 @@ def perplexity(
       FORCE_COLOR=1 lm perplexity runs/novel chapter.txt --show | less -R
       lm perplexity runs/novel chapter.txt --html chapter.html
       lm perplexity runs/novel held-out.txt --versus runs/other
+      lm perplexity runs/novel held-out.txt --compare-dtypes
       lm perplexity runs/answers questions.jsonl
       lm perplexity runs/en-de --source test.en --target test.de
     """
     if "as_json" in given.environment and (as_csv or per_token or show):
         as_json = False
-    output = Output(as_json, as_csv, per_token, show, html, versus)
+    output = Output(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
     pair_files = PairFiles(source or (), target or (), language, heads or ())
     if not pair_files and not files and sys.stdin.isatty():
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")

@@ -9,7 +9,7 @@ from pathlib import Path
 from lm.errors import UsageError
 from lm.files import check_place
 
-_TOGETHER = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"})
+_TOGETHER = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"}, {"--json", "--compare-dtypes"})
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Output:
         show: the text itself, coloured by surprisal, before the table.
         html: the file of a page with the coloured text.
         versus: another run to compare with.
+        compare_dtypes: what each type that the run can be used in costs.
 
     Raises:
         UsageError: two of them exclude each other, or the page cannot be written there.
@@ -34,6 +35,7 @@ class Output:
     show: bool
     html: Path | None
     versus: Path | None
+    compare_dtypes: bool = False
 
     def __post_init__(self) -> None:
         asked = self.asked
@@ -49,7 +51,8 @@ class Output:
     def asked(self) -> list[str]:
         """The flags that were given."""
         flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
-                 "--html": self.html is not None, "--versus": self.versus is not None}  # fmt: skip
+                 "--html": self.html is not None, "--versus": self.versus is not None,
+                 "--compare-dtypes": self.compare_dtypes}  # fmt: skip
         return [flag for flag, given in flags.items() if given]
 
 

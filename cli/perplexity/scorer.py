@@ -55,6 +55,10 @@ class LoadedScorer:
         data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
         return cls(run, given, loaded, data, Scorer.of(model, loaded.tokenizer, config, separator=data.separator))
 
+    def in_type(self, dtype: str) -> LoadedScorer:
+        """The same run in another type of numbers."""
+        return LoadedScorer.load(self.run, on(self.given, dtype=dtype), data=self.data)
+
     @contextmanager
     def shared(self, *, of_examples: bool = False) -> Iterator[LoadedScorer]:
         """This scorer, with batches shared out over as many processes as the settings say."""
@@ -81,8 +85,12 @@ class LoadedScorer:
 
 def shared_hardware(given: Given, processes: int) -> Given:
     """The settings for each of so many processes, which has its share of the threads."""
-    threads = share_of(HardwareConfig(**given["hardware"]), processes).threads
-    return Given({**given, "hardware": {**given["hardware"], "threads": threads}}, given.environment)
+    return on(given, threads=share_of(HardwareConfig(**given["hardware"]), processes).threads)
+
+
+def on(given: Given, **hardware: object) -> Given:
+    """The settings with some of the hardware's changed."""
+    return Given({**given, "hardware": given["hardware"] | hardware}, given.environment)
 
 
 def _prepare(

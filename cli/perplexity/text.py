@@ -31,7 +31,7 @@ from lm.text.files import TextFile, text_size
 def measure(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> None:
     """Score files, and print or write what was asked for."""
     scores: list[FileScore] = []
-    with _progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
+    with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
         stretches = scorer.text.stretches(files, scores=scores, watch=watch)
         if output.html is not None:
             _write_page(output.html, stretches, files, scorer, scores)
@@ -86,7 +86,7 @@ def _write_page(
 
 def compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files by two models, and print how they differ."""
-    with _progress(files) as watch:
+    with scoring_progress(files) as watch:
         both = scorer.text.stretches(files, scores=[], watch=watch), other.text.stretches(files, scores=[])
         differences = perplexity_comparison.compare(*both, files=len(files))
     total = Difference.total(differences)
@@ -100,7 +100,7 @@ def compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile]
 
 
 @contextmanager
-def _progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
+def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
     """A progress bar on stderr, unless something else is drawn there or it is no terminal."""
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
     with progress(*columns, TimeRemainingColumn(), hidden=hidden) as bar:

@@ -11,7 +11,7 @@ from lm.config.training import TrainingConfig
 from lm.optimization.schedules import steps_in_all
 
 _STEPS_LOOKED_BACK_ON = 100  # fewer made runs of two minutes end 5% early (docs/recipe.md)
-_TO_FINISH = 1.0  # seconds for the last checkpoint and the end of the process
+_TO_FINISH = 1.0  # seconds for the end of the process
 _OFF, _OFF_BY, _OFF_BY_STEPS = 0.02, 0.5, 1.5  # share of a budget, seconds, steps: the end is moved if off by more
 _LONG, _SHARE_OF_LONG, _SHARE_OF_SHORT = 120.0, 0.1, 0.2  # a budget of so many seconds, and what `aside` is of it
 
@@ -25,7 +25,12 @@ class Clock:
     """How much time a run has left, and how much of it a step takes, and a pause to evaluate and save.
 
     All that happens between two steps counts: reading a batch, writing the journal, drawing the display.
+
+    Attributes:
+        to_write: seconds that it takes to write a checkpoint, which only the end has to wait for.
     """
+
+    to_write = 0.0
 
     def __init__(
         self, left: float, *, spent: float = 0.0, pause: float = 0.0, now: Callable[[], float] | None = None
@@ -105,7 +110,7 @@ class Clock:
         if config.evaluate_every:
             pauses += (steps - 1) // config.evaluate_every - step // config.evaluate_every
         affordable = max(self._a_pause, self._aside - sum(self._pauses))
-        return min(pauses * self._a_pause, affordable) + _TO_FINISH
+        return min(pauses * self._a_pause, affordable) + self.to_write + _TO_FINISH
 
     def _fitting(self, step: int, steps: int, *, config: TrainingConfig) -> int:
         """The number of steps in all that fits into the time left; one more than now at least."""

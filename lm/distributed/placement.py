@@ -66,9 +66,9 @@ class Placement:
         """A whole tensor as `weight` is: where that is, and what of it is here."""
         return value.to(weight.device)
 
-    def whole(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Weights, or tensors like them, whole, to be written down; at least in the first process."""
-        return tensors
+    def whole(self, tensors: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
+        """Weights, or tensors like them, whole one after the other, to be copied before the next one is asked for."""
+        return tensors.items()
 
     def whole_model(self, model: M) -> M:
         """The model with all its weights in this process, to be used but not trained; all processes ask for it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -82,14 +82,9 @@ class Sharded(Placement):
         share = distribute_tensor(value.to(mesh.device_type), mesh, weight.placements, src_data_rank=None)
         return share.to(weight.device)
 
-    def whole(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """See `Placement.whole`: each in turn, in the memory of the machine; all of them only in the first process."""
-        found = {}
-        for name, value in tensors.items():
-            gathered = _whole(value)
-            if dist.get_rank() == 0:
-                found[name] = gathered.to("cpu", copy=gathered is value)
-        return found
+    def whole(self, tensors: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
+        """See `Placement.whole`: each is gathered in all processes."""
+        return ((name, _whole(value)) for name, value in tensors.items())
 
     def whole_model(self, model: M) -> M:
         """See `Placement.whole_model`: another one, in eval mode."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.feed_forward import FeedForward
+from lm.model.linear import Linear
 from lm.model.scope.scope import Scope
 
 
@@ -46,8 +47,8 @@ class Gate(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.score = nn.Linear(config.d_model, config.experts, bias=False)
-        self.noise = nn.Linear(config.d_model, config.experts, bias=False) if config.gate_noise else None
+        self.score = Linear(config.d_model, config.experts, bias=False)
+        self.noise = Linear(config.d_model, config.experts, bias=False) if config.gate_noise else None
         self.noise_scale, self.experts_per_token = config.gate_noise, config.experts_per_token
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Routes:

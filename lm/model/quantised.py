@@ -17,25 +17,28 @@ class Int8Matrix:
     Attributes:
         values: (outputs, inputs) int8.
         scales: (outputs,) float32, what the values of an output are multiplied by.
+        widened: (outputs, inputs) float32, both multiplied already, where speed counts more than memory.
     """
 
     dtype = torch.int8
 
-    def __init__(self, values: Tensor, scales: Tensor) -> None:
-        self.values, self.scales = values, scales
+    def __init__(self, values: Tensor, scales: Tensor, widened: Tensor | None = None) -> None:
+        self.values, self.scales, self.widened = values, scales, widened
 
     @classmethod
-    def of(cls, weight: Tensor) -> Int8Matrix:
+    def of(cls, weight: Tensor, *, widened: bool = False) -> Int8Matrix:
         """The nearest to (outputs, inputs) weights: the largest of each output becomes 127, or -127."""
         scales = weight.float().abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
-        return cls((weight.float() / scales[:, None]).round_().to(torch.int8), scales)
+        rounded = (weight.float() / scales[:, None]).round_()
+        return cls(rounded.to(torch.int8), scales, rounded.mul_(scales[:, None]) if widened else None)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, outputs: slice) -> Int8Matrix:
         """Some of the outputs."""
-        return Int8Matrix(self.values[outputs], self.scales[outputs])
+        wide = None if self.widened is None else self.widened[outputs]
+        return Int8Matrix(self.values[outputs], self.scales[outputs], wide)
 
     def rows(self, outputs: Tensor) -> Tensor:
         """(…,) numbers of outputs -> (…, inputs) float32."""
@@ -47,45 +50,25 @@ class Int8Matrix:
         return found if bias is None else found + bias
 
 
-class Int8Linear(nn.Module):
-    """A linear layer whose weights have 8 bits; its bias stays as it was."""
+def quantise(model: nn.Module, *, widened: bool = False) -> None:
+    """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another.
 
-    def __init__(self, layer: nn.Linear) -> None:
-        """Round the weights of a layer."""
-        super().__init__()
-        self.weight, self.bias = Int8Matrix.of(layer.weight), layer.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, inputs) -> (…, outputs)."""
-        return self.weight.product(x, self.bias)
-
-    def some(self, x: Tensor, outputs: slice) -> Tensor:
-        """(…, inputs) -> (…, some of the outputs)."""
-        return self.weight[outputs].product(x, None if self.bias is None else self.bias[outputs])
+    Args:
+        model: what is changed.
+        widened: keep them in float32 too, which torch multiplies faster; numbers differ by its rounding alone.
+    """
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding):
+            weight = Int8Matrix.of(layer.weight, widened=widened)
+            del layer.weight  # where torch has a parameter, it takes nothing else
+            setattr(layer, "weight", weight)  # noqa: B010 (its type says that there is always a parameter)
 
 
-class Int8Embedding(nn.Module):
-    """A table of embeddings with a scale for each token, which an output layer may share."""
-
-    def __init__(self, table: nn.Embedding) -> None:
-        """Round the vectors of a table."""
-        super().__init__()
-        self.weight = Int8Matrix.of(table.weight)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(…,) ids -> (…, d_model) float32."""
-        return self.weight.rows(tokens)
-
-
-def quantise(model: nn.Module) -> None:
-    """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another."""
-    for parent, name, layer in list(_matrices(model)):
-        setattr(parent, name, Int8Embedding(layer) if isinstance(layer, nn.Embedding) else Int8Linear(layer))
-
-
-def _matrices(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | nn.Embedding]]:
-    """The layers that `quantise` replaces, each with what it belongs to and its name there."""
-    for parent in model.modules():
-        for name, layer in parent.named_children():
-            if isinstance(layer, nn.Linear | nn.Embedding):
-                yield parent, name, layer
+def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All weights of a module by their names; of matrices in 8 bits the values are the weight, beside their scales."""
+    yield from module.named_parameters()
+    for name, layer in module.named_modules():
+        weight = getattr(layer, "weight", None)
+        if isinstance(weight, Int8Matrix):
+            yield f"{name}.weight", weight.values
+            yield f"{name}.scale", weight.scales

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from lm.native.decoder import NativeDecoder
 
 _PLAIN_STEPS = 32
-"""Steps of a process that torch takes before numba is loaded, which takes as long as they do."""
+"""Steps of a model that torch takes before numba is loaded, which takes as long as they do."""
 _MOST_TOKENS = 16
 """Tokens at a time up to which the compiled step was faster than torch's products."""
 _TYPES = (torch.float32, torch.int8)
@@ -49,14 +50,19 @@ def native_decoder(model: DecoderOnly, *, tokens: int) -> NativeDecoder | None:
     if not _is_possible(model):
         return None
     _steps[model] = _steps.get(model, 0) + 1
-    if _steps[model] <= _PLAIN_STEPS or not is_compiled() or not _is_of_this_processor():
+    is_early = _steps[model] <= _PLAIN_STEPS and "numba" not in sys.modules
+    if is_early or not is_compiled() or not _is_of_this_processor():
         return None
     _decoders[model] = load(model)
     return _decoders[model]
 
 
 def load(model: DecoderOnly) -> NativeDecoder:
-    """The compiled step of a model, which is compiled now unless it is in the cache."""
+    """The compiled step of a model, which is compiled now unless it is in the cache.
+
+    The first one decides how many threads numba starts, all of which wake up for each product, also if it has no work
+    for them: where other processes keep the processor busy, that costs a hundred times the product.
+    """
     import numba
 
     numba.config.CACHE_DIR = str(_folder())

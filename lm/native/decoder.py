@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model.block import Stack
 from lm.model.positions.distances import BucketedBiases, LinearBiases
 from lm.model.positions.positions import RotaryPositions
-from lm.model.quantised import Int8Matrix
+from lm.model.quantised import tensors
 from lm.model.scope.cache import KeyValueCache
 from lm.model.transformer import DecoderOnly
 from lm.native.step import LAYER, MODEL, Scales, Shape, step
@@ -32,10 +32,10 @@ class NativeDecoder:
         """Take the addresses of the weights, which must stay where they are; `can_step` is true of the model."""
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
-        own, tables = dict(_tensors(model)), _tables(model)
+        own, tables = dict(tensors(model)), _tables(model)
         if model.head is None:
             own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
-        blocks = [dict(_tensors(block)) for block in model.decoder.blocks]
+        blocks = [dict(tensors(block)) for block in model.decoder.blocks]
         self._kept: list[Tensor] = []
         self._first = next(model.parameters()).data_ptr()
         self._layers = np.array([[self._address(block.get(name)) for name in LAYER] for block in blocks])
@@ -128,13 +128,3 @@ def _addresses(cache: KeyValueCache) -> tuple[int, int, int]:
     """Where keys and values are, and how many positions they have room for."""
     keys, values = cache.buffers()
     return keys.data_ptr(), values.data_ptr(), keys.shape[2]
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a module by their names; of matrices in 8 bits the values are the weight."""
-    yield from module.named_parameters()
-    for name, layer in module.named_modules():
-        weight = getattr(layer, "weight", None)
-        if isinstance(weight, Int8Matrix):
-            yield f"{name}.weight", weight.values
-            yield f"{name}.scale", weight.scales

@@ -89,7 +89,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint is on the disk."""
+    """A checkpoint is on the disk, whole. It was copied after its step, and training has gone on meanwhile."""
 
     step: int
     folder: Path

@@ -26,7 +26,7 @@ _AT_WORK = 2
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes in each process; the last one in a step.
+    """Bytes in each process; of the last two, one is in the first process, and one is what is sent in a step.
 
     Attributes:
         weights: of the model, and of their moving average, if there is one; with shares, those gathered too.
@@ -34,6 +34,7 @@ class Held:
         optimizer: moments.
         activations: what the forward pass of one turn keeps for the backward pass.
         loss: what the loss holds at a time: logits, and gradients of the output layer.
+        copied: what the first process has in the memory of the machine, whole, to write checkpoints from.
         exchanged: what each process sends to others.
     """
 
@@ -42,11 +43,12 @@ class Held:
     optimizer: int
     activations: int
     loss: int
+    copied: int
     exchanged: int
 
     @property
     def total(self) -> int:
-        """What there must be memory for."""
+        """What there must be memory for in each, where it computes."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.loss
 
 
@@ -82,6 +84,7 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
             config.model.d_model,
             bytes_per_value=getattr(torch, dtype).itemsize,
         ),
+        copied=_FLOAT32 * (copies * weights + moments),
         exchanged=_exchanged(weights, around, processes, turns=-(-rows // at_once), shares=shares),
     )
 

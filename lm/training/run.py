@@ -31,6 +31,7 @@ from lm.training.events import Decay, EndMoved
 from lm.training.journal import Journal
 from lm.training.lock import lock_of
 from lm.training.objective import Objective, final_states
+from lm.training.writer import Writer
 
 
 class Run:
@@ -46,6 +47,7 @@ class Run:
         world: the processes that train it together.
         placement: where they have its weights.
         journal: of the run; of several processes, only one writes it.
+        writer: of its checkpoints.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Run:
         self.other_branch: list[Path] = []
         self.lock = lock_of(folder) if lock is None else lock
         self.world, self.journal = world, Journal(folder, writes=world.writes)
+        self.writer = Writer(writes=world.writes)
         self._build()
         self.data.plan(self.plan.steps)
         self.ahead = Ahead(data) if self.plan.device == "cuda" else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from torch import Tensor
 
-from lm import checkpoint, run_folder
+from lm import checkpoint
 from lm.model.lora import load_trained, trained_weights
 from lm.optimization.optimizers import optimizer_tensors, restore_optimizers
+from lm.training.events import Saved
 from lm.training.journal import Journal
 from lm.training.run import Run, diverged
 
@@ -17,46 +17,62 @@ _TRAINED = "trained."
 """In the optimizer's file, before the names of the weights that are trained while their average is the model."""
 
 
-def save(run: Run, *, is_best: bool) -> Path:
-    """Write a checkpoint of the run as it is, and remove those that are not to be kept; returns its folder.
+def save(run: Run, *, is_best: bool) -> list[Saved]:
+    """Copy the run as it is, and have its writer make a checkpoint of that, and then remove those that are not kept.
 
-    Of several processes, all take part, and one writes.
+    The checkpoint before is waited for. Of several processes, all take part, and one writes.
+
+    Returns:
+        The checkpoint before, unless the writer has told of it already.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the checkpoint before could not be written.
         TrainingError: a weight is no longer finite, which the loss of the next step would show too late.
     """
-    weights, optimizer = _tensors(run)
+    before = run.writer.wait()
+    if run.clock is not None:
+        (run.clock.to_write,) = run.world.summed(run.writer.seconds)
+    weights, optimizer = _copied(run)
     run.note_elapsed()
-    if not run.world.writes:
-        return run_folder.checkpoint_folder(run.folder, run.state.step)
-    folder = checkpoint.save_checkpoint(
-        run.folder,
-        config=run.config,
-        tokenizer=run.tokenizer,
-        source_tokenizer=run.source_tokenizer,
-        model=weights,
-        optimizer=optimizer,
-        state=run.state,
-        is_best=is_best,
-    )
-    if run.other_branch:
-        Journal(run.folder).settle()
-        checkpoint.leave(run.folder, run.other_branch, best_step=run.state.best_step)
-        run.other_branch = []
-    checkpoint.remove_old(run.folder, keep=run.config.training.keep)
-    return folder
+    config, state, branch = run.config, run.state, run.other_branch
+    run.other_branch = []
+
+    def write() -> Saved:
+        folder = checkpoint.save_checkpoint(
+            run.folder,
+            config=config,
+            tokenizer=run.tokenizer,
+            source_tokenizer=run.source_tokenizer,
+            model=weights,
+            optimizer=optimizer,
+            state=state,
+            is_best=is_best,
+        )
+        if branch:
+            Journal(run.folder).settle()
+            checkpoint.leave(run.folder, branch, best_step=state.best_step)
+        checkpoint.remove_old(run.folder, keep=config.training.keep)
+        return Saved(state.step, folder)
+
+    run.writer.begin(write)
+    return before
 
 
-def _tensors(run: Run) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-    """The weights that are trained, or their moving average if there is one, and all that training goes on with."""
-    whole = run.placement.whole
-    weights, optimizer = whole(trained_weights(run.model)), whole(optimizer_tensors(run.optimizers, run.model))
-    if broken := next((name for name, value in weights.items() if not value.isfinite().all()), None):
+def _copied(run: Run) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    """The weights, or their moving average if there is one, and all that training goes on with, as they are now."""
+    weights, optimizer = trained_weights(run.model), optimizer_tensors(run.optimizers, run.model)
+    if run.average is not None:
+        optimizer |= {_TRAINED + name: value for name, value in weights.items()}
+        weights = run.average.weights
+    copied, copied_optimizer = (run.writer.copied(run.placement.whole(each)) for each in (weights, optimizer))
+    if broken := next((name for name, value in copied.items() if not _is_finite(value)), None):
         raise diverged(run, f"{broken} is no longer finite")
-    if run.average is None:
-        return weights, optimizer
-    return whole(run.average.weights), {**optimizer} | {_TRAINED + name: value for name, value in weights.items()}
+    return copied, copied_optimizer
+
+
+def _is_finite(value: Tensor) -> bool:
+    """Whether all numbers are; their least and largest are found as fast as they are read, and are NaN where one is."""
+    return all(bool(bound.isfinite()) for bound in value.aminmax())
 
 
 def restore(run: Run, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ from lm.model.cost import training_flops
 from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import evaluate
-from lm.training.events import Decay, Evaluation, Event, Sample, Saved, Step, Stopped
+from lm.training.events import Decay, Evaluation, Event, Sample, Step, Stopped
 from lm.training.lock import claim
 from lm.training.objective import learned_tokens
 from lm.training.run import Run, diverged
@@ -42,7 +42,8 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
     if run.world.writes:
         claim(run.lock)
     try:
-        yield from _events(run, stop)
+        with run.writer:
+            yield from _events(run, stop)
     finally:
         run.lock.release()
 
@@ -69,7 +70,8 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         ends = stopping or run.state.finished
         saved = ends or is_best or isinstance(changed, Decay) or _checkpoint_due(run, evaluated=evaluated)
         if saved:
-            yield Saved(run.state.step, save(run, is_best=is_best))
+            yield from save(run, is_best=is_best)
+        yield from run.writer.wait() if ends else run.writer.written()
         if ends and not is_last:
             yield Stopped(run.state.step, patience_ran_out=run.state.finished)
             return
@@ -80,7 +82,9 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
 def _evaluation_put_off(run: Run) -> Iterator[Event]:
     """Make up for the evaluation that stopping had put off, and save what it has shown."""
     yield from _evaluated(run)
-    yield Saved(run.state.step, save(run, is_best=run.state.best_step == run.state.step))
+    yield from save(run, is_best=run.state.best_step == run.state.step)
+    if run.state.finished:
+        yield from run.writer.wait()
     if run.state.finished and not run.is_complete:
         yield Stopped(run.state.step, patience_ran_out=True)
     if run.clock is not None:

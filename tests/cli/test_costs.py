@@ -40,6 +40,7 @@ def test_what_each_of_several_processes_holds_of_gpt2():
     assert shared["exchanged"] == 4 * (total + 2 * 12 * block + around) * 7 // 8
     assert whole["total"] == sum(whole[part] for part in ("weights", "gradients", "optimizer", "activations", "loss"))
     assert shared["activations"] == whole["activations"]
+    assert shared["copied"] == whole["copied"] == 12 * total
 
 
 @pytest.mark.parametrize("preset", ["tiny", "translation-tiny"])

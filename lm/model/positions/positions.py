@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.dropout import Dropout
+from lm.model.linear import rows
 from lm.model.norms import make_norm
 from lm.model.positions.distances import BucketedBiases, LinearBiases, RelativePositions
 from lm.model.positions.frequencies import Scaling, frequencies
@@ -198,7 +199,7 @@ class Embedding(nn.Module):
             positions: (batch, length) where each stands, if not there.
             combine: makes what is added to (batch, length, d_model) of the scheme's own vectors, if it has some.
         """
-        x = self.tokens(tokens)
+        x = rows(self.tokens.weight, tokens)
         if self.scale != 1.0:
             x = x * self.scale
         if self.types is not None:

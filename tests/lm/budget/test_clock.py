@@ -23,6 +23,7 @@ BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 
 def driven(run, time: FakeTime, *, step: float, evaluation: float = 0.0):
     """The events of a run whose steps and evaluations take so many seconds of a fake clock."""
     for event in train(run):
+        yield from run.writer.wait()  # which takes none of that time
         time.now += step * isinstance(event, Step) + evaluation * isinstance(event, Evaluation)
         yield event
 
@@ -226,6 +227,13 @@ def test_the_last_hundred_steps_say_how_long_one_takes(time):
 def test_the_end_of_a_decay_is_moved_if_it_is_far_from_where_time_ends(time, a_step, budget, left, steps):
     clock = clock_after(time, a_step, a_step, left=left, budget=budget)
     assert clock.moved_end(50, 80, config=STEPS) == steps
+
+
+def test_the_last_checkpoint_has_time_to_be_written(time):
+    clock = clock_after(time, 1.0, left=51.0)
+    clock.to_write = 20.0
+    assert clock.moved_end(50, 80, config=STEPS) is None
+    assert clock.moved_end(40, 80, config=STEPS) == 40 + 51 - 20 - 1
 
 
 def test_an_end_that_cannot_be_moved_stays(time):

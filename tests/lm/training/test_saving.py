@@ -25,6 +25,7 @@ def test_weights_that_are_no_numbers_are_never_saved(make_run, broken, ema):
         run = make_run(str(evaluate_every), evaluate_every=evaluate_every, ema=ema, checkpoint_every=3)
         events = train(run)
         next(event for event in events if isinstance(event, Step) and event.step == 6)
+        run.writer.wait()
         before = sums(run)
         for weights in (run.model.state_dict(), run.average.weights if run.average else {}):
             for value in weights.values():

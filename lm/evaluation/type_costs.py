@@ -1,0 +1,72 @@
+"""What a model costs in each type of numbers: bits a byte, bytes of weights, and time to score."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lm.evaluation.perplexity import FileScore, Scored, Tally
+from lm.evaluation.scorer import Scorer
+from lm.model.quantised import tensors
+from lm.text.files import TextFile
+
+
+@dataclass
+class TypeCost:
+    """What one type costs.
+
+    Attributes:
+        dtype: as `--dtype` calls it.
+        weight_bytes: in memory.
+        tally: of all files.
+        batches: tokens and seconds of each.
+    """
+
+    dtype: str
+    weight_bytes: int
+    tally: Tally = field(default_factory=Tally)
+    batches: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all batches but the first, which kernels are chosen in; of that one where there are no others."""
+        tokens, seconds = zip(*(self.batches[1:] or self.batches), strict=True)
+        return sum(tokens) / sum(seconds)
+
+    def beyond(self, other: TypeCost) -> float | None:
+        """By which share of the other's bits a byte there are more, on the same text; None if that has none."""
+        return self.tally.nats / other.tally.nats - 1 if other.tally.nats else None
+
+
+def type_costs(scorers: Mapping[str, Scorer], files: Sequence[TextFile], *, costs: list[TypeCost]) -> Iterator[Scored]:
+    """Score files in each type, a batch in turns: whatever else the machine does slows all of them alike.
+
+    Args:
+        scorers: of the same model, by the type that it was loaded in.
+        files: to be scored.
+        costs: gets what was found of each type, in their order; complete in the end.
+
+    Yields:
+        Scored when all types have scored a batch.
+    """
+    costs += [TypeCost(dtype, sum(each.nbytes for _, each in tensors(of.model))) for dtype, of in scorers.items()]
+    scored = 0
+    for turn in zip(*(_timed(scorer.measure(files)) for scorer in scorers.values()), strict=True):
+        for cost, (event, seconds) in zip(costs, turn, strict=True):
+            if isinstance(event, FileScore):
+                cost.tally = Tally.total((cost.tally, event.tally))
+            else:
+                cost.batches.append((event.tokens - scored, seconds))
+        first, _ = turn[0]
+        if isinstance(first, Scored):
+            scored = first.tokens
+            yield first
+
+
+def _timed(events: Iterator[Scored | FileScore]) -> Iterator[tuple[Scored | FileScore, float]]:
+    """Events, with the seconds that each took."""
+    began = time.perf_counter()
+    for event in events:
+        yield event, time.perf_counter() - began
+        began = time.perf_counter()

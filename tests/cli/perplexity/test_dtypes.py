@@ -1,0 +1,56 @@
+"""One run in several types of numbers: each as `--dtype` alone would have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.main import run
+from lm.hardware import usable_types
+from tests.cli.small_runs import make_run
+
+
+def test_each_type_is_measured_as_alone(report, succeed, runs, texts):
+    reported = report(runs["bpe"], texts, "--compare-dtypes", "--device", "cpu")
+    assert tuple(cost["dtype"] for cost in reported["types"]) == usable_types("cpu")
+    first = reported["types"][0]
+    for cost in reported["types"]:
+        alone = report(runs["bpe"], texts, "--dtype", cost["dtype"], "--device", "cpu")["total"]
+        assert (cost["nats"], cost["bits_per_byte"]) == pytest.approx((alone["nats"], alone["bits_per_byte"]))
+        assert cost["difference_percent"] == pytest.approx(100 * (alone["nats"] / first["nats"] - 1), abs=1e-6)
+    assert (reported["context"], reported["model"]["run"]) == (32, str(runs["bpe"]))
+    table = succeed(runs["bpe"], texts, "--compare-dtypes", "--device", "cpu").splitlines()
+    assert table[0].split() == ["type", "bits/byte", "difference", "weights", "tokens/s"]
+    assert [line.split()[0] for line in table[1 : 1 + len(reported["types"])]] == list(usable_types("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--dtype", "int8"], "leave out --dtype"),
+        (["--processes", "2"], "leave out --processes"),
+        (["--csv"], "exclude each other"),
+        (["--show"], "exclude each other"),
+        (["--versus", "other"], "exclude each other"),
+        (["--source", "a.txt", "--target", "a.txt"], "--compare-dtypes is for text"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused_in_a_line(capsys, runs, texts, monkeypatch, flags, message):
+    monkeypatch.chdir(texts)
+    files = [] if "--source" in flags else ["a.txt"]
+    assert run(["perplexity", str(runs["bpe"]), *files, "--compare-dtypes", *flags]) == 2
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert message in output.err
+
+
+def test_examples_are_no_text(capsys, tmp_path):
+    supervised = make_run(tmp_path / "supervised", supervised=True)
+    (tmp_path / "examples.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    assert run(["perplexity", str(supervised), str(tmp_path / "examples.jsonl"), "--compare-dtypes"]) == 2
+    assert "--compare-dtypes is for text" in capsys.readouterr().err
+
+
+def test_nothing_is_no_text(capsys, runs, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "empty.txt"), "--compare-dtypes"]) == 1
+    assert "there is no text" in capsys.readouterr().err

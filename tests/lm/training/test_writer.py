@@ -1,0 +1,102 @@
+"""Training goes on while a checkpoint is written, and neither changes the other."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from lm import checkpoint, files, run_folder
+from lm.errors import InputError, TrainingError
+from lm.training.events import Saved, Step
+from lm.training.resuming import resume
+from lm.training.trainer import train
+from tests.lm.full_disk import full_disk
+from tests.lm.training.conftest import stop_after, sums
+
+
+@pytest.fixture
+def disk(monkeypatch) -> threading.Event:
+    """A disk that finishes nothing while the event is not set."""
+    ready, sync = threading.Event(), files.sync
+    ready.set()
+
+    def when_ready(path):
+        ready.wait()
+        sync(path)
+
+    monkeypatch.setattr(files, "sync", when_ready)
+    return ready
+
+
+def after(events, step: int) -> None:
+    next(event for event in events if isinstance(event, Step) and event.step == step)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_what_is_written_is_what_there_was_when_it_was_begun(make_run, disk, ema):
+    """As training shows it at that step, and as a run writes it that ends there."""
+    ended = make_run("ended", evaluate_every=0, ema=ema)
+    list(train(ended, stop=stop_after(3)))
+    run = make_run(evaluate_every=0, checkpoint_every=3, ema=ema)
+    disk.clear()
+    events = train(run)
+    after(events, 3)
+    weights = run.average.weights if run.average else run.model.state_dict()
+    expected = {name: value.clone() for name, value in weights.items()}
+    after(events, 5)
+    assert not run_folder.checkpoints(run.folder)
+    assert run_folder.pointed_to(run.folder, "last") is None
+    disk.set()
+    saved = next(event for event in events if isinstance(event, Saved))
+    assert saved.step == 3
+    found = checkpoint.load_weights(saved.folder)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+    for name in (run_folder.MODEL, run_folder.OPTIMIZER):
+        assert files.sha256(saved.folder / name) == sums(ended)[name]
+
+
+@pytest.mark.parametrize("end", ["closed", "stopped", "failed"])
+def test_whatever_ends_training_waits_for_what_is_being_written(make_run, disk, end):
+    run = make_run(evaluate_every=0, checkpoint_every=3)
+    disk.clear()
+    wishes = iter([False] * 3 + [True])
+    events = train(run, stop=lambda: end == "stopped" and next(wishes))
+    after(events, 4)
+    threading.Timer(0.1, disk.set).start()
+    if end == "failed":
+        torch.nn.init.constant_(run.model.embedding.tokens.weight, torch.nan)
+        with pytest.raises(TrainingError, match="the loss is nan"):
+            list(events)
+    elif end == "closed":
+        events.close()
+    else:
+        list(events)
+    found = run_folder.checkpoints(run.folder)
+    assert [folder.name for folder in found] == ["step-3"] + ["step-4"] * (end == "stopped")
+    for folder in found:
+        run_folder.verify(folder)
+    assert resume(run.folder).state.step == run_folder.step_of(found[-1])
+
+
+def test_what_cannot_be_written_ends_training_and_leaves_the_last_checkpoint(make_run):
+    run = make_run(evaluate_every=0, checkpoint_every=3, steps=1000)
+    events = train(run)
+    assert next(event for event in events if isinstance(event, Saved)).step == 3
+    run.writer.wait()
+    last = run_folder.find_checkpoint(run.folder, which="last")
+    with full_disk(after=20_000), pytest.raises(InputError, match="cannot be saved .*[Ff]ile too large"):
+        list(events)
+    assert run_folder.checkpoints(run.folder)[-1] == last
+    assert not list((run.folder / "checkpoints").glob(".*"))
+    assert resume(run.folder).state.step == run_folder.step_of(last)
+
+
+def test_nothing_more_is_allocated_for_the_next_checkpoint(make_run):
+    run = make_run()
+    tensors = {name: value.clone() for name, value in run.model.state_dict().items()}
+    places = [{name: copy.data_ptr() for name, copy in run.writer.copied(tensors.items()).items()} for _ in range(2)]
+    assert places[0] == places[1]
+    assert not set(places[0].values()) & {value.data_ptr() for value in tensors.values()}
