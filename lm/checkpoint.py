@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -26,6 +25,7 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.lora import merged
 from lm.model.quantised import quantise
+from lm.model.shapes import without_weights
 from lm.model.transformer import Model, Transformer, build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
@@ -185,7 +185,7 @@ def load_model(
     folder = run_folder.find_checkpoint(path, which=which)
     run_folder.verify(folder)
     config = run_folder.load_config(folder)
-    with torch.device("meta"):
+    with without_weights():
         model = build_model(config.model)
     try:
         model.load_state_dict(_weights(folder, config), assign=True)

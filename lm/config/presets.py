@@ -142,6 +142,13 @@ def is_portable(name: str | None) -> bool:
     return name is not None and name.startswith(_PORTABLE)
 
 
+def could_be_portable(config: RunConfig) -> bool:
+    """Whether a model has the blocks of the recipe, and its preset a portable form."""
+    named = config.preset
+    is_of_recipe = named is not None and is_preset(named) and _is_of_recipe(preset(named).model)
+    return is_of_recipe and _is_of_recipe(dataclasses.asdict(config.model))
+
+
 def preset(name: str) -> Preset:
     """The preset of that name, also depth-N, translation-depth-N and portable-NAME.
 
@@ -196,10 +203,14 @@ def translation_of_depth(depth: int) -> Preset:
     )  # fmt: skip
 
 
+def _is_of_recipe(model: Values) -> bool:
+    return all(model.get(key) == value for key, value in _RECIPE.items())
+
+
 def _made_portable(name: str) -> Preset:
     """A preset of the recipe with its blocks exchanged; UsageError for one that has other blocks."""
     row = preset(name)
-    if any(row.model.get(key) != value for key, value in _RECIPE.items()):
+    if not _is_of_recipe(row.model):
         raise UsageError(
             f"the preset {name} has blocks of its own; tiny, small, base and depth-N have a portable form (--portable)"
         )

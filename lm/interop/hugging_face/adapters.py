@@ -32,6 +32,7 @@ from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CARD, read
 from lm.interop.hugging_face.tensors import kept, swapped
 from lm.model.lora import LoraLinear, adapters, build_adapted
+from lm.model.shapes import without_weights
 from lm.tensor_file import Entry, entries
 
 _PREFIX = "base_model.model."
@@ -121,7 +122,7 @@ def _to_theirs(saved: Mapping[str, Tensor], config: RunConfig, family: Family) -
 
 
 def _layers(model: ModelConfig, lora: LoraConfig) -> dict[str, LoraLinear]:
-    with torch.device("meta"):
+    with without_weights():
         return adapters(build_adapted(model, lora))
 
 
