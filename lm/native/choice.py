@@ -58,11 +58,7 @@ def native_decoder(model: DecoderOnly, *, tokens: int) -> NativeDecoder | None:
 
 
 def load(model: DecoderOnly) -> NativeDecoder:
-    """The compiled step of a model, which is compiled now unless it is in the cache.
-
-    The first one decides how many threads numba starts, all of which wake up for each product, also if it has no work
-    for them: where other processes keep the processor busy, that costs a hundred times the product.
-    """
+    """The compiled step of a model, which is compiled now unless it is in the cache."""
     import numba
 
     numba.config.CACHE_DIR = str(_folder())

@@ -7,11 +7,12 @@ import torch
 
 from lm.config.hardware import HardwareConfig
 from lm.decoding import number_type
+from lm.decoding.generator import Generator
 from lm.decoding.number_type import load_to_decode, remember, remembered
 from lm.model.quantised import Int8Matrix
 from lm.native import choice
 from lm.run_folder import find_checkpoint
-from tests.cli.small_runs import make_run
+from tests.cli.small_runs import make_run, make_tokenizer
 
 CPU = HardwareConfig(device="cpu")
 
@@ -60,3 +61,5 @@ def test_8_bits_for_speed_are_the_same_numbers_as_those_for_memory(run):
     assert isinstance(of_auto, Int8Matrix)
     assert torch.equal(of_auto.values, of_asked.values)
     assert (of_auto.widened is None, of_asked.widened is None) == (False, True)
+    tokenizer = make_tokenizer("bpe")
+    assert [Generator(model, tokenizer).number_type for model in (auto, plain)] == ["int8", "float32"]
