@@ -61,7 +61,7 @@ def _choose_type(run: Path) -> None:
     from lm.run_folder import find_checkpoint, verify
 
     hardware, checkpoint = HardwareConfig(), find_checkpoint(run)
-    verify(checkpoint)
+    verify(checkpoint, to_train=False)
     try:
         figures = compare_types(run, hardware)
     except InputError as error:

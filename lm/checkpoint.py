@@ -183,7 +183,7 @@ def load_model(
         InputError: there is no checkpoint, or a file of it is missing or damaged.
     """
     folder = run_folder.find_checkpoint(path, which=which)
-    run_folder.verify(folder)
+    run_folder.verify(folder, to_train=False)
     config = run_folder.load_config(folder)
     with without_weights():
         model = build_model(config.model)
@@ -265,7 +265,7 @@ def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
 def load_weights(path: Path) -> dict[str, Tensor]:
     """The weights of a run's best checkpoint, or of a checkpoint, as they were saved; adapters added in."""
     folder = run_folder.find_checkpoint(path)
-    run_folder.verify(folder)
+    run_folder.verify(folder, to_train=False)
     return _weights(folder, run_folder.load_config(folder))
 
 

@@ -276,9 +276,16 @@ def count_parameters(checkpoint: Path) -> int:
     return sum(math.prod(entry.shape) for entry in tensor_file.entries(checkpoint / MODEL).values())
 
 
-def verify(checkpoint: Path) -> None:
-    """InputError unless every file of a checkpoint is what was written, by the sums in its manifest."""
+def verify(checkpoint: Path, *, to_train: bool = True) -> None:
+    """InputError unless the files of a checkpoint are what was written, by the sums in its manifest.
+
+    Args:
+        checkpoint: the folder.
+        to_train: whether training goes on from it, which takes the optimizer's file: up to twice as much as the weights.
+    """
     for name, expected in _sums(checkpoint).items():
+        if name == OPTIMIZER and not to_train:
+            continue
         path = checkpoint / name
         if not path.is_file():
             raise InputError(f"{path}: missing; the checkpoint is damaged, use another one")

@@ -76,7 +76,7 @@ def export_adapters(run: Path, folder: Path) -> Family:
         UsageError: it has no adapters, or no model of transformers is like this one.
     """
     found = run_folder.find_checkpoint(run)
-    run_folder.verify(found)
+    run_folder.verify(found, to_train=False)
     config = run_folder.load_config(found)
     if not config.lora:
         raise UsageError(f"{run}: has no adapters (lm train --lora); of a whole model, --to huggingface makes a folder")
@@ -158,7 +158,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     run_folder.refuse_existing(out)
     settings = Settings.read(folder)
     found = run_folder.find_checkpoint(base)
-    run_folder.verify(found)
+    run_folder.verify(found, to_train=False)
     refuse_adapted(found)
     config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
     low = _to_ours(folder, config.model, family_of(config.model, tokenizer), settings)
