@@ -78,9 +78,7 @@ def test_a_checkpoint_is_complete_in_itself(save, tmp_path):
     assert load_model(moved, CPU).folder == moved
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json", "state.json"]
-)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "state.json"])
 def test_damage_is_noticed_and_named(save, tmp_path, name):
     path = save(3) / name
     content = bytearray(path.read_bytes())
