@@ -63,7 +63,7 @@ def _choose_type(run: Path) -> None:
     hardware, checkpoint = HardwareConfig(), find_checkpoint(run)
     verify(checkpoint, to_train=False)
     try:
-        figures = compare_types(checkpoint, hardware)
+        figures = compare_types(run, hardware)
     except InputError as error:
         return note(f"{error}: --dtype auto stays what it is")
     for each in figures:

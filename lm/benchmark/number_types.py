@@ -87,7 +87,7 @@ def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
     checkpoint = find_checkpoint(path)
     run = load_config(checkpoint)
     if run.model.purpose not in ("continues texts", "translates"):
-        raise UsageError(f"{path}: this run {run.model.purpose}; types are compared of those that write texts")
+        raise UsageError(f"{path}: this run {run.model.purpose}; name one that continues texts or translates, or none")
     data = _data(path, run)
     loaded, delays = {}, []
     for dtype in _candidates(run.model, found_device(config)):
