@@ -31,8 +31,8 @@ def compile_(
     With a RUN, types of numbers are compared too, at generating (of a run that translates, translating): one text,
     several, and reading a prompt. The one that is fastest is what `--dtype auto` means for this run in lm generate,
     lm translate and lm evaluate on this machine from then on, if it takes no more than 0.1% more bits a byte than
-    float32 on the run's validation split, and longer than float32 for nothing. Without numba only torch's types are
-    compared.
+    float32 on the run's validation split, and longer than float32 for nothing. That takes another half minute.
+    Without numba only torch's types are compared.
 
     Examples:
       lm compile

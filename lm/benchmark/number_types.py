@@ -36,8 +36,8 @@ _WORTH_IT, _AS_LONG = 0.9, 1.05
 """The share of float32's time that the most usual work must take at most, and all other work."""
 _MOST_DELAY = 1.0
 """Seconds that a model may take longer to load."""
-_SECONDS, _ROUNDS = 1.5, 3
-"""For each kind of work in each type, about; and the rounds that there are at least, where a round can be as short."""
+_SECONDS, _PARTS = 2.5, 6
+"""For each kind of work in each type, about; and how small a part of that is still to be timed several times."""
 _TARGETS, _ROWS_AT_ONCE = 8192, 16
 _TEXTS, _LINES = (1, 16, 64), (32, 1)
 """Generated or translated side by side; the first of them is the most usual work."""
@@ -161,7 +161,7 @@ def _generating(models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardwa
         return generation.decoding(model, prompt, hardware, rows=rows, tokens=tokens)
 
     room = max(1, models[0].config.context_length - prompt.shape[1] - 1)
-    tokens = generation.fitting_tokens(partial(decoding, models[0]), room=room, seconds=_SECONDS / _ROUNDS)
+    tokens = generation.fitting_tokens(partial(decoding, models[0]), room=room, seconds=_SECONDS / _PARTS)
     return [decoding(model, tokens) for model in models]
 
 
