@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.scaling speed      # tokens a second of 2 processes of 1 thread and of 1 process of 2
 python -m tests.benchmarks.scaling memory     # bytes of weights, gradients and optimizer in each of 1 and 2 processes
-python -m tests.benchmarks.scaling moments 20 # SIGTERM to the launcher and SIGKILL of a process, at 20 moments each
+python -m tests.benchmarks.scaling moments 20 1  # SIGTERM to the launcher, SIGKILL of a process, at 20 moments each; a seed
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ def memory() -> None:
         print(f"{size} processes, shard {shard}: {found}, {expected / 1e6:.0f} MB expected", flush=True)
 
 
-def moments(number: int) -> None:
+def moments(number: int, seed: int) -> None:
     """Stop or kill at moments that a seed chooses; then go on alone to the end."""
-    chance = random.Random(0)
+    chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         expected = None
@@ -193,5 +193,5 @@ if __name__ == "__main__":
             speed(int(rounds[0]) if rounds else 3)
         case ["memory"]:
             memory()
-        case ["moments", *number]:
-            moments(int(number[0]) if number else 20)
+        case ["moments", number, seed]:
+            moments(int(number), int(seed))
