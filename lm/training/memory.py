@@ -30,7 +30,7 @@ class Held:
 
     Attributes:
         weights: of the model, and of their moving average, if there is one; with shares, those gathered too.
-        gradients: of the weights; with shares, those not yet added up too.
+        gradients: of the weights; with shares, those not yet added up too, which in several turns are all of them.
         optimizer: moments.
         activations: what the forward pass of one turn keeps for the backward pass.
         loss: what the loss holds at a time: logits, and gradients of the output layer.
@@ -72,10 +72,11 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
         blocks = [_size(block) for block in model.modules() if isinstance(block, Block)]
         around = weights - sum(blocks)
         gathered = around + min(_AT_WORK, len(blocks)) * max(blocks)
-    each = processes if shares else 1
+    each, turns = processes if shares else 1, -(-rows // at_once)
+    of_gradients = weights // each + around + max(blocks) if shares and turns == 1 else weights
     return Held(
         weights=_FLOAT32 * (copies * weights // each + gathered),
-        gradients=_FLOAT32 * (weights // each + (around + max(blocks) if shares else 0)),
+        gradients=_FLOAT32 * of_gradients,
         optimizer=_FLOAT32 * moments // each,
         activations=kept(config, rows=at_once, dtype=dtype),
         loss=loss_bytes(
@@ -85,7 +86,7 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
             bytes_per_value=getattr(torch, dtype).itemsize,
         ),
         copied=_FLOAT32 * (copies * weights + moments),
-        exchanged=_exchanged(weights, around, processes, turns=-(-rows // at_once), shares=shares),
+        exchanged=_exchanged(weights, around, processes, turns=turns, shares=shares),
     )
 
 
