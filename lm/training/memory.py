@@ -86,7 +86,8 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
             bytes_per_value=getattr(torch, dtype).itemsize,
         ),
         copied=_FLOAT32 * (copies * weights + moments),
-        exchanged=_exchanged(weights, around, processes, turns=turns, shares=shares),
+        exchanged=_exchanged(weights, around, processes, turns=turns, shares=shares)
+        + (config.training.optimizer == "muon") * _of_muon(matrices, processes, dtype, shares=shares),
     )
 
 
@@ -100,6 +101,12 @@ def _exchanged(weights: int, around: int, processes: int, *, turns: int, shares:
     if not shares:
         return round(of_one_round * 2 * weights)
     return round(of_one_round * (weights + turns * (2 * (weights - around) + around)))
+
+
+def _of_muon(matrices: int, processes: int, dtype: str, *, shares: bool) -> int:
+    """The same of what processes have orthogonalised for each other; of shares, what is to be, too, in float32."""
+    each = 2 * _FLOAT32 if shares else getattr(torch, dtype).itemsize
+    return round(each * matrices * (processes - 1) / processes)
 
 
 def kept(config: RunConfig, *, rows: int, dtype: str) -> int:

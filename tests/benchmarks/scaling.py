@@ -32,6 +32,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.data.corpus import survey, train_tokenizer
 from lm.data.tokens import prepare_corpus
 from lm.distributed.group import joined
+from lm.distributed.replicated import Replicated
 from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify
@@ -108,6 +109,8 @@ def held_in_a_step(run: Run, events: Iterator[Event]) -> int:
     """The most bytes of tensors at a time: weights and moments, and what the next step allocates on top of them."""
     (optimizer,) = run.optimizers
     lasting = [each for p in run.model.parameters() for each in (p, *optimizer.state[p].values())]
+    if isinstance(run.placement, Replicated):
+        lasting += run.model.parameters()  # the buckets of their gradients, which stay
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         next(events)
     noted = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
