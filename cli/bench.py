@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from cli.flags import completion
 from cli.flags.options import Given, takes
-from lm.config.hardware import HardwareConfig
+from lm.config.hardware import UNTRAINED, HardwareConfig
 from lm.config.options import suggestion
 from lm.config.presets import PRESETS, is_preset, resolve
 from lm.config.run import RunConfig
@@ -71,17 +72,21 @@ def bench(
     before, that the arithmetic of the model came to: for a token of training 6 for each parameter of its matrices, the
     output layer among them, and 6 · layers · d_model · context for attention; a third of that without a backward pass.
 
+    A type that models are not trained in is for reading and generating alone; of int8 the products are in float32.
+
     Hugging Face is its GPT-2 with the same layers, width, heads, context and vocabulary, but always GPT-2's block. Both
     sides take turns, and the ratio is the median of the rounds.
 
     Examples:
       lm bench
       lm bench gpt2 --dtype bfloat16 --seconds 10
+      lm bench small --dtype int8
       lm bench nanogpt-cpu --threads 1 --no-compare --json
     """
     if not math.isfinite(seconds):
         raise UsageError(f"--seconds must be a finite number, not {seconds}")
-    configs = [_config(name, given) for name in presets or _DEFAULT]
+    generating = HardwareConfig(**given["hardware"])
+    configs = [_config(name, generating) for name in presets or _DEFAULT]
     from cli import bench_report
     from lm.benchmark.hugging_face import is_installed
     from lm.benchmark.limits import measure_limits
@@ -92,26 +97,33 @@ def bench(
     comparing = is_installed() if compare is None else compare
     with bench_report.watching(1 + TASKS * len(configs)) as progress:
         progress("the limits of the machine")
-        limits = measure_limits(configs[0].hardware)
+        limits = measure_limits(generating)
         found = [
             measurement
             for config in configs
             for measurement in measure(
-                config, limits, seconds=seconds, compare=comparing, rows=batch_size, progress=progress
+                config,
+                limits,
+                seconds=seconds,
+                generating=generating,
+                compare=comparing,
+                rows=batch_size,
+                progress=progress,
             )
         ]
     if as_json:
-        bench_report.print_json(configs[0].hardware, limits, found, comparing=comparing)
+        bench_report.print_json(generating, limits, found, comparing=comparing)
     else:
-        bench_report.print_tables(configs[0].hardware, limits, found, comparing=comparing)
+        bench_report.print_tables(generating, limits, found, comparing=comparing)
         bench_report.print_notes(configs, found, comparing=comparing, wanted=compare is not False)
 
 
-def _config(name: str, given: Given) -> RunConfig:
-    """A preset on the hardware asked for."""
+def _config(name: str, asked: HardwareConfig) -> RunConfig:
+    """A preset on the hardware asked for, in a type that it can be trained in."""
     if not is_preset(name):
         raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; `lm info` lists presets")
-    config = resolve(name, given)
+    hardware = dataclasses.replace(asked, dtype="auto") if asked.dtype in UNTRAINED else asked
+    config = dataclasses.replace(resolve(name), hardware=hardware)
     if config.model.purpose != "continues texts":
         raise UsageError(
             f"{name} is a model that {config.model.purpose}; lm bench measures models that continue texts, such as "

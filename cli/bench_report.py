@@ -89,6 +89,8 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
     note("MFU is against the product of the same arithmetic above, measured in this process.")
     if comparing:
         note("Hugging Face is GPT-2's block in the same shape, in turns with ours; a ratio above 1 is in our favour.")
+        if any(measurement.hardware.dtype == "int8" for measurement in found):
+            note("Where ours has weights of 8 bits, its are in float32.")
     elif wanted:
         note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
     steps = [measurement for measurement in found if measurement.task == "training"]
@@ -129,6 +131,7 @@ def _figures(measurement: Measurement) -> dict[str, Any]:
         "length": measurement.length,
         "timed_rows": measurement.timed_rows,
         "dtype": measurement.hardware.dtype,
+        "product_dtype": measurement.hardware.products,
         "threads": measurement.hardware.threads,
         "optimizer_dtype": measurement.hardware.optimizer_dtype if measurement.task == "training" else None,
         "rounds": timings.rounds,

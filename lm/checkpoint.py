@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -25,9 +25,12 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.model.lora import merged
 from lm.model.quantised import quantise
-from lm.model.transformer import Model, build_model
+from lm.model.shapes import without_weights
+from lm.model.transformer import Model, Transformer, build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
+
+M = TypeVar("M", bound=Transformer)
 
 _ASIDE = ".replaced"
 
@@ -163,31 +166,45 @@ def leave(run: Path, branch: Sequence[Path], *, best_step: int | None) -> None:
             remove(folder)
 
 
-def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
+def load_model(
+    path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best", widened: bool = False
+) -> LoadedModel:
     """The model of a run or checkpoint, in eval mode, on the device and in the type that `hardware` says.
 
     Adapters are added to the weights that they belong to, so that the model is as fast as the one they were made for.
+
+    Args:
+        path: a run or a checkpoint.
+        hardware: what to run on.
+        which: of the checkpoints of a run.
+        widened: of 8 bits, see `lm.model.quantised.quantise`.
 
     Raises:
         InputError: there is no checkpoint, or a file of it is missing or damaged.
     """
     folder = run_folder.find_checkpoint(path, which=which)
-    run_folder.verify(folder)
+    run_folder.verify(folder, to_train=False)
     config = run_folder.load_config(folder)
-    with torch.device("meta"):
+    with without_weights():
         model = build_model(config.model)
     try:
         model.load_state_dict(_weights(folder, config), assign=True)
     except RuntimeError:
         raise _other_weights(folder) from None
-    model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
-    if hardware.dtype == "int8":
-        quantise(model)
+    model = ready(model, hardware, widened=widened)
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
         raise InputError(f"{folder / run_folder.TOKENIZER}: {problem}; the checkpoint is damaged, use another one")
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
+
+
+def ready(model: M, hardware: Hardware, *, widened: bool = False) -> M:
+    """A model to be used and no more trained, as `load_model` has it: changed in place."""
+    model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
+    if hardware.dtype == "int8":
+        quantise(model, widened=widened)
+    return model
 
 
 def derive(source: Path, out: Path, weights: Mapping[str, Tensor], *, is_same: bool = False) -> Path:
@@ -248,7 +265,7 @@ def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
 def load_weights(path: Path) -> dict[str, Tensor]:
     """The weights of a run's best checkpoint, or of a checkpoint, as they were saved; adapters added in."""
     folder = run_folder.find_checkpoint(path)
-    run_folder.verify(folder)
+    run_folder.verify(folder, to_train=False)
     return _weights(folder, run_folder.load_config(folder))
 
 

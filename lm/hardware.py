@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -21,6 +22,7 @@ from lm.errors import UsageError
 _TYPES = ("float32", "bfloat16")
 _PRODUCT, _TRIES = 256, 3
 _FAR_SLOWER = 4.0  # than float32: emulated
+_CHANGING = ("processor", "cpu MHz", "bogomips", "apicid", "initial apicid", "core id", "physical id", "microcode")
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
 
 MOST_THREADS = torch.get_num_threads()
@@ -49,9 +51,14 @@ class Hardware:
         return torch.device(self.device)
 
     @property
+    def products(self) -> str:
+        """The type that products are computed in: weights of 8 bits are multiplied by numbers in float32."""
+        return "float32" if self.dtype == "int8" else self.dtype
+
+    @property
     def torch_dtype(self) -> torch.dtype:
-        """The arithmetic as torch names it; weights of 8 bits are multiplied by numbers in float32."""
-        return torch.float32 if self.dtype == "int8" else getattr(torch, self.dtype)
+        """`products` as torch names it."""
+        return getattr(torch, self.products)
 
     @property
     def torch_optimizer_dtype(self) -> torch.dtype:
@@ -65,12 +72,12 @@ class Hardware:
         return torch.autocast(self.device, dtype=self.torch_dtype)
 
 
-def inference_hardware(config: HardwareConfig) -> Hardware:
-    """The device asked for or found; float32 unless another type is asked for. Sets the number of threads."""
+def inference_hardware(config: HardwareConfig, *, auto: str = "float32") -> Hardware:
+    """The device asked for or found; `auto`, unless another type is asked for. Sets the number of threads."""
     threads = config.threads or MOST_THREADS
     torch.set_num_threads(threads)
     _keep_freed_memory()
-    dtype = config.dtype if config.dtype != "auto" else "float32"
+    dtype = config.dtype if config.dtype != "auto" else auto
     return Hardware(device=found_device(config), dtype=dtype, threads=threads)
 
 
@@ -90,6 +97,17 @@ def _keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_MAX, 0)
         library.mallopt(_TRIM_THRESHOLD, -1)
+
+
+@cache
+def processor(device: str) -> str:
+    """What tells the processor of a device from others: its name, what it can do, and what torch makes of that."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    told = Path("/proc/cpuinfo")
+    first = told.read_text(encoding="utf-8").partition("\n\n")[0] if told.is_file() else platform.processor()
+    lasting = [line for line in first.splitlines() if not line.startswith(_CHANGING)]
+    return "\n".join([device, platform.machine(), torch.backends.cpu.get_cpu_capability(), *lasting])
 
 
 @cache

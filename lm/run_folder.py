@@ -276,9 +276,16 @@ def count_parameters(checkpoint: Path) -> int:
     return sum(math.prod(entry.shape) for entry in tensor_file.entries(checkpoint / MODEL).values())
 
 
-def verify(checkpoint: Path) -> None:
-    """InputError unless every file of a checkpoint is what was written, by the sums in its manifest."""
+def verify(checkpoint: Path, *, to_train: bool = True) -> None:
+    """InputError unless the files of a checkpoint are what was written, by the sums in its manifest.
+
+    Args:
+        checkpoint: the folder.
+        to_train: whether training goes on from it, which takes the optimizer's file: up to twice as much as the weights.
+    """
     for name, expected in _sums(checkpoint).items():
+        if name == OPTIMIZER and not to_train:
+            continue
         path = checkpoint / name
         if not path.is_file():
             raise InputError(f"{path}: missing; the checkpoint is damaged, use another one")
@@ -286,6 +293,11 @@ def verify(checkpoint: Path) -> None:
             raise InputError(
                 f"{path}: differs from its sha256 in {MANIFEST}; the checkpoint is damaged, use another one"
             )
+
+
+def weights_key(checkpoint: Path) -> str:
+    """A hash of the weights of a checkpoint, with those that its adapters belong to; InputError if it is damaged."""
+    return _sums(checkpoint)[MODEL] + (load_config(checkpoint).base_sha256 or "")
 
 
 def _sums(checkpoint: Path) -> dict[str, str]:

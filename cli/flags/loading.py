@@ -28,7 +28,7 @@ RunPath = Annotated[
 
 
 def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly, LoadedModel]:
-    """The decoder-only model of a run or checkpoint, with its tokenizer.
+    """The decoder-only model of a run or checkpoint, with its tokenizer, in the type that it generates fastest in.
 
     Args:
         run: the run, or one of its checkpoints.
@@ -39,9 +39,10 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
         InputError: there is no such run, or it is damaged.
         UsageError: its model is of another kind.
     """
+    from lm.decoding.number_type import load_to_decode
     from lm.model.transformer import DecoderOnly
 
-    loaded = _load(run, hardware)
+    loaded = load_to_decode(run, hardware)
     if loaded.model.config.translates or not isinstance(loaded.model, DecoderOnly):
         raise _of_another_kind(run, loaded, instead=instead)
     return loaded.model, loaded

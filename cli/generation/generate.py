@@ -78,7 +78,7 @@ _UseCache = Annotated[
 ]
 _Stats = Annotated[
     bool | None,
-    typer.Option(help="Say speed and seed on stderr [default: if that is a terminal].", show_default=False),
+    typer.Option(help="Say speed, type and seed on stderr [default: if that is a terminal].", show_default=False),
 ]
 _AsJson = Annotated[
     bool,
@@ -247,4 +247,5 @@ def _draw(generator: Generator, prompt: str, output: Output, *, alternatives: in
         raise typer.Abort from None
     finally:
         if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
-            watch.report(sum(len(sample.tokens) for sample in output.samples), generator.sampler, generator.agreement)
+            tokens = sum(len(sample.tokens) for sample in output.samples)
+            watch.report(tokens, generator.sampler, generator.agreement, number_type=generator.number_type)

@@ -161,12 +161,12 @@ class Watch:
         if not self.seen:
             self.first, self.seen = time.perf_counter(), True
 
-    def report(self, tokens: int, sampler: Sampler, agreement: Agreement) -> None:
-        """Speed, seed and how often a draft was right, on stderr."""
+    def report(self, tokens: int, sampler: Sampler, agreement: Agreement, *, number_type: str) -> None:
+        """Speed, type, seed and how often a draft was right, on stderr."""
         seconds = time.perf_counter() - self.first
         speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"
         note(
-            f"{tokens} tokens, {speed} after {duration(self.first - self.began)} for the prompt"
+            f"{tokens} tokens, {speed} after {duration(self.first - self.began)} for the prompt, {number_type}"
             + ("" if sampler.greedy else f", seed {sampler.seed}")
             + (f", {agreement.kept} of {agreement.guessed} guesses kept" if agreement.guessed else "")
         )

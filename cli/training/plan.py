@@ -5,6 +5,7 @@ from __future__ import annotations
 from cli.console.messages import fact, note
 from cli.console.numbers import count, duration, quantity, threads
 from lm.config.model import ModelConfig
+from lm.config.presets import could_be_portable
 from lm.config.run import RunConfig
 from lm.hardware import matrix_rate
 from lm.model.block import count_parameters
@@ -18,12 +19,19 @@ _BLOCKS_AROUND = 2
 _BATCHES_LOOKED_AT = 20  # batches of pairs differ in their shapes
 
 
-def describe(run: Run) -> None:
-    """Describe on stderr what will be trained, on what and for how long, and warn of what is unlikely to be meant."""
+def describe(run: Run, *, is_tuned: bool = False) -> None:
+    """Describe on stderr what will be trained, on what and for how long, and warn of what is unlikely to be meant.
+
+    Args:
+        run: before its first step.
+        is_tuned: whether it goes on from the weights of another run, which settle its blocks.
+    """
     parameters, flops = count_parameters(run.model), _planned_flops(run)
     epochs = run.plan.steps / run.data.steps_per_epoch
     kind = f"{count(parameters)} parameters (preset {run.config.preset})"
     fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads(run.plan.threads)}")
+    if not is_tuned and could_be_portable(run.config):
+        fact("blocks", "of the recipe, which llama.cpp and others can't run: --portable has theirs (docs/recipe.md)")
     if run.config.lora:
         fact("lora", _adapters(run))
     batch, (size, of_what) = run.data.batch_size(), run.data.epoch_size(parameters)

@@ -65,7 +65,7 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> 
     run = start(
         folder, config, prepared, data=data, weights=weights, base=base, pace=pace, spent=clock.elapsed(), world=world
     )
-    describe(run)
+    describe(run, is_tuned=new.weights is not None)
     return run
 
 

@@ -12,16 +12,15 @@ from cli.console.escapes import label
 from cli.console.messages import note
 from cli.console.progress import progress
 from cli.flags.options import Given
-from lm.checkpoint import load_model
 from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import check_heads_given
+from lm.decoding.number_type import load_to_decode
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.files import replaced
-from lm.hardware import inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import text_files
 from lm.text.lines import file_lines
@@ -69,7 +68,7 @@ class Translators:
         """
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
-        model = TranslationModel.of(load_model(run, inference_hardware(HardwareConfig(**self.given["hardware"]))))
+        model = TranslationModel.of(load_to_decode(run, HardwareConfig(**self.given["hardware"])))
         translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         with progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:

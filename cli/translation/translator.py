@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from cli.flags.options import Given
-from lm.checkpoint import load_model
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
 from lm.decoding.logit_bias import read_biases
+from lm.decoding.number_type import load_to_decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import Line, TranslationModel
-from lm.hardware import inference_hardware, share_of
+from lm.hardware import share_of
 from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 
 
@@ -48,8 +48,8 @@ def load_translator(
     sampling = SamplingConfig(**given["sampling"])
     if sampling.greedy and not sample:
         config = dataclasses.replace(config, beam=1)
-    hardware = inference_hardware(HardwareConfig(**given["hardware"]))
-    models = [TranslationModel.of(load_model(run, hardware)) for run in runs]
+    hardware = HardwareConfig(**given["hardware"])
+    models = [TranslationModel.of(load_to_decode(run, hardware)) for run in runs]
     biases = read_biases(sampling.logit_bias, models[0].tokenizer)
     sampler = Sampler.of(dataclasses.replace(sampling, greedy=not sample), biases)
     return Translator(models, config, sampler=sampler, to=to, share=share)

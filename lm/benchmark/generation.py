@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from lm.benchmark.timing import Timed
+from lm.checkpoint import ready
 from lm.config.model import ModelConfig
 from lm.decoding.generate import Row, generate
 from lm.decoding.sampling import Sampler
@@ -23,7 +24,7 @@ def random_model(config: ModelConfig, hardware: Hardware) -> DecoderOnly:
     """A decoder-only model as a checkpoint would be loaded."""
     model = build_model(config)
     assert isinstance(model, DecoderOnly)
-    return model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
+    return ready(model, hardware)
 
 
 def random_prompt(config: ModelConfig) -> torch.Tensor:

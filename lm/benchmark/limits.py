@@ -35,10 +35,10 @@ class Limits:
 
 
 def measure_limits(config: HardwareConfig) -> Limits:
-    """The limits in each type that the machine multiplies natively, and in the arithmetic asked for."""
+    """The limits in each type that the machine multiplies natively, and in that of the products asked for."""
     hardware = inference_hardware(config)
     size = _MATRIX_ON_CPU if hardware.device == "cpu" else _MATRIX_ON_GPU
-    names = dict.fromkeys((*quick_types(hardware.device), hardware.dtype))
+    names = dict.fromkeys((*quick_types(hardware.device), hardware.products))
     flops = {name: _product_rate(dataclasses.replace(hardware, dtype=name), size) for name in names}
     return Limits(size, flops, _memory_bandwidth(hardware))
 

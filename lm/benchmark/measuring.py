@@ -11,6 +11,7 @@ from lm.benchmark import generation, hugging_face, training
 from lm.benchmark.flops import decoding_flops, prefill_flops
 from lm.benchmark.limits import Limits
 from lm.benchmark.timing import Timed, alternate
+from lm.config.hardware import HardwareConfig
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.hardware import Hardware, inference_hardware
@@ -97,6 +98,7 @@ def measure(
     limits: Limits,
     *,
     seconds: float,
+    generating: HardwareConfig | None = None,
     compare: bool = False,
     rows: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -107,6 +109,7 @@ def measure(
         config: its shape, how it is trained, and on what.
         limits: of the machine.
         seconds: for each measurement, about, and each side of it.
+        generating: on what it generates, if not on what it is trained on.
         compare: let Hugging Face's GPT-2 of the same shape do the same in turns.
         rows: sequences in a training step; without, those of the config, worked out from as many as there is time for.
         progress: is told what is measured next.
@@ -114,7 +117,7 @@ def measure(
     name = str(config.preset)
     progress(f"{name}, training")
     yield _training(config, limits, seconds=seconds, compare=compare, rows=rows)
-    bench = _Generation(config, limits, seconds=seconds, compare=compare)
+    bench = _Generation(config, generating or config.hardware, limits, seconds=seconds, compare=compare)
     progress(f"{name}, reading a prompt")
     yield bench.prefill()
     for streams in STREAMS:
@@ -136,7 +139,7 @@ def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: boo
             length=model.context_length,
             hardware=run.hardware,
             flops=training_flops(model, rows=whole, length=model.context_length),
-            limit=limits.flops[run.hardware.dtype],
+            limit=limits.flops[run.hardware.products],
             timings=_timings(sides, seconds=seconds),
             timed_rows=timed,
             peak_bytes=peak,
@@ -146,9 +149,11 @@ def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: boo
 class _Generation:
     """Ours and perhaps theirs, loaded as for generating."""
 
-    def __init__(self, config: RunConfig, limits: Limits, *, seconds: float, compare: bool) -> None:
+    def __init__(
+        self, config: RunConfig, hardware: HardwareConfig, limits: Limits, *, seconds: float, compare: bool
+    ) -> None:
         self._name, self._config = str(config.preset), config.model
-        self._hardware, self._limits, self._seconds = inference_hardware(config.hardware), limits, seconds
+        self._hardware, self._limits, self._seconds = inference_hardware(hardware), limits, seconds
         self._ours = generation.random_model(config.model, self._hardware)
         self._theirs = hugging_face.inference_model(config.model, self._hardware) if compare else None
         self._prompt = generation.random_prompt(config.model)
@@ -176,7 +181,7 @@ class _Generation:
         return self._measured("decoding", sides, rows=rows, length=tokens, flops=flops)
 
     def _measured(self, task: Task, sides: Sequence[Timed], *, rows: int, length: int, flops: float) -> Measurement:
-        limit = self._limits.flops[self._hardware.dtype]
+        limit = self._limits.flops[self._hardware.products]
         return Measurement(
             self._name, task, rows, length, self._hardware, flops, limit,
             _timings(sides, seconds=self._seconds),

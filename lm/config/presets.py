@@ -43,6 +43,8 @@ _PORTABLE_RECIPE = {
     "positions": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "swiglu", "zero_init": True,
 }  # fmt: skip
 """The recipe in the blocks of Qwen3 (2025), which the common systems run."""
+_PORTABLE_RATE = 0.5
+"""Of the recipe's learning rate, the best of 0.35, 0.5, 0.7, 1 and 1.4 for them (docs/recipe.md)."""
 _SMALL_TRANSLATOR_TRAINING = {
     "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
     "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,
@@ -142,6 +144,13 @@ def is_portable(name: str | None) -> bool:
     return name is not None and name.startswith(_PORTABLE)
 
 
+def could_be_portable(config: RunConfig) -> bool:
+    """Whether a model has the blocks of the recipe, and its preset a portable form."""
+    named = config.preset
+    is_of_recipe = named is not None and is_preset(named) and _is_of_recipe(preset(named).model)
+    return is_of_recipe and _is_of_recipe(dataclasses.asdict(config.model))
+
+
 def preset(name: str) -> Preset:
     """The preset of that name, also depth-N, translation-depth-N and portable-NAME.
 
@@ -196,15 +205,22 @@ def translation_of_depth(depth: int) -> Preset:
     )  # fmt: skip
 
 
+def _is_of_recipe(model: Values) -> bool:
+    return all(model.get(key) == value for key, value in _RECIPE.items())
+
+
 def _made_portable(name: str) -> Preset:
     """A preset of the recipe with its blocks exchanged; UsageError for one that has other blocks."""
     row = preset(name)
-    if any(row.model.get(key) != value for key, value in _RECIPE.items()):
+    if not _is_of_recipe(row.model):
         raise UsageError(
             f"the preset {name} has blocks of its own; tiny, small, base and depth-N have a portable form (--portable)"
         )
     shape = {key: value for key, value in row.model.items() if key not in _RECIPE}
-    return dataclasses.replace(row, summary=f"{row.summary}; portable", model={**shape, **_PORTABLE_RECIPE})
+    training = {**row.training, "learning_rate": round(_PORTABLE_RATE * row.training["learning_rate"], 5)}
+    return dataclasses.replace(
+        row, summary=f"{row.summary}; portable", model={**shape, **_PORTABLE_RECIPE}, training=training
+    )
 
 
 def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:

@@ -10,7 +10,7 @@ from typing import Any
 from lm.config import options
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.distribution import DistributionConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.hardware import UNTRAINED, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
@@ -81,7 +81,7 @@ class RunConfig:
     plan: Plan | None = None
 
     def __post_init__(self) -> None:
-        if (dtype := self.hardware.dtype) in ("float16", "int8"):
+        if (dtype := self.hardware.dtype) in UNTRAINED:
             raise UsageError(f"{dtype} is for using a model, not for training it: leave out --dtype {dtype}")
         if self.training.compile and self.model.experts:
             raise UsageError("a model with experts is not compiled: its shapes depend on the tokens (--compile)")

@@ -186,6 +186,12 @@ class Generator:
         sample.finish_reason = "interrupted"
 
     @property
+    def number_type(self) -> str:
+        """The type of the model's matrices, as `--dtype` calls it."""
+        weights, _ = self.model.output_layer
+        return str(weights.dtype).removeprefix("torch.")
+
+    @property
     def _stop_ids(self) -> tuple[int, ...]:
         return text_frame(self.tokenizer).after
 

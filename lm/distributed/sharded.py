@@ -16,6 +16,7 @@ from lm.data.batch import Batch
 from lm.distributed.placement import Loss, M, Placement
 from lm.distributed.turns import Turn
 from lm.model.block import Block
+from lm.model.shapes import without_weights
 
 
 class Sharded(Placement):
@@ -88,7 +89,7 @@ class Sharded(Placement):
 
     def whole_model(self, model: M) -> M:
         """See `Placement.whole_model`: another one, in eval mode."""
-        with torch.device("meta"):
+        with without_weights():
             copy = type(model)(model.config)
         copy.load_state_dict({name: _whole(value) for name, value in model.state_dict().items()}, assign=True)
         return copy.eval().requires_grad_(False)

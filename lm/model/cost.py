@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-import torch
-
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.block import count_parameters
 from lm.model.lora import build_adapted
 from lm.model.scope.patterns import pattern_of, pattern_pairs
+from lm.model.shapes import without_weights
 
 _PARTS = {
     "token embeddings": "", "token types": "embedding.types", "positions": "positions",
@@ -38,7 +37,7 @@ _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 @cache
 def parameters_by_part(config: ModelConfig, lora: LoraConfig = _NO_ADAPTERS) -> Mapping[str, int]:
     """The number of parameters of each part of a model (`_PARTS`), with shared ones counted once."""
-    with torch.device("meta"):
+    with without_weights():
         model = build_adapted(config, lora)
     parts = dict.fromkeys(_PARTS, 0)
     for name, parameter in model.named_parameters():
@@ -153,7 +152,7 @@ def _matrices(config: ModelConfig, lora: LoraConfig) -> tuple[float, float, floa
 
     Those that have no gradient count for two thirds.
     """
-    with torch.device("meta"):
+    with without_weights():
         model = build_adapted(config, lora)
     encoder = decoder = memory = 0.0
     for name, parameter in model.named_parameters():

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.feed_forward import FeedForward
-from lm.model.linear import Linear
+from lm.model.linear import Linear, linear
+from lm.model.quantised import Int8Matrix
 from lm.model.scope.scope import Scope
 
 
@@ -55,9 +56,9 @@ class Gate(nn.Module):
         """Choose experts for (positions, d_model); only those that are `real` (positions,), if given, have any."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
-            scores = self.score(x)
+            scores = _in_type_of(x, self.score)
             if self.noise is not None and self.training:
-                scores = scores + self.noise_scale * torch.randn_like(scores) * F.softplus(self.noise(x))
+                scores = scores + self.noise_scale * torch.randn_like(scores) * F.softplus(_in_type_of(x, self.noise))
         probabilities = scores.softmax(-1)
         weights, experts = probabilities.topk(self.experts_per_token)
         if self.experts_per_token > 1:
@@ -65,6 +66,12 @@ class Gate(nn.Module):
         if real is not None:
             experts = experts.masked_fill(~real[:, None], probabilities.shape[1])
         return Routes(experts, weights, probabilities)
+
+
+def _in_type_of(x: Tensor, layer: Linear) -> Tensor:
+    """A layer of (…, inputs) computed in the type of these, whatever that of the weights is."""
+    weight = layer.weight
+    return linear(x, weight if isinstance(weight, Int8Matrix) else weight.to(x.dtype))
 
 
 class Experts(nn.Module):

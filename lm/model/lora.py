@@ -17,6 +17,7 @@ from lm.model.attention.attention import MultiHeadAttention
 from lm.model.dropout import dropout
 from lm.model.feed_forward import FeedForward
 from lm.model.linear import Linear, linear
+from lm.model.shapes import without_weights
 from lm.model.transformer import Model, build_model
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
@@ -47,7 +48,8 @@ class LoraLinear(Linear):
             projected: the number of outputs of each of its projections.
             config: of the adapters.
         """
-        super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        with without_weights():
+            super().__init__(layer.in_features, layer.out_features, bias=False)
         self.weight, self.bias = layer.weight, layer.bias
         self.projected, self.rank, self.scale, self.dropout = projected, config.width, config.scale, config.dropout
         bound = layer.in_features**-0.5
@@ -80,7 +82,8 @@ class LoraLinear(Linear):
         """The plain layer that computes the same: W + scale · B A, in float32 at least."""
         parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
         products = [b.float() * self.scale @ a for a, b in parts]
-        plain = Linear(self.in_features, self.out_features, bias=False, device="meta")
+        with without_weights():
+            plain = Linear(self.in_features, self.out_features, bias=False)
         plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(products)), self.bias
         return plain
 
@@ -125,7 +128,7 @@ def merged(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, Tensor]) 
     Raises:
         RuntimeError: a weight is missing, or has another shape.
     """
-    with torch.device("meta"):
+    with without_weights():
         built = build_adapted(model, lora)
     built.load_state_dict({name: weights[name] for name in built.state_dict() if name in weights}, assign=True)
     for name, layer in adapters(built).items():

@@ -17,25 +17,28 @@ class Int8Matrix:
     Attributes:
         values: (outputs, inputs) int8.
         scales: (outputs,) float32, what the values of an output are multiplied by.
+        widened: (outputs, inputs) float32, both multiplied already, where speed counts more than memory.
     """
 
     dtype = torch.int8
 
-    def __init__(self, values: Tensor, scales: Tensor) -> None:
-        self.values, self.scales = values, scales
+    def __init__(self, values: Tensor, scales: Tensor, widened: Tensor | None = None) -> None:
+        self.values, self.scales, self.widened = values, scales, widened
 
     @classmethod
-    def of(cls, weight: Tensor) -> Int8Matrix:
+    def of(cls, weight: Tensor, *, widened: bool = False) -> Int8Matrix:
         """The nearest to (outputs, inputs) weights: the largest of each output becomes 127, or -127."""
         scales = weight.float().abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
-        return cls((weight.float() / scales[:, None]).round_().to(torch.int8), scales)
+        rounded = (weight.float() / scales[:, None]).round_()
+        return cls(rounded.to(torch.int8), scales, rounded.mul_(scales[:, None]) if widened else None)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, outputs: slice) -> Int8Matrix:
         """Some of the outputs."""
-        return Int8Matrix(self.values[outputs], self.scales[outputs])
+        wide = None if self.widened is None else self.widened[outputs]
+        return Int8Matrix(self.values[outputs], self.scales[outputs], wide)
 
     def rows(self, outputs: Tensor) -> Tensor:
         """(…,) numbers of outputs -> (…, inputs) float32."""
@@ -47,11 +50,16 @@ class Int8Matrix:
         return found if bias is None else found + bias
 
 
-def quantise(model: nn.Module) -> None:
-    """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another."""
+def quantise(model: nn.Module, *, widened: bool = False) -> None:
+    """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another.
+
+    Args:
+        model: what is changed.
+        widened: keep them in float32 too, which torch multiplies faster; numbers differ by its rounding alone.
+    """
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
-            weight = Int8Matrix.of(layer.weight)
+            weight = Int8Matrix.of(layer.weight, widened=widened)
             del layer.weight  # where torch has a parameter, it takes nothing else
             setattr(layer, "weight", weight)  # noqa: B010 (its type says that there is always a parameter)
 

@@ -29,6 +29,22 @@ def _head(query, keys, values, biases, scores, out):
             out[j] += scores[t] * values[t, j]
 
 
+@njit(cache=True)
+def _heads(queries, keys, values, rows, positions, biases, window, scores, out, begin, end):
+    """Heads `begin` to `end` of all queries' heads."""
+    heads = queries.shape[1]
+    group = heads // keys.shape[1]
+    for index in range(begin, end):
+        query, head = index // heads, index % heads
+        row, last = rows[query], positions[query] + 1
+        first = max(0, last - window) if window else 0
+        of_head = biases[head] if len(biases) else biases.ravel()
+        _head(
+            queries[query, head], keys[row, head // group, first:last], values[row, head // group, first:last],
+            of_head, scores[index], out[query, head],
+        )  # fmt: skip
+
+
 @njit(parallel=True, cache=True)
 def attend(queries, keys, values, rows, positions, biases, window, scores, out, threads):
     """All heads of all queries; each sees its row up to its own position.
@@ -45,15 +61,10 @@ def attend(queries, keys, values, rows, positions, biases, window, scores, out, 
         out: (number, heads, head).
         threads: how many share the heads.
     """
-    heads = queries.shape[1]
-    group, number = heads // keys.shape[1], len(queries) * heads
-    for part in prange(threads):
-        for index in range(number * part // threads, number * (part + 1) // threads):
-            query, head = index // heads, index % heads
-            row, end = rows[query], positions[query] + 1
-            begin = max(0, end - window) if window else 0
-            of_head = biases[head] if len(biases) else biases.ravel()
-            _head(
-                queries[query, head], keys[row, head // group, begin:end], values[row, head // group, begin:end],
-                of_head, scores[index], out[query, head],
-            )  # fmt: skip
+    number = len(queries) * queries.shape[1]
+    if threads == 1:
+        _heads(queries, keys, values, rows, positions, biases, window, scores, out, 0, number)
+    else:
+        for part in prange(threads):
+            begin, end = number * part // threads, number * (part + 1) // threads
+            _heads(queries, keys, values, rows, positions, biases, window, scores, out, begin, end)

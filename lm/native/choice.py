@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from lm.native.decoder import NativeDecoder
 
 _PLAIN_STEPS = 32
-"""Steps of a process that torch takes before numba is loaded, which takes as long as they do."""
+"""Steps of a model that torch takes before numba is loaded, which takes as long as they do."""
 _MOST_TOKENS = 16
 """Tokens at a time up to which the compiled step was faster than torch's products."""
 _TYPES = (torch.float32, torch.int8)
@@ -41,13 +42,18 @@ def can_step(config: ModelConfig) -> bool:
 
 def native_decoder(model: DecoderOnly, *, tokens: int) -> NativeDecoder | None:
     """The compiled step of a model that was loaded to be used; None where torch is to read the next tokens."""
-    if tokens > _MOST_TOKENS or not _is_possible(model):
+    if tokens > _MOST_TOKENS:
+        return None
+    found = _decoders.get(model)
+    if found is not None and found.has_weights_of(model):
+        return found
+    if not _is_possible(model):
         return None
     _steps[model] = _steps.get(model, 0) + 1
-    if model not in _decoders:
-        if _steps[model] <= _PLAIN_STEPS or not is_compiled() or not _is_of_this_processor():
-            return None
-        _decoders[model] = load(model)
+    is_early = _steps[model] <= _PLAIN_STEPS and "numba" not in sys.modules
+    if is_early or not is_compiled() or not _is_of_this_processor():
+        return None
+    _decoders[model] = load(model)
     return _decoders[model]
 
 
@@ -56,8 +62,9 @@ def load(model: DecoderOnly) -> NativeDecoder:
     import numba
 
     numba.config.CACHE_DIR = str(_folder())
-    from lm.native.decoder import NativeDecoder
+    from lm.native.decoder import NativeDecoder, begin_threads
 
+    begin_threads()
     return NativeDecoder(model)
 
 
@@ -93,17 +100,21 @@ def _is_possible(model: DecoderOnly) -> bool:
     )
 
 
-def _folder() -> Path:
-    return files.cache_root() / "native"
-
-
 @cache
-def _mark() -> Path:
-    """The file that says so; numba's own cache goes by the times of the sources too."""
+def _folder() -> Path:
+    """Where machine code is kept that this numba makes of these files.
+
+    numba's cache goes by the time of the file that a function stands in, not of those whose functions it calls.
+    """
     sources = sorted(Path(__file__).parent.glob("*.py"))
     stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sources]
     described = repr((_version(), stamps))
-    return _folder() / f"compiled-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
+    return files.cache_root() / "native" / hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def _mark() -> Path:
+    """The file that says that it is whole, and for which processor it was made."""
+    return _folder() / "processor"
 
 
 @cache

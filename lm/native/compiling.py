@@ -36,6 +36,6 @@ def compile_step() -> float:
             model.hidden(token, cache=cache)
             for layer in cache.own:
                 layer.grow(1)
-            choice.load(model).logits(token[0], cache.own, torch.zeros_like(token[0]), torch.ones_like(token[0]))
+            choice.load(model).logits(token[0], torch.zeros_like(token[0]), torch.ones_like(token[0]), cache.own)
     choice.note_compiled()
     return time.perf_counter() - began

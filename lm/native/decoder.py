@@ -37,6 +37,7 @@ class NativeDecoder:
             own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
         blocks = [dict(tensors(block)) for block in model.decoder.blocks]
         self._kept: list[Tensor] = []
+        self._first = next(model.parameters()).data_ptr()
         self._layers = np.array([[self._address(block.get(name)) for name in LAYER] for block in blocks])
         self._model = np.array([self._address((own | tables).get(name)) for name in MODEL])
         self._like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
@@ -45,27 +46,30 @@ class NativeDecoder:
         fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
         self._scales = Scales(*map(np.float32, fractions))
 
-    def logits(self, tokens: Tensor, layers: Sequence[KeyValueCache], rows: Tensor, positions: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor, rows: Tensor, positions: Tensor, layers: Sequence[KeyValueCache]) -> Tensor:
         """Read some tokens, several of a row among them, and write their keys and values.
 
         Args:
             tokens: (number,) ids.
-            layers: the cache of each layer, with room for the new positions.
             rows: (number,) the row of the caches that each token belongs to.
             positions: (number,) where it stands in its row.
+            layers: the cache of each layer, with room for the new positions.
 
         Returns:
             (number, vocabulary) float32.
         """
         caches = np.array([_addresses(layer) for layer in layers])
         logits = np.empty((len(tokens), self._shape.vocabulary), np.float32)
-        threads = torch.get_num_threads()
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         step(
-            *(np.ascontiguousarray(numbers) for numbers in (tokens, rows, positions)), self._layers, caches,
-            self._model, self._shape, self._scales, self._like, logits, threads,
+            *(numbers.contiguous().numpy() for numbers in (tokens, rows, positions)), self._layers, caches,
+            self._model, self._shape, self._scales, self._like, logits, _threads(),
         )  # fmt: skip
         return torch.from_numpy(logits)
+
+    def has_weights_of(self, model: DecoderOnly) -> bool:
+        """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
+        first = next(model.parameters())
+        return first.data_ptr() == self._first and not first.requires_grad
 
     def _address(self, tensor: Tensor | None) -> int:
         """Where a tensor is, which is kept alive, for it may be a copy."""
@@ -73,6 +77,25 @@ class NativeDecoder:
             return 0
         self._kept.append(tensor.detach().contiguous())
         return self._kept[-1].data_ptr()
+
+
+def begin_threads() -> None:
+    """Begin numba's threads, which otherwise begin when code is loaded that could use them.
+
+    They may be threads of the very OpenMP that torch has: beginning them changes how many torch takes, which is put
+    right.
+    """
+    threads = torch.get_num_threads()
+    numba.set_num_threads(1)
+    torch.set_num_threads(threads)
+
+
+def _threads() -> int:
+    """How many threads a step takes: as many as torch."""
+    threads = torch.get_num_threads()
+    if threads > 1:
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    return threads
 
 
 def _tables(model: DecoderOnly) -> dict[str, Tensor]:

@@ -1,4 +1,7 @@
-"""Products of a few rows with weights, shared out over threads: each takes some of the outputs."""
+"""Products of a few rows with weights, shared out over threads: each takes some of the outputs.
+
+One thread works where it is: on a busy machine, handing work to a thread and waiting for it takes longer than the work.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,24 @@ def product(weights, scales, bias, x, out, add, threads):
         threads: how many share the outputs.
     """
     outputs = len(weights)
-    for part in prange(threads):
-        _outputs(weights, scales, bias, x, out, outputs * part // threads, outputs * (part + 1) // threads, add)
+    if threads == 1:
+        _outputs(weights, scales, bias, x, out, 0, outputs, add)
+    else:
+        for part in prange(threads):
+            _outputs(weights, scales, bias, x, out, outputs * part // threads, outputs * (part + 1) // threads, add)
+
+
+@njit(cache=True)
+def _activated(weights, scales, bias, x, out, kind, begin, end):
+    width = len(weights) // 2 if kind == SWIGLU else len(weights)
+    _outputs(weights, scales, bias, x, out, begin, end, False)
+    if kind == SWIGLU:
+        _outputs(weights, scales, bias, x, out, width + begin, width + end, False)
+    for row in range(len(x)):
+        activate(out[row, begin:end], kind)
+        if kind == SWIGLU:
+            for i in range(begin, end):
+                out[row, i] *= out[row, width + i]
 
 
 @njit(parallel=True, cache=True)
@@ -80,13 +99,9 @@ def activated(weights, scales, bias, x, out, kind, threads):
         threads: how many share the outputs.
     """
     width = len(weights) // 2 if kind == SWIGLU else len(weights)
-    for part in prange(threads):
-        begin, end = width * part // threads, width * (part + 1) // threads
-        _outputs(weights, scales, bias, x, out, begin, end, False)
-        if kind == SWIGLU:
-            _outputs(weights, scales, bias, x, out, width + begin, width + end, False)
-        for row in range(len(x)):
-            activate(out[row, begin:end], kind)
-            if kind == SWIGLU:
-                for i in range(begin, end):
-                    out[row, i] *= out[row, width + i]
+    if threads == 1:
+        _activated(weights, scales, bias, x, out, kind, 0, width)
+    else:
+        for part in prange(threads):
+            begin, end = width * part // threads, width * (part + 1) // threads
+            _activated(weights, scales, bias, x, out, kind, begin, end)

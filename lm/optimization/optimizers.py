@@ -15,6 +15,7 @@ from lm.model.block import Block
 from lm.model.feed_forward import FeedForward
 from lm.model.lora import LoraLinear, build_adapted
 from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from lm.model.shapes import without_weights
 from lm.optimization.muon import Muon
 
 _NO_ADAPTERS = LoraConfig()
@@ -97,7 +98,7 @@ def training_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig 
     AdamW keeps the mean of a gradient and of its square, Muon a momentum. What adapters leave alone has none of these.
     Activations come on top.
     """
-    with torch.device("meta"):
+    with without_weights():
         built = build_adapted(model, lora)
     weights = sum(parameter.numel() for parameter in built.parameters())
     trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)

@@ -15,6 +15,7 @@ from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.errors import UsageError
 from lm.model.lora import trained_weights
+from lm.model.shapes import without_weights
 from lm.model.transformer import HEADS, build_model
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
@@ -46,7 +47,7 @@ def spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
 
 
 def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
-    with torch.device("meta"):
+    with without_weights():
         return {name: value.shape for name, value in build_model(model).state_dict().items()}
 
 

@@ -14,6 +14,7 @@ from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.model.block import Block, recompute
 from lm.model.loss import loss_bytes
+from lm.model.shapes import without_weights
 from lm.model.transformer import build_model
 from lm.optimization.optimizers import inner_matrices
 from lm.training.objective import final_states
@@ -60,7 +61,7 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
         processes: how many.
         dtype: arithmetic of the products.
     """
-    with torch.device("meta"):
+    with without_weights():
         model = build_model(config.model)
     weights, matrices = _size(model), sum(weight.numel() for weight in inner_matrices(model))
     moments = 2 * weights if config.training.optimizer == "adamw" else 2 * (weights - matrices) + matrices

@@ -24,7 +24,7 @@ class Writer:
     def __init__(self, *, writes: bool = True) -> None:
         """Of a run; with `writes` false, nothing is copied or written: another process does it."""
         self.seconds, self._writes = 0.0, writes
-        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._thread = ThreadPoolExecutor(1, "writer")
         self._copies: dict[str, Tensor] = {}
         self._begun: Future[Saved] | None = None
 

@@ -1,4 +1,4 @@
-"""Greedy generation by us and by others with the same random weights: systems take turns in one process.
+"""Greedy generation by us and by others with the same random weights: each in a process of its own, in turns.
 
     python -m tests.benchmarks.generation_peers [12m gpt2 small] [--rows 1] [--threads 2] [--rounds 7] [--tokens 200]
 
@@ -6,18 +6,24 @@ Ours: torch's products in float32, and the step of `lm compile` with weights in 
 Face's generate in float32 and bfloat16, CTranslate2 in float32 and int8, llama.cpp in Q8_0; what is not installed, or
 has no such model, is left out. `12m` is a GPT-2 shape of 6 layers, 384 wide, with a vocabulary of 4,096.
 
-Prints the median tokens a second of each, after a prompt of 32 tokens, which is read in the time; and the median over
-rounds of its seconds in relation to those of our compiled step in 8 bits. Each system has threads of its own, which
-spin while they wait for work, so that several in one process make all of them slower than each is alone.
+Prints the median tokens a second of each, after a prompt of 32 tokens, which is read in the time; the median over
+rounds of how many times as fast it is as Hugging Face's faster type; and how many bytes its process holds, after the
+rounds, more than before it loaded its model, packages aside. Systems that share a process slow each other down, for
+each has threads of its own, which spin while they wait for work.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import statistics
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +48,9 @@ from tests.benchmarks.generation_throughput import PROMPT, run_ours, run_theirs
 from tests.cli.small_runs import make_tokenizer
 
 Work = Callable[[], object]
+_PEER = "Hugging Face"
+_PAUSE = 0.3
+"""Seconds after which the threads of the one before no longer spin."""
 SHAPES = {
     "12m": ModelConfig(
         vocab_size=4096, context_length=256, d_model=384, n_layers=6, n_heads=6, positions="learned", norm="layernorm",
@@ -66,15 +75,8 @@ def random_run(folder: Path, config: ModelConfig) -> Path:
 def ours(run: Path, dtype: str, *, rows: int, tokens: int, compiled: bool) -> Work:
     model = load_model(run, inference_hardware(HardwareConfig("cpu", dtype, torch.get_num_threads()))).model
     assert isinstance(model, DecoderOnly)
-
-    def work() -> object:
-        choice._PLAIN_STEPS = 0 if compiled else 10**9
-        choice._steps.clear()
-        if not compiled:
-            choice._decoders.pop(model, None)
-        return run_ours(model, rows, tokens, Sampler(greedy=True))
-
-    return work
+    choice._PLAIN_STEPS = 0 if compiled else 10**9
+    return partial(run_ours, model, rows, tokens, Sampler(greedy=True))
 
 
 def hugging_face(folder: Path, dtype: torch.dtype, *, rows: int, tokens: int) -> Work:
@@ -114,26 +116,82 @@ def llama_cpp(file: Path, *, tokens: int) -> Work:
     return work
 
 
-def systems(folder: Path, config: ModelConfig, *, rows: int, tokens: int) -> dict[str, Work]:
+def systems(folder: Path, config: ModelConfig, *, rows: int, tokens: int) -> dict[str, Callable[[], Work]]:
+    """What is compared; a model is loaded when it is called, in the process that it is called in."""
     run = random_run(folder / "run", config)
     sizes = {"rows": rows, "tokens": tokens}
-    found = {
-        "ours, compiled, int8": ours(run, "int8", compiled=True, **sizes),
-        "ours, compiled, float32": ours(run, "float32", compiled=True, **sizes),
-        "ours, torch, float32": ours(run, "float32", compiled=False, **sizes),
+    found: dict[str, Callable[[], Work]] = {
+        "ours, compiled, int8": partial(ours, run, "int8", compiled=True, **sizes),
+        "ours, compiled, float32": partial(ours, run, "float32", compiled=True, **sizes),
+        "ours, torch, float32": partial(ours, run, "float32", compiled=False, **sizes),
+        "ours, torch, bfloat16": partial(ours, run, "bfloat16", compiled=False, **sizes),
     }
     to_hugging_face(run, folder / "hf")
     for dtype in (torch.float32, torch.bfloat16):
-        found[f"Hugging Face, {str(dtype)[6:]}"] = hugging_face(folder / "hf", dtype, **sizes)
+        found[f"{_PEER}, {str(dtype)[6:]}"] = partial(hugging_face, folder / "hf", dtype, **sizes)
     with suppress(ImportError, LMError):
         for kind in ("float32", "int8"):
             to_ctranslate2(run, folder / kind, number_type=kind)
-            found[f"CTranslate2, {kind}"] = ctranslate2(folder / kind, kind, **sizes)
+            found[f"CTranslate2, {kind}"] = partial(ctranslate2, folder / kind, kind, **sizes)
     with suppress(ImportError, LMError):
         to_gguf(run, folder / "model.gguf", number_type="q8_0")
         if rows == 1:
-            found["llama.cpp, Q8_0"] = llama_cpp(folder / "model.gguf", tokens=tokens)
+            found["llama.cpp, Q8_0"] = partial(llama_cpp, folder / "model.gguf", tokens=tokens)
     return found
+
+
+class Worker:
+    """A system in a process of its own, which works when it is told to and sleeps else."""
+
+    def __init__(self, load: Callable[[], Work], *, threads: int) -> None:
+        """Load it and let it work once; ImportError if its package is not there."""
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(load, threads, theirs), daemon=True)
+        self._process.start()
+        if not self._connection.recv():
+            self.end()
+            raise ImportError
+
+    def seconds(self) -> float:
+        """What its work takes, once more."""
+        self._connection.send(True)
+        taken: float = self._connection.recv()
+        return taken
+
+    def end(self) -> int:
+        """End the process; the bytes that it held for its model are returned."""
+        self._connection.send(False)
+        held: int = self._connection.recv()
+        self._process.join()
+        return held
+
+
+def _serve(load: Callable[[], Work], threads: int, connection: Connection) -> None:
+    torch.set_num_threads(threads)
+    before, hardware = _resident(), Hardware("cpu", "float32", threads)
+    try:
+        work = load()
+        work()
+        connection.send(True)
+    except ImportError:
+        connection.send(False)
+    while connection.recv():
+        connection.send(timed(work, hardware))
+    connection.send(_resident() - before)
+
+
+def _resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def started(found: Mapping[str, Callable[[], Work]], *, threads: int) -> dict[str, Worker]:
+    workers = {}
+    for name, load in found.items():
+        with suppress(ImportError):
+            workers[name] = Worker(load, threads=threads)
+    return workers
 
 
 def main() -> None:
@@ -143,20 +201,26 @@ def main() -> None:
     for name, default in (("rows", 1), ("threads", 2), ("rounds", 7), ("tokens", 200)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
     compile_step()
-    cpu = Hardware("cpu", "float32", given.threads)
     for shape in given.shapes:
         with tempfile.TemporaryDirectory() as folder:
-            works = systems(Path(folder), SHAPES[shape], rows=given.rows, tokens=given.tokens)
-            for work in works.values():
-                work()
-            rounds = [[timed(work, cpu) for work in works.values()] for _ in range(given.rounds)]
+            found = systems(Path(folder), SHAPES[shape], rows=given.rows, tokens=given.tokens)
+            workers = started(found, threads=given.threads)
+            rounds = []
+            for _ in range(given.rounds):
+                rounds.append({})
+                for name, worker in workers.items():
+                    time.sleep(_PAUSE)
+                    rounds[-1][name] = worker.seconds()
+            held = {name: worker.end() for name, worker in workers.items()}
         print(f"\n{shape}, {given.rows} rows of {given.tokens} tokens, {given.threads} threads")
-        for name, seconds in zip(works, zip(*rounds, strict=True), strict=True):
-            ratio = statistics.median(one / first[0] for one, first in zip(seconds, rounds, strict=True))
-            rate = given.rows * given.tokens / statistics.median(seconds)
-            print(f"{name:<26} {rate:>8.0f} tokens/s {ratio:>6.2f}", flush=True)
+        for name in workers:
+            ratio = statistics.median(
+                min(seconds for peer, seconds in taken.items() if peer.startswith(_PEER)) / taken[name]
+                for taken in rounds
+            )
+            rate = given.rows * given.tokens / statistics.median(taken[name] for taken in rounds)
+            print(f"{name:<26} {rate:>8.0f} tokens/s {ratio:>6.2f} {held[name] / 1e6:>8.0f} MB", flush=True)
 
 
 if __name__ == "__main__":

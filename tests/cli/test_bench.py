@@ -31,7 +31,6 @@ def test_comparing_needs_something_to_compare_with(capsys, lonely):
         (["tiny", "--seconds", "-1"], "--seconds must be at least 0"),
         (["tiny", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["tiny", "--dtype", "int3"], "dtype cannot be 'int3'"),
-        (["tiny", "--dtype", "int8"], "int8 is for using a model"),
     ],
 )
 def test_one_clear_line(arguments, message, capsys):

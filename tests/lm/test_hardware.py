@@ -90,8 +90,9 @@ def test_what_is_asked_for_is_what_a_model_runs_on(monkeypatch):
     monkeypatch.setattr(hardware, "MOST_THREADS", 2)
     assert inference_hardware(HardwareConfig(device="cpu")) == Hardware("cpu", "float32", 2)
     assert torch.get_num_threads() == 2
+    assert inference_hardware(HardwareConfig(device="cpu"), auto="int8").dtype == "int8"
     asked = HardwareConfig(device="cpu", dtype="bfloat16", threads=1)
-    assert inference_hardware(asked) == Hardware("cpu", "bfloat16", 1)
+    assert inference_hardware(asked, auto="int8") == Hardware("cpu", "bfloat16", 1)
     assert torch.get_num_threads() == 1
 
 

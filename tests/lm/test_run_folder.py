@@ -291,3 +291,14 @@ def test_three_of_what_is_no_runs_are_named(tmp_path, names, said):
         (tmp_path / name).write_text("")
     with pytest.raises(InputError, match=said):
         run_folder.refuse_existing(tmp_path)
+
+
+def test_who_does_not_train_on_needs_no_optimizer(save):
+    folder = save(3)
+    (folder / "optimizer.safetensors").write_bytes(b"damaged")
+    run_folder.verify(folder, to_train=False)
+    with pytest.raises(InputError, match="optimizer.safetensors: differs"):
+        run_folder.verify(folder)
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="model.safetensors: differs"):
+        run_folder.verify(folder, to_train=False)

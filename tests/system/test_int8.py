@@ -1,4 +1,4 @@
-"""Weights of 8 bits, and the compiled step, from the command line."""
+"""Weights of 8 bits, the compiled step, and the type that is fastest, from the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import json
 import pytest
 
 from cli.main import run
+from lm.benchmark import number_types
+from lm.decoding.number_type import remembered
+from lm.hardware import quick_types
 from lm.native import choice
+from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import TEXT, make_run
 
 
@@ -51,3 +55,37 @@ def test_without_a_compiler_there_is_one_line(capsys, monkeypatch):
     error = capsys.readouterr().err
     assert "pip install 'lm-toolkit[native]'" in error
     assert error.count("\n") == 1
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Without numba, and without the time that good figures take."""
+    monkeypatch.setattr(choice, "_version", lambda: None)
+    monkeypatch.setattr(number_types, "_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, monkeypatch):
+    compared = place / "run"
+    monkeypatch.setattr(number_types, "fastest", lambda figures: (figures and figures[-1].dtype) or "float32")
+    capsys.readouterr()
+    assert run(["compile", str(compared)]) == 0
+    *figures, last = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in figures] == [*quick_types("cpu")[1:]]
+    assert all("times as fast as float32" in line and "bits a byte" in line for line in figures)
+    chosen = remembered(find_checkpoint(compared), "cpu")
+    assert chosen == quick_types("cpu")[-1]
+    assert last == f"{compared}: --dtype auto is {chosen} here from now on"
+    told_auto, told_chosen = (
+        told(capsys, "generate", compared, "one", "--dtype", dtype, "--seed", "1", "--json")
+        for dtype in ("auto", chosen)
+    )
+    assert told_auto == told_chosen
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_its_corpus_a_run_stays_in_float32(model, capsys):
+    assert run(["compile", str(model)]) == 0
+    error = capsys.readouterr().err
+    assert error == f"{model}: the corpus of this run is not at hand: --dtype auto stays what it is\n"
+    assert remembered(find_checkpoint(model), "cpu") == "float32"

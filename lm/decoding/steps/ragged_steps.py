@@ -133,7 +133,7 @@ class RaggedSteps:
         native = native_decoder(self._model, tokens=len(rows))
         if native is not None and isinstance(self._cache, RaggedCache):
             self._cache.make_room(positions)
-            return native.logits(tokens[places, 0], self._cache.own, places, torch.tensor(list(last.values())))
+            return native.logits(tokens[places, 0], places, torch.tensor(list(last.values())), self._cache.own)
         scope = self._cache.scope(positions, self._like, places_keys=self._model.config.places_keys)
         hidden = self._model.decode(tokens.to(self._like.device), scope)[:, -1]
         return self._model.logits(hidden.index_select(0, places.to(hidden.device))).float()

@@ -56,8 +56,8 @@ def _fed(native: NativeDecoder, tokens: Tensor, cache: DecoderCache) -> Tensor:
     begin = cache.length
     for layer in cache.own:
         layer.grow(n)
-    positions = torch.arange(begin, begin + n).repeat(rows)
-    found = native.logits(tokens.flatten(), cache.own, torch.arange(rows).repeat_interleave(n), positions)
+    of_rows, positions = torch.arange(rows)[:, None].expand(rows, n), torch.arange(begin, begin + n).expand(rows, n)
+    found = native.logits(tokens.flatten(), of_rows.flatten(), positions.flatten(), cache.own)
     return found.view(rows, n, -1)
 
 

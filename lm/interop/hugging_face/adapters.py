@@ -32,6 +32,7 @@ from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CARD, read
 from lm.interop.hugging_face.tensors import kept, swapped
 from lm.model.lora import LoraLinear, adapters, build_adapted
+from lm.model.shapes import without_weights
 from lm.tensor_file import Entry, entries
 
 _PREFIX = "base_model.model."
@@ -75,7 +76,7 @@ def export_adapters(run: Path, folder: Path) -> Family:
         UsageError: it has no adapters, or no model of transformers is like this one.
     """
     found = run_folder.find_checkpoint(run)
-    run_folder.verify(found)
+    run_folder.verify(found, to_train=False)
     config = run_folder.load_config(found)
     if not config.lora:
         raise UsageError(f"{run}: has no adapters (lm train --lora); of a whole model, --to huggingface makes a folder")
@@ -121,7 +122,7 @@ def _to_theirs(saved: Mapping[str, Tensor], config: RunConfig, family: Family) -
 
 
 def _layers(model: ModelConfig, lora: LoraConfig) -> dict[str, LoraLinear]:
-    with torch.device("meta"):
+    with without_weights():
         return adapters(build_adapted(model, lora))
 
 
@@ -157,7 +158,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     run_folder.refuse_existing(out)
     settings = Settings.read(folder)
     found = run_folder.find_checkpoint(base)
-    run_folder.verify(found)
+    run_folder.verify(found, to_train=False)
     refuse_adapted(found)
     config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
     low = _to_ours(folder, config.model, family_of(config.model, tokenizer), settings)

@@ -19,6 +19,7 @@ from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CONFIG, read, read_config, weights_of
 from lm.interop.hugging_face.tensors import kept, their_shape, to_ours
+from lm.model.shapes import without_weights
 from lm.model.transformer import build_model
 from lm.tensor_file import Entry
 
@@ -100,7 +101,7 @@ def _shapes(weights: Mapping[str, Entry], model: ModelConfig, family: Family, fo
     """
     _check_layers(weights, model, family, folder)
     try:
-        with torch.device("meta"):
+        with without_weights():
             shapes = {name: value.shape for name, value in build_model(model).state_dict().items()}
     except (RuntimeError, OverflowError):
         raise InputError(f"{folder / CONFIG}: describes a model that no machine could hold") from None

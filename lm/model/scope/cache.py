@@ -34,7 +34,9 @@ class KeyValueCache:
     def grow(self, positions: int) -> None:
         """Make room for so many positions more, and count them: somebody else writes them into the `buffers`."""
         start, self.length = self.length, self.length + positions
-        self._key, self._value = (_with_room(buffer, buffer, start, self.length) for buffer in self.buffers())
+        key, value = self.buffers()
+        if key.shape[2] < self.length:
+            self._key, self._value = (_with_room(buffer, buffer, start, self.length) for buffer in (key, value))
 
     def buffers(self) -> tuple[Tensor, Tensor]:
         """Keys and values with the room that they have, (batch, kv_heads, room, head) each."""

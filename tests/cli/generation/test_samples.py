@@ -91,13 +91,13 @@ def test_results_of_a_search_have_their_scores(capsys):
     assert (first["score"], second["score"], second["prompt"]) == (-0.5, -1, "Go ")
 
 
-def test_a_watch_tells_the_seed_of_what_was_drawn(capsys):
+def test_a_watch_tells_the_type_and_the_seed_of_what_was_drawn(capsys):
     watch = Watch()
     watch.saw_token()
-    watch.report(1, Sampler(seed=9), Agreement())
+    watch.report(1, Sampler(seed=9), Agreement(), number_type="int8")
     assert "1 tokens, – after" in (told := capsys.readouterr().err)
-    assert told.endswith("seed 9\n")
-    watch.report(20, Sampler(greedy=True), Agreement(8, 6))
+    assert told.endswith("int8, seed 9\n")
+    watch.report(20, Sampler(greedy=True), Agreement(8, 6), number_type="float32")
     told = capsys.readouterr().err
     assert "seed" not in told
     assert "6 of 8 guesses kept" in told

@@ -11,6 +11,7 @@ import pytest
 
 from cli.training.plan import describe
 from lm.config.model import ModelConfig
+from lm.config.presets import resolve
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
@@ -29,7 +30,14 @@ class Worried(CountData):
 
 
 def said(
-    capsys: pytest.CaptureFixture[str], data: CountData, *, steps: int = 40, shape: ModelConfig = MODEL, **training: Any
+    capsys: pytest.CaptureFixture[str],
+    data: CountData,
+    *,
+    steps: int = 40,
+    shape: ModelConfig = MODEL,
+    preset: str = "tiny",
+    is_tuned: bool = False,
+    **training: Any,
 ) -> str:
     plan = Plan("cpu", "float32", 1, steps, "tokens", "key")
     settings = TrainingConfig(**{"warmup_steps": 5, **training})
@@ -37,11 +45,11 @@ def said(
         model=build_model(shape),
         data=data,
         plan=plan,
-        config=RunConfig(shape, training=settings, preset="tiny", plan=plan),
+        config=RunConfig(shape, training=settings, preset=preset, plan=plan),
         hardware=Hardware("cpu", "float32", 1),
         folder=Path("runs/count"),
     )
-    describe(run)  # type: ignore[arg-type]
+    describe(run, is_tuned=is_tuned)  # type: ignore[arg-type]
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -91,3 +99,16 @@ def test_a_pattern_that_leaves_nothing_out_is_told(
 ) -> None:
     found = said(capsys, CountData(10), shape=replace(MODEL, **settings))
     assert ("it is full attention at a higher price" in found) == warned
+
+
+@pytest.mark.parametrize(
+    ("name", "hinted"), [("tiny", True), ("depth-2", True), ("portable-tiny", False), ("nanogpt", False)]
+)
+def test_who_trains_blocks_that_others_cannot_run_is_told_of_those_they_can(
+    capsys: pytest.CaptureFixture[str], name: str, hinted: bool
+) -> None:
+    config = resolve(
+        name, {"model": {"vocab_size": 10, "context_length": 4, "d_model": 16, "n_layers": 1, "n_heads": 2}}
+    )
+    assert ("--portable" in said(capsys, CountData(10), shape=config.model, preset=name)) is hinted
+    assert "--portable" not in said(capsys, CountData(10), shape=config.model, preset=name, is_tuned=True)

@@ -23,6 +23,7 @@ from lm.config.training import TrainingConfig
 from lm.data.kinds import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
+from lm.model.quantised import Int8Matrix
 from lm.training.corpus import TrainingCorpus
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())
@@ -63,6 +64,16 @@ def test_figures_are_positive_finite_and_fit_together(found):
         assert each.utilisation * each.limit * each.timings.seconds == pytest.approx(each.flops)
         assert each.peak_bytes is None
     assert measured[0].flops == pytest.approx(measured[0].tokens * training_flops_per_token(MODEL))
+
+
+def test_it_generates_in_a_type_that_it_is_not_trained_in():
+    in_8_bits = HardwareConfig(device="cpu", dtype="int8")
+    step, *others = measure(CONFIG, LIMITS, seconds=0, generating=in_8_bits)
+    assert step.hardware.dtype == "float32"
+    assert {each.hardware.dtype for each in others} == {"int8"}
+    assert {each.hardware.products for each in (step, *others)} == {"float32"}
+    assert {each.limit for each in (step, *others)} == {1e12}
+    assert isinstance(generation.random_model(MODEL, others[0].hardware).embedding.tokens.weight, Int8Matrix)
 
 
 def test_a_comparison_has_the_other_side_too(found):

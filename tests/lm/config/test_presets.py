@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lm.config.presets import PRESETS, named_by_depth, portable, preset, resolve
@@ -89,9 +91,10 @@ def test_one_stack_has_the_layers_of_two(name):
 
 
 @pytest.mark.parametrize("name", ["tiny", "small", "base", "depth-1", "depth-12"])
-def test_a_portable_preset_differs_in_its_blocks_alone(name):
+def test_a_portable_preset_differs_in_its_blocks_and_their_rate(name):
     ours, theirs = resolve(name), resolve(portable(name))
-    assert theirs.training == ours.training
+    assert 0 < theirs.training.learning_rate < ours.training.learning_rate
+    assert replace(theirs.training, learning_rate=ours.training.learning_rate) == ours.training
     assert theirs.tokenizer == ours.tokenizer
     assert (theirs.model.d_model, theirs.model.n_layers) == (ours.model.d_model, ours.model.n_layers)
     family, differing = nearest_family(theirs.model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,13 +29,13 @@ def compiled(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(choice, "_PLAIN_STEPS", 0)
-        choice._mark.cache_clear()
+        choice._folder.cache_clear()
         choice.is_compiled.cache_clear()
         assert not choice.is_compiled()
         compile_step()
         assert choice.is_compiled()
         yield
-    choice._mark.cache_clear()
+    choice._folder.cache_clear()
     choice.is_compiled.cache_clear()
 
 
@@ -155,3 +156,32 @@ def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
     choice._is_of_this_processor.cache_clear()
     assert choice.native_decoder(built(config), tokens=1) is None
     choice._is_of_this_processor.cache_clear()
+
+
+def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
+    place = choice._folder()
+    changed = tmp_path / "native"
+    changed.mkdir()
+    for file in Path(choice.__file__).parent.glob("*.py"):
+        (changed / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(choice, "__file__", str(changed / "choice.py"))
+    found = set()
+    for words in ("", "# another line\n"):
+        with (changed / "products.py").open("a") as file:
+            file.write(words)
+        choice._folder.cache_clear()
+        found.add(choice._folder())
+    choice._folder.cache_clear()
+    assert len(found) == 2
+    assert place not in found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_torch_keeps_the_threads_it_was_given(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        DecoderSteps(built(drawn(0))).feed(torch.tensor([[1, 2, 3]]))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -111,7 +111,7 @@ def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
         config["plan"] |= {"dtype": "bfloat16", "optimizer_dtype": "float32"}
         path.write_text(json.dumps(config))
     monkeypatch.setattr(arithmetic, "fastest", lambda *_: pytest.fail("was measured again"))
-    monkeypatch.setattr("lm.run_folder.verify", lambda folder: None)  # the sums are of what was there before
+    monkeypatch.setattr("lm.run_folder.verify", lambda folder, **_: None)  # the sums are of what was there before
     again = resume(run.folder)
     assert (again.hardware.dtype, again.hardware.optimizer_dtype) == ("bfloat16", "float32")
     (muon,) = [optimizer for optimizer in again.optimizers if isinstance(optimizer, Muon)]

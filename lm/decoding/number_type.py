@@ -1,0 +1,58 @@
+"""The type of numbers that a run generates and translates in, where that is left open: what was measured to be fastest.
+
+What `lm compile RUN` finds is kept in the user's cache, by the run's weights and the processor: another machine, and
+another checkpoint, have none until it is measured there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from lm import files
+from lm.checkpoint import LoadedModel, load_model
+from lm.config.hardware import HardwareConfig
+from lm.hardware import found_device, inference_hardware, processor, usable_types
+from lm.native import choice
+from lm.run_folder import find_checkpoint, weights_key
+
+_ELSE = "float32"
+
+
+def load_to_decode(path: Path, config: HardwareConfig) -> LoadedModel:
+    """The model of a run or checkpoint to generate or translate by; errors as of `load_model`.
+
+    Weights of 8 bits that nobody asked for are there for speed: they are kept in float32 too, which torch multiplies
+    faster than theirs, and the compiled step reads those of 8 bits. So no work is slower than in float32.
+    """
+    checkpoint = find_checkpoint(path)
+    if config.dtype != "auto":
+        return load_model(checkpoint, inference_hardware(config))
+    return load_in(checkpoint, config, remembered(checkpoint, found_device(config)))
+
+
+def load_in(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel:
+    """The model of a checkpoint in a type that was chosen for speed."""
+    return load_model(checkpoint, inference_hardware(config, auto=dtype), widened=True)
+
+
+def remembered(checkpoint: Path, device: str) -> str:
+    """The type that was measured to be fastest; float32 if none was, or where it needs a compiled step that is gone."""
+    place = _place(checkpoint, device)
+    if not place.is_file():
+        return _ELSE
+    found = place.read_text(encoding="utf-8").strip()
+    is_usable = found in usable_types(device) and (found != "int8" or choice.is_compiled())
+    return found if is_usable else _ELSE
+
+
+def remember(checkpoint: Path, device: str, dtype: str) -> None:
+    """Keep what was measured to be fastest."""
+    place = _place(checkpoint, device)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    files.replace_text(place, dtype + "\n")
+
+
+def _place(checkpoint: Path, device: str) -> Path:
+    key = f"{weights_key(checkpoint)} {processor(device)}"
+    return files.cache_root() / "types" / hashlib.sha256(key.encode()).hexdigest()[:32]

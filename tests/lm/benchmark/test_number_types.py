@@ -1,0 +1,52 @@
+"""The fastest type is taken where it costs nothing else; none of these tests is about speed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lm.benchmark import number_types
+from lm.benchmark.number_types import TypeFigures, compare_types, fastest
+from lm.config.hardware import HardwareConfig
+from lm.data.batch import Batch
+from lm.errors import InputError, UsageError
+from tests.cli.small_runs import make_run
+
+CPU = HardwareConfig(device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("changed", "chosen"),
+    [
+        ({}, "int8"),
+        ({"shares": (0.95, 0.5)}, "bfloat16"),  # hardly faster at the most usual work
+        ({"shares": (0.5, 1.2)}, "bfloat16"),  # slower at other work
+        ({"bits": 1.002}, "bfloat16"),
+        ({"bits": 0.9}, "int8"),
+        ({"delay": 2.0}, "bfloat16"),
+        ({"shares": (0.7, 0.2)}, "bfloat16"),  # not the fastest at the most usual work
+    ],
+)
+def test_the_fastest_at_the_most_usual_work_that_costs_nothing_else(changed, chosen):
+    figures = {"shares": (0.5, 1.0), "bits": 1.0005, "delay": 0.2, **changed}
+    others = [TypeFigures("bfloat16", (0.6, 0.9), 1.0, 0.0), TypeFigures("float16", (0.1, 2.0), 1.0, 0.0)]
+    assert fastest([*others, TypeFigures("int8", **figures)]) == chosen
+
+
+def test_float32_is_what_is_left():
+    assert fastest([]) == fastest([TypeFigures("bfloat16", (1.0,), 1.0, 0.0)]) == "float32"
+
+
+def test_a_part_of_the_split_is_enough(monkeypatch):
+    monkeypatch.setattr(number_types, "_TARGETS", 100)
+    ids = np.ones((40, 5), np.int64)
+    parts = list(number_types._bounded(iter([Batch(ids, ids)] * 3)))
+    assert [part.rows for part in parts] == [16, 16]
+    assert len(list(number_types._bounded(iter([Batch(ids[:3], ids[:3])] * 3)))) == 3
+
+
+def test_there_must_be_something_to_measure(tmp_path):
+    with pytest.raises(InputError, match="the corpus of this run is not at hand"):
+        compare_types(make_run(tmp_path / "alone"), CPU)
+    with pytest.raises(UsageError, match="fills blanks"):
+        compare_types(make_run(tmp_path / "masked", objective="masked"), CPU)

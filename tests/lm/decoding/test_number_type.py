@@ -1,0 +1,65 @@
+"""What was measured to be fastest is taken for the weights and on the processor that it was measured with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config.hardware import HardwareConfig
+from lm.decoding import number_type
+from lm.decoding.generator import Generator
+from lm.decoding.number_type import load_to_decode, remember, remembered
+from lm.model.quantised import Int8Matrix
+from lm.native import choice
+from lm.run_folder import find_checkpoint
+from tests.cli.small_runs import make_run, make_tokenizer
+
+CPU = HardwareConfig(device="cpu")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(choice, "is_compiled", lambda: True)
+    return make_run(tmp_path / "run")
+
+
+def test_it_is_of_these_weights_and_this_processor(run, tmp_path, monkeypatch):
+    checkpoint = find_checkpoint(run)
+    assert remembered(checkpoint, "cpu") == "float32"
+    remember(checkpoint, "cpu", "int8")
+    assert remembered(checkpoint, "cpu") == "int8"
+    (tmp_path / "moved").mkdir()
+    assert remembered(checkpoint.rename(tmp_path / "moved" / "step-0"), "cpu") == "int8"
+    assert remembered(find_checkpoint(make_run(tmp_path / "other", init_std=0.2)), "cpu") == "float32"
+    monkeypatch.setattr(number_type, "processor", lambda _: "another")
+    assert remembered(tmp_path / "moved" / "step-0", "cpu") == "float32"
+
+
+def test_8_bits_need_the_compiled_step(run, monkeypatch):
+    remember(find_checkpoint(run), "cpu", "int8")
+    monkeypatch.setattr(choice, "is_compiled", lambda: False)
+    assert remembered(find_checkpoint(run), "cpu") == "float32"
+
+
+def test_what_is_no_type_is_none(run, tmp_path):
+    remember(find_checkpoint(run), "cpu", "int8")
+    (file,) = (tmp_path / "cache" / "types").iterdir()
+    file.write_text("float128")
+    assert remembered(find_checkpoint(run), "cpu") == "float32"
+
+
+def test_8_bits_for_speed_are_the_same_numbers_as_those_for_memory(run):
+    remember(find_checkpoint(run), "cpu", "int8")
+    ids = torch.arange(9)[None]
+    auto, asked, plain = (
+        load_to_decode(run, HardwareConfig(device="cpu", dtype=dtype)).model for dtype in ("auto", "int8", "float32")
+    )
+    torch.testing.assert_close(auto(ids), asked(ids), atol=1e-5, rtol=1e-5)
+    assert (auto(ids) - plain(ids)).abs().max() > 1e-3
+    of_auto, of_asked = auto.embedding.tokens.weight, asked.embedding.tokens.weight
+    assert isinstance(of_auto, Int8Matrix)
+    assert torch.equal(of_auto.values, of_asked.values)
+    assert (of_auto.widened is None, of_asked.widened is None) == (False, True)
+    tokenizer = make_tokenizer("bpe")
+    assert [Generator(model, tokenizer).number_type for model in (auto, plain)] == ["int8", "float32"]
