@@ -281,7 +281,7 @@ def verify(checkpoint: Path, *, to_train: bool = True) -> None:
 
     Args:
         checkpoint: the folder.
-        to_train: whether training goes on from it, which takes the optimizer's file: up to twice as much as the weights.
+        to_train: whether training goes on from it, which reads the optimizer: up to twice the weights.
     """
     for name, expected in _sums(checkpoint).items():
         if name == OPTIMIZER and not to_train:
