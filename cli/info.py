@@ -69,6 +69,9 @@ def info(
         _list_presets(as_json)
         return
     config, progress = _find(target)
+    if batch_tokens is not None and batch_tokens < config.model.context_length:
+        window = f"one sequence of {config.model.context_length:,}"
+        raise UsageError(f"--batch-tokens {batch_tokens:,} is less than {window}; give as many, or more")
     from cli.costs import costs, costs_of_each
 
     described = {

@@ -97,8 +97,9 @@ def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: b
         check_weights(config.model, new.weights)
     if config.lora:
         _check_base(new.weights)
+    device = found_device(config.hardware)
     if config.training.compile:
-        check_compiler(found_device(config.hardware), is_recurrent=config.model.is_recurrent)
+        check_compiler(device, is_recurrent=config.model.is_recurrent)
 
 
 def _check_base(weights: Path | None) -> None:

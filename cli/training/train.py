@@ -32,13 +32,11 @@ def _to_start(processes: int | None) -> int:
     """How many processes are to be started that train together; 0 where this one is alone, or one of them.
 
     Raises:
-        UsageError: others have been started than are asked for.
+        UsageError: another launcher has started as many as there are to be.
     """
-    if launched.size() == 1:
-        return processes if processes is not None and processes > 1 else 0
-    if processes not in {None, launched.size()}:
-        raise UsageError(f"torchrun has started {launched.size()} processes: leave out --processes")
-    return 0
+    if launched.by_another() and processes is not None:
+        raise UsageError(f"torchrun has started the processes ({launched.size()}): leave out --processes")
+    return processes if processes is not None and processes > 1 and launched.size() == 1 else 0
 
 
 @takes(SECTIONS, defaults=resolve(DEFAULT_PRESET))

@@ -26,6 +26,11 @@ def local_rank() -> int:
     return _number("LOCAL_RANK", rank())
 
 
+def by_another() -> bool:
+    """Whether a launcher other than ours, which notes when the command began, has started this process."""
+    return {"RANK", "WORLD_SIZE"} <= os.environ.keys() and _BEGAN not in os.environ
+
+
 def quieten() -> None:
     """Keep what torch logs about processes from the user's eyes, unless a level is set; before torch is imported.
 

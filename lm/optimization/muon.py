@@ -57,7 +57,7 @@ class Muon(torch.optim.Optimizer):
                     for matrix in self._matrices(parameter):
                         by_shape.setdefault(matrix[0].shape, []).append(matrix)
             for matrices in by_shape.values():
-                _update(*map(list, zip(*matrices, strict=True)), group=group, dtype=self._dtype)
+                self._update(*map(list, zip(*matrices, strict=True)), group=group)
 
     def _matrices(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Weights, gradient and momentum of each matrix in a parameter: parts of it, not copies."""
@@ -67,22 +67,20 @@ class Muon(torch.optim.Optimizer):
         whole = (parameter, parameter.grad, self.state[parameter]["momentum"])
         return zip(*(tensor.split(self._rows[parameter]) for tensor in whole), strict=True)
 
+    def _update(
+        self, weights: list[Tensor], gradients: list[Tensor], momenta: list[Tensor], *, group: dict[str, Any]
+    ) -> None:
+        """Update matrices of one shape."""
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        ahead = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
+        size = size_of_update(weights[0].shape)
+        updates = self._orthogonalised(ahead.to(self._dtype)).to(weights[0].dtype)
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(weights, list(updates.unbind()), alpha=-group["lr"] * size)
 
-def _update(
-    weights: list[Tensor],
-    gradients: list[Tensor],
-    momenta: list[Tensor],
-    *,
-    group: dict[str, Any],
-    dtype: torch.dtype,
-) -> None:
-    """Update matrices of one shape."""
-    torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-    ahead = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
-    size = size_of_update(weights[0].shape)
-    updates = orthogonalised(ahead.to(dtype)).to(weights[0].dtype)
-    torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-    torch._foreach_add_(weights, list(updates.unbind()), alpha=-group["lr"] * size)
+    def _orthogonalised(self, matrices: Tensor) -> Tensor:
+        """See `orthogonalised`; where several processes have the same to do, they may share it out."""
+        return orthogonalised(matrices)
 
 
 def size_of_update(shape: torch.Size) -> float:

@@ -22,12 +22,17 @@ _NO_ADAPTERS = LoraConfig()
 
 
 def make_optimizers(
-    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16, is_sharded: bool = False
+    model: nn.Module,
+    config: TrainingConfig,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    processes: int = 1,
+    is_sharded: bool = False,
 ) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices of the blocks, and AdamW for embeddings, output and vectors.
 
-    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`. With
-    `is_sharded`, each process has its share of each weight.
+    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`. Each
+    of several processes has all weights or, with `is_sharded`, its share of each.
 
     Source: Loshchilov and Hutter 2019; what decays: Radford et al. 2018, section 4.1.
     """
@@ -43,11 +48,22 @@ def make_optimizers(
         betas = (config.beta1, config.beta2)
         optimizers.append(torch.optim.AdamW(kept, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True))
     if matrices:
-        muon: type[Muon] = Muon
-        if is_sharded:
-            from lm.optimization.sharded_muon import ShardedMuon as muon  # noqa: N813, PLC0415 (takes a while)
+        muon = _muon(processes, is_sharded=is_sharded)
         optimizers.append(muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype))
     return optimizers
+
+
+def _muon(processes: int, *, is_sharded: bool) -> type[Muon]:
+    """Muon as so many processes do it; what only several need takes a while to import."""
+    if is_sharded:
+        from lm.optimization.sharded_muon import ShardedMuon  # noqa: PLC0415
+
+        return ShardedMuon
+    if processes > 1:
+        from lm.optimization.replicated_muon import ReplicatedMuon  # noqa: PLC0415
+
+        return ReplicatedMuon
+    return Muon
 
 
 def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:

@@ -31,7 +31,7 @@ class Held:
 
     Attributes:
         weights: of the model, and of their moving average, if there is one; with shares, those gathered too.
-        gradients: of the weights; with shares, those not yet added up too.
+        gradients: of the weights; with shares, those not yet added up too, which in several turns are all of them.
         optimizer: moments.
         activations: what the forward pass of one turn keeps for the backward pass.
         loss: what the loss holds at a time: logits, and gradients of the output layer.
@@ -73,10 +73,11 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
         blocks = [_size(block) for block in model.modules() if isinstance(block, Block)]
         around = weights - sum(blocks)
         gathered = around + min(_AT_WORK, len(blocks)) * max(blocks)
-    each = processes if shares else 1
+    each, turns = processes if shares else 1, -(-rows // at_once)
+    of_gradients = weights // each + around + max(blocks) if shares and turns == 1 else weights
     return Held(
         weights=_FLOAT32 * (copies * weights // each + gathered),
-        gradients=_FLOAT32 * (weights // each + (around + max(blocks) if shares else 0)),
+        gradients=_FLOAT32 * of_gradients,
         optimizer=_FLOAT32 * moments // each,
         activations=kept(config, rows=at_once, dtype=dtype),
         loss=loss_bytes(
@@ -86,7 +87,8 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
             bytes_per_value=getattr(torch, dtype).itemsize,
         ),
         copied=_FLOAT32 * (copies * weights + moments),
-        exchanged=_exchanged(weights, around, processes, turns=-(-rows // at_once), shares=shares),
+        exchanged=_exchanged(weights, around, processes, turns=turns, shares=shares)
+        + (config.training.optimizer == "muon") * _of_muon(matrices, processes, dtype, shares=shares),
     )
 
 
@@ -100,6 +102,12 @@ def _exchanged(weights: int, around: int, processes: int, *, turns: int, shares:
     if not shares:
         return round(of_one_round * 2 * weights)
     return round(of_one_round * (weights + turns * (2 * (weights - around) + around)))
+
+
+def _of_muon(matrices: int, processes: int, dtype: str, *, shares: bool) -> int:
+    """The same of what processes have orthogonalised for each other; of shares, what is to be, too, in float32."""
+    each = 2 * _FLOAT32 if shares else getattr(torch, dtype).itemsize
+    return round(each * matrices * (processes - 1) / processes)
 
 
 def kept(config: RunConfig, *, rows: int, dtype: str) -> int:

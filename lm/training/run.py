@@ -102,7 +102,11 @@ class Run:
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
         )
         self.optimizers = make_optimizers(
-            self.model, training, dtype=self.hardware.torch_optimizer_dtype, is_sharded=self.placement.is_sharded
+            self.model,
+            training,
+            dtype=self.hardware.torch_optimizer_dtype,
+            processes=self.world.size,
+            is_sharded=self.placement.is_sharded,
         )
         self.average = MovingAverage(self.model, decay=training.ema) if training.ema else None
 

@@ -1,13 +1,14 @@
 """What several processes cost and save: speed, memory, and what a signal or a killed process leaves behind.
 
 python -m tests.benchmarks.scaling speed      # tokens a second of 2 processes of 1 thread and of 1 process of 2
-python -m tests.benchmarks.scaling memory     # bytes of weights, gradients and optimizer in each of 1 and 2 processes
-python -m tests.benchmarks.scaling moments 20 # SIGTERM to the launcher and SIGKILL of a process, at 20 moments each
+python -m tests.benchmarks.scaling memory     # bytes of tensors in each of 1 and 2 processes, and as worked out
+python -m tests.benchmarks.scaling moments 20 1  # SIGTERM to the launcher, SIGKILL of a process, 20 times each; seed 1
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -17,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from lm.config.data import DataConfig
 from lm.config.distribution import DistributionConfig
@@ -29,11 +32,13 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.data.corpus import survey, train_tokenizer
 from lm.data.tokens import prepare_corpus
 from lm.distributed.group import joined
+from lm.distributed.replicated import Replicated
 from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify
 from lm.text.files import text_files
 from lm.training.corpus import TrainingCorpus
+from lm.training.events import Event
 from lm.training.memory import held
 from lm.training.opening import follow
 from lm.training.resuming import resume
@@ -45,7 +50,7 @@ from tests.lm.distributed.processes import in_processes
 STORIES = Path("corpora/stories/train.txt")
 SHAPES = {
     "12M": ("tiny", {"d_model": 384, "n_layers": 6, "n_heads": 6, "context_length": 256}, 16),
-    "gpt2": ("gpt2", {"context_length": 64}, 2),
+    "gpt2": ("gpt2", {"context_length": 64}, 4),
 }
 LIMIT = 30.0
 SETTINGS = [
@@ -54,9 +59,9 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def config_of(shape: str, *, shard: bool) -> RunConfig:
+def config_of(shape: str, *, shard: bool, micro: int | None = None) -> RunConfig:
     preset, model, rows = SHAPES[shape]
-    training = {"steps": 1000, "batch_size": rows, "evaluate_every": 0, "optimizer": "adamw"}
+    training = {"steps": 1000, "batch_size": rows, "micro_batch_size": micro, "evaluate_every": 0, "optimizer": "adamw"}
     found = resolve(preset, {"model": model,
                              "training": training, "hardware": {"dtype": "float32"}})  # fmt: skip
     return dataclasses.replace(found, distribution=DistributionConfig(shard=shard))
@@ -79,20 +84,12 @@ def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
     return start(folder, config, corpus, world=world)
 
 
-def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, steps: int) -> None:
+def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, micro: int, steps: int) -> None:
     """Train some steps and write down what they took here."""
     torch.set_num_threads(threads)
     base = peak_memory()
     with joined() as world:
-        run = opened(world, folder / "run", config_of(shape, shard=shard), threads)
-        steps_held = []
-
-        def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
-            own = [getattr(t, "_local_tensor", t) for p in run.model.parameters() for t in
-                   (p, p.grad, *(v for v in optimizer.state[p].values() if v.ndim))]  # fmt: skip
-            steps_held.append(sum(t.numel() * t.element_size() for t in own))
-
-        run.optimizers[0].register_step_post_hook(note)
+        run = opened(world, folder / "run", config_of(shape, shard=shard, micro=micro or None), threads)
         events = train(run)
         next(events)
         began, worked, walls = time.perf_counter(), time.process_time(), []
@@ -102,15 +99,29 @@ def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, steps
             walls.append(time.perf_counter() - before)
         found = {
             "tokens": tokens, "wall": statistics.median(walls), "all": (time.perf_counter() - began) / steps,
-            "cpu": (time.process_time() - worked) / steps, "held": steps_held[-1],
-            "peak": peak_memory() - base,
+            "cpu": (time.process_time() - worked) / steps, "peak": peak_memory() - base,
+            "held": held_in_a_step(run, events),
         }  # fmt: skip
         (folder / f"{world.rank}.json").write_text(json.dumps(found))
 
 
-def measured(size: int, shape: str, threads: int, *, shard: bool = False, steps: int = 3) -> list[dict]:
+def held_in_a_step(run: Run, events: Iterator[Event]) -> int:
+    """The most bytes of tensors at a time: weights and moments, and what the next step allocates on top of them."""
+    (optimizer,) = run.optimizers
+    lasting = [each for p in run.model.parameters() for each in (p, *optimizer.state[p].values())]
+    if isinstance(run.placement, Replicated):
+        lasting += run.model.parameters()  # the buckets of their gradients, which stay
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        next(events)
+    noted = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = (event.nbytes() for event in sorted(noted, key=lambda event: event.start_ns()))
+    return sum(getattr(t, "_local_tensor", t).nbytes for t in lasting) + max(itertools.accumulate(changes))
+
+
+def measured(size: int, shape: str, threads: int, *, shard: bool = False, micro: int = 0, steps: int = 3) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["tests.benchmarks.scaling", "one", folder, shape, str(threads), str(int(shard)), str(steps)]
+        numbers = map(str, (threads, int(shard), micro, steps))
+        arguments = ["tests.benchmarks.scaling", "one", folder, shape, *numbers]
         done = in_processes(size, arguments)
         assert done.returncode == 0, done.stdout
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(size)]
@@ -132,17 +143,22 @@ def speed(rounds: int) -> None:
 
 
 def memory() -> None:
-    for size, shard in ((1, False), (2, False), (2, True)):
-        each = measured(size, "gpt2", 1, shard=shard, steps=1)
-        is_held, peak = (max(one[name] for one in each) for name in ("held", "peak"))
-        expected = held(config_of("gpt2", shard=shard), processes=size, dtype="float32").total
-        found = f"held {is_held / 1e6:.0f} MB; at most {peak / 1e6:.0f} MB more than at the start"
-        print(f"{size} processes, shard {shard}: {found}, {expected / 1e6:.0f} MB expected", flush=True)
+    cases = [(1, False, 1), (2, False, 1), (2, True, 1), (2, True, 2)]
+    for shape, (size, shard, turns) in itertools.product(SHAPES, cases):
+        micro = SHAPES[shape][2] // size // turns
+        each = measured(size, shape, 1, shard=shard, micro=micro, steps=1)
+        is_held, peak = (max(one[name] for one in each) / 1e6 for name in ("held", "peak"))
+        expected = held(config_of(shape, shard=shard, micro=micro), processes=size, dtype="float32").total / 1e6
+        print(
+            f"{shape}, {size} processes, shard {shard}, {turns} turns: {is_held:.0f} MB of tensors at most, "
+            f"{expected:.0f} MB expected; the process grew by {peak:.0f} MB",
+            flush=True,
+        )
 
 
-def moments(number: int) -> None:
+def moments(number: int, seed: int) -> None:
     """Stop or kill at moments that a seed chooses; then go on alone to the end."""
-    chance = random.Random(0)
+    chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         expected = None
@@ -187,11 +203,11 @@ def losses(run: Path) -> list[float]:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["one", folder, shape, threads, shard, steps]:
-            in_one_of_them(Path(folder), shape, int(threads), shard=shard == "1", steps=int(steps))
+        case ["one", folder, shape, threads, shard, micro, steps]:
+            in_one_of_them(Path(folder), shape, int(threads), shard=shard == "1", micro=int(micro), steps=int(steps))
         case ["speed", *rounds]:
             speed(int(rounds[0]) if rounds else 3)
         case ["memory"]:
             memory()
-        case ["moments", *number]:
-            moments(int(number[0]) if number else 20)
+        case ["moments", number, seed]:
+            moments(int(number), int(seed))

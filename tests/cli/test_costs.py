@@ -41,6 +41,8 @@ def test_what_each_of_several_processes_holds_of_gpt2():
     assert whole["total"] == sum(whole[part] for part in ("weights", "gradients", "optimizer", "activations", "loss"))
     assert shared["activations"] == whole["activations"]
     assert shared["copied"] == whole["copied"] == 12 * total
+    in_turns = dataclasses.replace(sharded, training=dataclasses.replace(gpt2.training, micro_batch_size=1))
+    assert costs_of_each(in_turns, 8)["gradients"] == 4 * total  # which add up whole
 
 
 @pytest.mark.parametrize("preset", ["tiny", "translation-tiny"])

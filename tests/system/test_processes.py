@@ -62,11 +62,20 @@ def test_a_number_of_processes_that_is_none_is_refused(place, capsys):
     assert "--processes must be at least 1" in capsys.readouterr().err
 
 
-def test_what_torchrun_has_started_is_not_started_again(place, capsys, monkeypatch):
+@pytest.mark.parametrize("size", ["1", "2", "4"])
+def test_what_torchrun_has_started_is_not_started_again(place, capsys, monkeypatch, size):
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("WORLD_SIZE", size)
     assert run(["train", str(place / "text.txt"), "--processes", "2"]) == 2
-    assert "torchrun has started 4 processes" in capsys.readouterr().err
+    assert "torchrun has started the processes (" in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_there_is_refused_before_the_text_is_read(place, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    assert run(["train", str(place / "text.txt"), "--device", "cuda", "-o", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == "lm: no cuda device on this machine (--device cuda)\n"
+    assert not (tmp_path / "cache").exists()
 
 
 def test_of_several_processes_one_says_what_is_wrong(place, capsys, monkeypatch):
