@@ -16,10 +16,10 @@ demo: install
 	$(BIN)/lm demo -o runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadscope
+	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
 test-portable: $(VENV)/installed-dev
-	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope tests/system
+	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder tests/system
 	$(PLAIN) $(BIN)/python -m pytest tests/system/test_portable.py
 
 test-gpu: $(VENV)/installed-dev

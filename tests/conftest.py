@@ -26,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="device of the tests marked so: cpu, cuda or mps")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole commands first, which take longest: so that in the end no worker is left alone with them."""
+    items.sort(key=lambda item: "system" not in item.path.parts)
+
+
 @pytest.fixture(autouse=True)
 def the_first_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs train in float32 wherever they may choose, so that what they learn is the same every time."""

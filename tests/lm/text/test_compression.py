@@ -61,7 +61,7 @@ class TestReading:
         assert (found.documents, found.bytes) == (2, 6)
 
     def test_memory_stays_bounded(self, kind: str, tmp_path: Path) -> None:
-        found = source(tmp_path, PACK[kind](DATA * 100), f"a{kind}")
+        found = source(tmp_path, PACK[kind](DATA * 40), f"a{kind}")
         longest = max(len(fragment.text) for fragment in documents.fragments(found, SEPARATOR))
         assert longest <= 2 * files.BLOCK_BYTES
 

@@ -39,7 +39,7 @@ def alone(model: DecoderOnly, tokens: list[int]) -> torch.Tensor:
     return DecoderSteps(model, cached=False).feed(torch.tensor([tokens]), last_only=True)[0, -1]
 
 
-def live(steps: RaggedSteps, model: DecoderOnly, *, seed: int, rounds: int = 30, longest: int = 20) -> None:
+def live(steps: RaggedSteps, model: DecoderOnly, *, seed: int, rounds: int = 20, longest: int = 20) -> None:
     """Rows come, grow and go by chance, some far beyond the context; each has the logits that it has alone."""
     chance, rows = random.Random(seed), []
     for _ in range(rounds):
