@@ -82,10 +82,14 @@ class Sampler:
         """
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
-        left = filtered(logits, self.filters, history.to(logits.device))
-        tokens = _most_likely(left) if self.greedy else drawn(left.softmax(-1), streams)
+        tokens = self.tokens(logits, streams, history)
         chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
         return tokens, chosen - logits.logsumexp(-1)
+
+    def tokens(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> Tensor:
+        """What `choose` chooses, from logits that are on a device with float64."""
+        left = filtered(logits, self.filters, history.to(logits.device))
+        return _most_likely(left) if self.greedy else drawn(left.softmax(-1), streams)
 
 
 def _most_likely(logits: Tensor) -> Tensor:

@@ -25,6 +25,9 @@ _FIRST, _MOST, _MORE, _FEWER = 4, 15, 2, 1
 
 Source of the steps: Hugging Face's transformers, for assisted generation.
 """
+_PATIENCE, _LONGEST_REST = 3, 16
+"""Guesses in a row of which nothing is kept, until there are none for a token, then for two, and so on; and for how
+many at most."""
 _LONGEST, _SHORTEST = 3, 1
 """Tokens that must have occurred together before, for what followed them to be guessed."""
 
@@ -83,7 +86,7 @@ class ModelDraft:
             logits = self._steps.feed(torch.tensor([unread]), last_only=True)[:, -1].cpu()
             probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
             if probabilities is None:
-                token, _ = self._sampler.choose(logits, [stream], history)
+                token = self._sampler.tokens(logits, [stream], history)
             else:
                 token = drawn(probabilities, [stream])
             if token == NOTHING_LEFT:
@@ -114,6 +117,35 @@ class Agreement:
 
     guessed: int = 0
     kept: int = 0
+
+
+@dataclass
+class _Pace:
+    """How many tokens to guess next.
+
+    Attributes:
+        width: while guesses are asked for.
+        misses: guesses in a row of which nothing was kept.
+        rest: tokens to go on without any.
+    """
+
+    width: int = _FIRST
+    misses: int = 0
+    rest: int = 0
+
+    @property
+    def count(self) -> int:
+        return 0 if self.rest else self.width
+
+    def note(self, guessed: int, kept: int) -> None:
+        """Learn what came of so many guesses."""
+        if not guessed:
+            self.rest = max(0, self.rest - 1)
+            return
+        self.width = min(self.width + _MORE, _MOST) if kept == guessed else max(self.width - _FEWER, 1)
+        self.misses = 0 if kept else self.misses + 1
+        if self.misses >= _PATIENCE:
+            self.rest = min(2 ** (self.misses - _PATIENCE), _LONGEST_REST)
 
 
 @torch.inference_mode()
@@ -147,7 +179,7 @@ def speculate(
         UsageError: the sampler rules out every token.
     """
     sample = Sample(row, row.stream or sampler.stream(row.number), row.max_tokens)
-    history, unread, width = History(prompt.cpu(), prompt.shape[1]), prompt.cpu(), _FIRST
+    history, unread, pace = History(prompt.cpu(), prompt.shape[1]), prompt.cpu(), _Pace()
     guesses: Sequence[Guess] = ()
     while True:
         guessed = torch.tensor([[guess.token for guess in guesses]], dtype=torch.long)
@@ -165,11 +197,12 @@ def speculate(
         agreement.guessed, agreement.kept = agreement.guessed + len(guesses), agreement.kept + kept
         if sample.is_finished:
             return
-        width = min(width + _MORE, _MOST) if kept == len(guesses) else max(width - _FEWER, 1)
+        pace.note(len(guesses), kept)
         length = history.tokens.shape[1]
         steps.truncate(length - 1)
         unread = history.tokens[:, -1:]
-        guesses = draft.guesses(history, min(width, sample.left - 1), sample.stream)
+        count = min(pace.count, sample.left - 1)
+        guesses = draft.guesses(history, count, sample.stream) if count else ()
 
 
 def _chosen(logits: Tensor, guess: Guess | None, sampler: Sampler, stream: random.Random, history: History) -> int:
@@ -183,7 +216,7 @@ def _chosen(logits: Tensor, guess: Guess | None, sampler: Sampler, stream: rando
         history: what came before.
     """
     if guess is None or sampler.greedy:
-        return int(sampler.choose(logits, [stream], history)[0])
+        return int(sampler.tokens(logits, [stream], history))
     ours = sampler.probabilities(logits, history)[0]
     if guess.probabilities is None:
         theirs = torch.zeros_like(ours)

@@ -14,18 +14,21 @@ import torch
 
 from lm import files
 from lm.config.model import ModelConfig
+from lm.model.quantised import tensors
 from lm.model.transformer import DecoderOnly
 
 if TYPE_CHECKING:
     from lm.native.decoder import NativeDecoder
 
-_PLAIN_STEPS = 32
-"""Steps of a model that torch takes before numba is loaded, which takes as long as they do."""
+_LOADING = 0.4
+"""Seconds that numba takes to be loaded: that is done when torch has spent as many on the steps of a model."""
+_OVERHEAD, _READ = 1.5e-3, 1e10
+"""About what torch takes for a step, so that texts don't depend on a clock: seconds, and bytes of weights a second."""
 _MOST_TOKENS = 16
 """Tokens at a time up to which the compiled step was faster than torch's products."""
 _TYPES = (torch.float32, torch.int8)
 
-_steps: WeakKeyDictionary[DecoderOnly, int] = WeakKeyDictionary()
+_steps_left: WeakKeyDictionary[DecoderOnly, int] = WeakKeyDictionary()
 _decoders: WeakKeyDictionary[DecoderOnly, NativeDecoder] = WeakKeyDictionary()
 
 
@@ -49,8 +52,10 @@ def native_decoder(model: DecoderOnly, *, tokens: int) -> NativeDecoder | None:
         return found
     if not _is_possible(model):
         return None
-    _steps[model] = _steps.get(model, 0) + 1
-    is_early = _steps[model] <= _PLAIN_STEPS and "numba" not in sys.modules
+    if model not in _steps_left:
+        _steps_left[model] = _plain_steps(model)
+    _steps_left[model] -= 1
+    is_early = _steps_left[model] >= 0 and "numba" not in sys.modules
     if is_early or not is_compiled() or not _is_of_this_processor():
         return None
     _decoders[model] = load(model)
@@ -85,6 +90,12 @@ def note_compiled() -> None:
     _mark().write_text(_processor(), encoding="utf-8")
     is_compiled.cache_clear()
     _is_of_this_processor.cache_clear()
+
+
+def _plain_steps(model: DecoderOnly) -> int:
+    """The steps that torch takes before the compiled step is loaded."""
+    weights = sum(tensor.numel() for _, tensor in tensors(model))
+    return int(_LOADING / (_OVERHEAD + torch.float32.itemsize * weights / _READ))
 
 
 def _is_possible(model: DecoderOnly) -> bool:

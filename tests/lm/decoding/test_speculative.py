@@ -14,7 +14,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.filters import History
 from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.speculative import Agreement, ModelDraft, PromptDraft, speculate
+from lm.decoding.speculative import Agreement, Guess, ModelDraft, PromptDraft, speculate
 from lm.decoding.steps.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
 
@@ -101,3 +101,36 @@ def test_the_prompt_draft_goes_on_as_before():
     history = History(torch.tensor([[5, 1, 2, 3, 4, 1, 2, 3]]), 8)
     assert [guess.token for guess in draft.guesses(history, 3, stream)] == [4, 1, 2]
     assert draft.guesses(History(torch.tensor([[1, 2, 3]]), 3), 3, stream) == []
+
+
+def test_a_draft_that_is_never_right_is_asked_less_and_less():
+    class Wrong:
+        """Guesses what the model finds least likely."""
+
+        asked = 0
+
+        def guesses(self, history, count, stream):
+            self.asked += 1
+            return [Guess(int(ours(history.tokens[:, -16:])[0, -1].argmin()))] * count
+
+    ours, sampler, draft = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), Wrong()
+    found = speculate(DecoderSteps(ours), draft, PROMPT, Row(0, 100), sampler, agreement=Agreement())
+    assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
+    assert 3 < draft.asked < 15
+
+
+def test_a_draft_that_was_wrong_may_be_right_again():
+    sampler = Sampler(greedy=True)
+    ours = model(3, vocab_size=40, context_length=128)
+    draft = ModelDraft(DecoderSteps(ours), sampler)
+    guess, agreement = draft.guesses, Agreement()
+    rounds = itertools.count()
+
+    def at_first_wrong(history, count, stream):
+        right = guess(history, count, stream)
+        return right if next(rounds) >= 6 else [Guess((right[0].token + 1) % 40)]
+
+    draft.guesses = at_first_wrong
+    found = speculate(DecoderSteps(ours), draft, PROMPT, Row(0, 100), sampler, agreement=agreement)
+    assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
+    assert agreement.kept > 50

@@ -28,7 +28,7 @@ def compiled(tmp_path_factory):
     """A cache of its own, with the compiled step, which serves from the first token on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(choice, "_PLAIN_STEPS", 0)
+        patch.setattr(choice, "_LOADING", 0.0)
         choice._folder.cache_clear()
         choice.is_compiled.cache_clear()
         assert not choice.is_compiled()
@@ -185,3 +185,11 @@ def test_torch_keeps_the_threads_it_was_given(threads):
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_larger_a_model_the_sooner_its_step_is_loaded(monkeypatch):
+    monkeypatch.setattr(choice, "_LOADING", 1.0)
+    wide, narrow = (built(ModelConfig(vocab_size=37, context_length=8, d_model=width)) for width in (512, 16))
+    assert 0 < choice._plain_steps(wide) < choice._plain_steps(narrow)
+    quantise(wide)
+    assert choice._plain_steps(wide) < choice._plain_steps(narrow)
