@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +22,6 @@ class ReplicatedMuon(Muon):
         begin = dist.get_rank() * each
         part = orthogonalised(matrices[begin : begin + each])
         padded = F.pad(part, (0, 0, 0, 0, 0, each - len(part))).contiguous()
-        found = padded.new_empty(each * dist.get_world_size(), *padded.shape[1:])
-        dist.all_gather_into_tensor(found, padded)
-        return found[: len(matrices)]
+        found = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+        dist.all_gather(found, padded)
+        return torch.cat(found)[: len(matrices)]

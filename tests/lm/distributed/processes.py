@@ -96,7 +96,9 @@ CASES = {
 }
 
 CASES |= {
-    f"{name} sharded": replace(case, shard=True) for name, case in CASES.items() if "architecture" not in case.model
+    f"{name} sharded": replace(case, shard=True)
+    for name, case in CASES.items()
+    if "architecture" not in case.model and not case.lora
 }
 
 
