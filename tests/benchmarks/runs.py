@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ class Reading:
         epoch: passes over the training split until then.
         seconds: of training until then, evaluations aside.
         loss: nats a token.
-        bits_per_byte: the same loss, in units that do not depend on the tokenizer.
+        bits_per_byte: the same loss, in units that do not depend on the tokenizer; of a masked model not a number.
         bleu: of translations of the validation split.
     """
 
@@ -56,7 +57,7 @@ def readings(run: Path) -> list[Reading]:
     for line in _lines(run / "metrics.jsonl"):
         epoch = line.get("epoch", epoch)
         if "validation_loss" in line:
-            step, loss, bits = line["step"], line["validation_loss"], line["validation_bits_per_byte"]
+            step, loss, bits = line["step"], line["validation_loss"], line.get("validation_bits_per_byte", math.nan)
             found.append(Reading(int(step), epoch, seconds[step], loss, bits, line.get("validation_bleu")))
     return found
 
