@@ -67,6 +67,8 @@ def quantise(model: nn.Module, *, widened: bool = False) -> None:
             weight = Int8Matrix.of(layer.weight, widened=widened)
             del layer.weight  # where torch has a parameter, it takes nothing else
             setattr(layer, "weight", weight)  # noqa: B010 (its type says that there is always a parameter)
+    for parameter in model.parameters():  # each may be a view of the file that all came from, which stays with it
+        parameter.data = parameter.data.clone()
 
 
 def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
