@@ -43,7 +43,10 @@ def compile_(
     from cli.console.numbers import duration
     from lm.native.choice import is_installed
     from lm.native.compiling import compile_step
+    from lm.run_folder import find_checkpoint
 
+    if run is not None:
+        find_checkpoint(run)  # before anything is compiled
     if run is None or is_installed():
         note(f"compiled the step of generation in {duration(compile_step())}")
     if run is not None:

@@ -73,6 +73,8 @@ def save_checkpoint(
             source_tokenizer.save(unfinished / run_folder.SOURCE_TOKENIZER)
         save_file(dict(model), unfinished / run_folder.MODEL)
         save_file(dict(optimizer), unfinished / run_folder.OPTIMIZER)
+        for name in (run_folder.MODEL, run_folder.OPTIMIZER):
+            files.open_up(unfinished / name)
         files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
         _seal(unfinished)
         _put_in_place(unfinished, folder)

@@ -180,6 +180,14 @@ def replace_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+def open_up(path: Path) -> None:
+    """Give a file the permissions of any new one: safetensors writes files that only their owner may read."""
+    like = path.with_name(f".{path.name}.mode")
+    like.touch()
+    shutil.copymode(like, path)
+    like.unlink()
+
+
 def sha256(path: Path) -> str:
     """The sum of a file, in hexadecimal."""
     with path.open("rb") as file:

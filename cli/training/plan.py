@@ -31,7 +31,9 @@ def describe(run: Run, *, is_tuned: bool = False) -> None:
     kind = f"{count(parameters)} parameters (preset {run.config.preset})"
     fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads(run.plan.threads)}")
     if not is_tuned and could_be_portable(run.config):
-        fact("blocks", "of the recipe, which llama.cpp and others can't run: --portable has theirs (docs/recipe.md)")
+        fact(
+            "blocks", "the recipe's, which llama.cpp and CTranslate2 can't run: --portable has theirs (docs/recipe.md)"
+        )
     if run.config.lora:
         fact("lora", _adapters(run))
     batch, (size, of_what) = run.data.batch_size(), run.data.epoch_size(parameters)

@@ -16,6 +16,7 @@ from lm.model.experts import Experts
 from lm.model.feed_forward import FeedForward
 from lm.model.norms import make_norm
 from lm.model.positions.positions import relative_positions
+from lm.model.quantised import Int8Matrix
 from lm.model.scope.cache import DecoderCache
 from lm.model.scope.scope import FirstValues, Scope
 
@@ -183,5 +184,7 @@ def _standard_deviation(name: str, config: ModelConfig) -> float:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """The number of parameters, with shared ones counted once."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    """The number of parameters, with shared ones counted once; weights of 8 bits are among them."""
+    weights = (getattr(layer, "weight", None) for layer in module.modules())
+    in_8_bits = sum(weight.values.numel() for weight in weights if isinstance(weight, Int8Matrix))
+    return in_8_bits + sum(parameter.numel() for parameter in module.parameters())

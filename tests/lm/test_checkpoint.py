@@ -225,3 +225,9 @@ def test_a_branch_is_left_with_or_without_a_best_checkpoint(save, tmp_path):
     assert run_folder.pointed_to(tmp_path, "best") == "step-2"
     checkpoint.leave(tmp_path, [], best_step=None)
     assert run_folder.pointed_to(tmp_path, "best") is None
+
+
+def test_who_may_read_the_settings_may_read_the_weights(save):
+    folder = save(3)
+    modes = {path.stat().st_mode for path in folder.iterdir()}
+    assert len(modes) == 1

@@ -34,7 +34,8 @@ def check(config: ModelConfig) -> None:
         refused.append("parallel_residual")
     if refused:
         kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
-        raise UsageError(f"CTranslate2 runs no {kind} with {refused[0]} {known[refused[0]]!r}")
+        hint = "" if config.n_encoder_layers else ": train one without to export it (lm train --portable)"
+        raise UsageError(f"CTranslate2 runs no {kind} with {refused[0]} {known[refused[0]]!r}{hint}")
 
 
 def specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has no types)

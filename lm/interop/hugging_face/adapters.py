@@ -104,6 +104,7 @@ def _write(folder: Path, theirs: Mapping[str, Low], config: RunConfig, family: F
         for kind, value in low._asdict().items()
     }
     save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
+    files.open_up(folder / WEIGHTS)
     files.replace_text(folder / CARD, _card(config, family))
 
 

@@ -32,7 +32,7 @@ A `{architecture}` of {layers} layers, {width} wide, with a context of {context:
 from transformers import {auto}, AutoTokenizer
 
 folder = "."  # of this card
-tokenizer, model = AutoTokenizer.from_pretrained(folder), {auto}.from_pretrained(folder{trusting})
+tokenizer, model = AutoTokenizer.from_pretrained(folder{trusting}), {auto}.from_pretrained(folder{trusting})
 {use}
 ```
 

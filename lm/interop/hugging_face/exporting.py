@@ -73,6 +73,7 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
     if family.keeps_names:
         own.copy_code(folder)
     save_file(dict(to_theirs(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
+    files.open_up(folder / WEIGHTS)
     files.replace_text(folder / CARD, model_card(config, family, tokenizer, run_folder.load_state(found)))
 
 

@@ -7,6 +7,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model import quantised
+from lm.model.block import count_parameters
 from lm.model.linear import Linear, linear
 from lm.model.quantised import Int8Matrix, quantise, tensors
 from lm.model.transformer import build_model
@@ -60,3 +61,10 @@ def test_any_model_is_nearly_what_it_was(fields):
     assert not torch.equal(before, after)
     most = 0.3 if "experts" in fields else 0.03  # a token may be sent to another expert
     assert float((after - before).norm() / before.norm()) < most
+
+
+def test_weights_of_8_bits_are_counted():
+    model = build_model(ModelConfig(vocab_size=50, context_length=16, d_model=64, n_layers=2, bias=True))
+    before = count_parameters(model)
+    quantise(model.requires_grad_(False))
+    assert count_parameters(model) == before
