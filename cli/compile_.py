@@ -43,17 +43,18 @@ def compile_(
     from cli.console.numbers import duration
     from lm.native.choice import is_installed
     from lm.native.compiling import compile_step
-    from lm.run_folder import find_checkpoint
+    from lm.run_folder import find_checkpoint, verify
 
-    if run is not None:
-        find_checkpoint(run)  # before anything is compiled
-    if run is None or is_installed():
+    checkpoint = None if run is None else find_checkpoint(run)
+    if checkpoint is not None:
+        verify(checkpoint, to_train=False)  # before anything is compiled
+    if checkpoint is None or is_installed():
         note(f"compiled the step of generation in {duration(compile_step())}")
-    if run is not None:
-        _choose_type(run)
+    if run is not None and checkpoint is not None:
+        _choose_type(run, checkpoint)
 
 
-def _choose_type(run: Path) -> None:
+def _choose_type(run: Path, checkpoint: Path) -> None:
     """Measure in which type a run is fastest, remember it, and say so; without its corpus, say that alone."""
     from cli.console.messages import note
     from lm.benchmark.number_types import compare_types, fastest
@@ -61,10 +62,8 @@ def _choose_type(run: Path) -> None:
     from lm.decoding.number_type import remember
     from lm.errors import InputError
     from lm.hardware import found_device
-    from lm.run_folder import find_checkpoint, verify
 
-    hardware, checkpoint = HardwareConfig(), find_checkpoint(run)
-    verify(checkpoint, to_train=False)
+    hardware = HardwareConfig()
     try:
         figures = compare_types(run, hardware)
     except InputError as error:

@@ -71,10 +71,8 @@ def save_checkpoint(
         tokenizer.save(unfinished / run_folder.TOKENIZER)
         if source_tokenizer is not None:
             source_tokenizer.save(unfinished / run_folder.SOURCE_TOKENIZER)
-        save_file(dict(model), unfinished / run_folder.MODEL)
-        save_file(dict(optimizer), unfinished / run_folder.OPTIMIZER)
-        for name in (run_folder.MODEL, run_folder.OPTIMIZER):
-            files.open_up(unfinished / name)
+        save_tensors(model, unfinished / run_folder.MODEL)
+        save_tensors(optimizer, unfinished / run_folder.OPTIMIZER)
         files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
         _seal(unfinished)
         _put_in_place(unfinished, folder)
@@ -290,6 +288,12 @@ def _weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
 def _other_weights(folder: Path) -> InputError:
     problem = f"has not the weights of the model in {run_folder.CONFIG}"
     return InputError(f"{folder / run_folder.MODEL}: {problem}; use another one")
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
+    """Write tensors into a file with the permissions of any new one; safetensors lets only the owner read it."""
+    save_file(dict(tensors), path, metadata)
+    files.open_up(path)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -181,7 +181,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def open_up(path: Path) -> None:
-    """Give a file the permissions of any new one: safetensors writes files that only their owner may read."""
+    """Give a file the permissions of any new one."""
     like = path.with_name(f".{path.name}.mode")
     like.touch()
     shutil.copymode(like, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from lm.model.experts import Experts
 from lm.model.feed_forward import FeedForward
 from lm.model.norms import make_norm
 from lm.model.positions.positions import relative_positions
-from lm.model.quantised import Int8Matrix
+from lm.model.quantised import int8_matrices
 from lm.model.scope.cache import DecoderCache
 from lm.model.scope.scope import FirstValues, Scope
 
@@ -185,6 +186,5 @@ def _standard_deviation(name: str, config: ModelConfig) -> float:
 
 def count_parameters(module: nn.Module) -> int:
     """The number of parameters, with shared ones counted once; weights of 8 bits are among them."""
-    weights = (getattr(layer, "weight", None) for layer in module.modules())
-    in_8_bits = sum(weight.values.numel() for weight in weights if isinstance(weight, Int8Matrix))
-    return in_8_bits + sum(parameter.numel() for parameter in module.parameters())
+    in_8_bits = (matrix.values for _, matrix in int8_matrices(module))
+    return sum(tensor.numel() for tensor in chain(module.parameters(), in_8_bits))

@@ -71,11 +71,17 @@ def quantise(model: nn.Module, *, widened: bool = False) -> None:
         parameter.data = parameter.data.clone()
 
 
-def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All weights of a module by their names; of matrices in 8 bits the values are the weight, beside their scales."""
-    yield from module.named_parameters()
+def int8_matrices(module: nn.Module) -> Iterator[tuple[str, Int8Matrix]]:
+    """The matrices in 8 bits of a module, by the names of their layers."""
     for name, layer in module.named_modules():
         weight = getattr(layer, "weight", None)
         if isinstance(weight, Int8Matrix):
-            yield f"{name}.weight", weight.values
-            yield f"{name}.scale", weight.scales
+            yield name, weight
+
+
+def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All weights of a module by their names; of matrices in 8 bits the values are the weight, beside their scales."""
+    yield from module.named_parameters()
+    for name, matrix in int8_matrices(module):
+        yield f"{name}.weight", matrix.values
+        yield f"{name}.scale", matrix.scales

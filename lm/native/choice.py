@@ -14,7 +14,7 @@ import torch
 
 from lm import files
 from lm.config.model import ModelConfig
-from lm.model.quantised import tensors
+from lm.model.block import count_parameters
 from lm.model.transformer import DecoderOnly
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ def note_compiled() -> None:
 
 def _plain_steps(model: DecoderOnly) -> int:
     """The steps that torch takes before the compiled step is loaded."""
-    weights = sum(tensor.numel() for _, tensor in tensors(model))
-    return int(_LOADING / (_OVERHEAD + torch.float32.itemsize * weights / _READ))
+    return int(_LOADING / (_OVERHEAD + torch.float32.itemsize * count_parameters(model) / _READ))
 
 
 def _is_possible(model: DecoderOnly) -> bool:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
@@ -103,8 +102,7 @@ def _write(folder: Path, theirs: Mapping[str, Low], config: RunConfig, family: F
         for name, low in theirs.items()
         for kind, value in low._asdict().items()
     }
-    save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
-    files.open_up(folder / WEIGHTS)
+    checkpoint.save_tensors(named, folder / WEIGHTS, metadata={"format": "pt"})
     files.replace_text(folder / CARD, _card(config, family))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from lm import checkpoint, files, run_folder
 from lm.config.decoding import SamplingConfig, TranslationConfig
@@ -72,8 +71,7 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
     tokenizing.write(folder, tokenizer, config.model)
     if family.keeps_names:
         own.copy_code(folder)
-    save_file(dict(to_theirs(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
-    files.open_up(folder / WEIGHTS)
+    checkpoint.save_tensors(dict(to_theirs(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
     files.replace_text(folder / CARD, model_card(config, family, tokenizer, run_folder.load_state(found)))
 
 
