@@ -135,9 +135,9 @@ def _is_of_this_processor() -> bool:
 
 def _processor() -> str:
     """Its name and what it can do, as the compiler sees them."""
-    from llvmlite import binding
+    from lm.native.tiles import processor
 
-    return f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    return processor()
 
 
 def _version() -> str | None:

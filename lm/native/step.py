@@ -9,7 +9,7 @@ from numba import carray, njit
 
 from lm.native.attention import attend
 from lm.native.products import activated, product
-from lm.native.scalars import pointer, widened
+from lm.native.scalars import pointer
 from lm.native.vectors import SWIGLU, normalise, turn
 
 LAYER = (
@@ -98,7 +98,7 @@ def _embedded(tokens, positions, model, shape, scales, like, x):
     for row in range(len(tokens)):
         scale = scales.embedding * (of_rows[tokens[row]] if len(of_rows) else np.float32(1.0))
         for i in range(shape.width):
-            x[row, i] = widened(table[tokens[row], i]) * scale
+            x[row, i] = np.float32(table[tokens[row], i]) * scale
     if model[POSITIONS]:
         vectors = carray(pointer(model[POSITIONS]), (shape.table, shape.width), np.float32)
         for row in range(len(tokens)):

@@ -74,14 +74,18 @@ def built(config: ModelConfig, *, in_8_bits: bool = False) -> DecoderOnly:
 @pytest.mark.parametrize("in_8_bits", [False, True])
 @pytest.mark.parametrize("seed", range(16))
 def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
-    """Beyond the context too, with rows that are left out, repeated, and taken back."""
+    """Beyond the context too, with rows that are left out, repeated, and taken back.
+
+    Of weights in 8 bits the inputs are rounded to 16, which is a part of what rounding the weights changes.
+    """
+    error = 1e-3 if in_8_bits else 1e-5
     config = drawn(seed)
     model = built(config, in_8_bits=in_8_bits)
     of, rows = random.Random(seed), seed % 5 + 1
     steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
     for length in [3, *[1] * 5, 2, *[1] * 6]:
         tokens = torch.randint(37, (rows, length))
-        torch.testing.assert_close(steps.feed(tokens), again.feed(tokens), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(steps.feed(tokens), again.feed(tokens), atol=error, rtol=error)
         if of.random() < 0.3:
             chosen = torch.tensor([of.randrange(rows) for _ in range(of.randint(1, 5))])
             rows = len(chosen)
