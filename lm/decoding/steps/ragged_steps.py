@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.decoding.steps.steps import window_start
 from lm.decoding.steps.static_step import static_logits
+from lm.decoding.steps.steps import window_start
 from lm.model.scope.cache import DecoderCache, RecurrentCache
 from lm.model.scope.ragged import RaggedCache, RaggedStates
 from lm.model.transformer import DecoderOnly

@@ -63,7 +63,7 @@ def _fed(native: NativeDecoder, tokens: Tensor, cache: DecoderCache) -> Tensor:
 
 
 def _stepped(model: DecoderOnly, tokens: Tensor, cache: DecoderCache) -> Tensor | None:
-    """(rows, 1, vocabulary) logits of what follows (rows, 1) tokens, which are in the cache then; see `static_logits`."""
+    """(rows, 1, vocabulary) logits of what follows (rows, 1) tokens, which the cache has then, by `static_logits`."""
     logits = static_logits(model, tokens[:, 0], torch.full((len(tokens),), cache.length), cache)
     if logits is None:
         return None
