@@ -22,7 +22,7 @@ from lm.model.transformer import DecoderOnly
 _MOST_ROWS = 64
 """More rows keep a GPU busy, however they are launched, and each number of rows is recorded anew."""
 _LEAST_KEYS, _LEAST_ROOM = 256, 1024
-"""Positions that attention reads at least, and that there is room for: as long as few, they cost next to nothing."""
+"""Positions that attention reads, and that there is room for, at least: with fewer, steps are recorded more often."""
 
 RECORDERS: Mapping[str, Callable[[torch.device], Callable[[Work], Work]]] = {"cuda": CudaRecorder}
 """What makes of work something that repeats it, by the type of the device; on others steps are not recorded."""

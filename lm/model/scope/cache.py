@@ -45,7 +45,7 @@ class KeyValueCache:
         return self._key, self._value
 
     def move(self, key: Tensor, value: Tensor) -> None:
-        """Go on in other buffers, (batch, kv_heads, room, head) each; what they have room for and hold not is zero."""
+        """Go on in other buffers, (batch, kv_heads, room, head) each, which are zero beyond what is here."""
         for buffer, held in zip((key, value), self.contents(), strict=True):
             buffer[:, :, : self.length] = held
             buffer[:, :, self.length :] = 0.0
