@@ -24,7 +24,7 @@ _LOADING = 0.4
 """Seconds that numba takes to be loaded: that is done when torch has spent as many on the steps of a model."""
 _OVERHEAD, _READ = 1.5e-3, 1e10
 """About what torch takes for a step, so that texts don't depend on a clock: seconds, and bytes of weights a second."""
-_MOST_TOKENS = 16
+_MOST_TOKENS = 64
 """Tokens at a time up to which the compiled step was faster than torch's products."""
 _TYPES = (torch.float32, torch.int8)
 
