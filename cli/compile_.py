@@ -41,7 +41,7 @@ def compile_(
     """
     from cli.console.messages import note
     from cli.console.numbers import duration
-    from lm.native.choice import is_installed
+    from lm.kernels.compiled import is_installed
     from lm.native.compiling import compile_step
     from lm.run_folder import find_checkpoint, verify
 

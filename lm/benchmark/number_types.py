@@ -26,6 +26,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
 from lm.evaluation.scoring import score_batch
 from lm.hardware import Hardware, found_device, inference_hardware, timed, usable_types
+from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.native import choice
 from lm.run_folder import find_checkpoint, load_config
@@ -105,7 +106,7 @@ def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
 
 def _candidates(config: ModelConfig, device: str) -> list[str]:
     """Float32, and what may be faster; 8 bits are where the compiled step reads them, which translates nothing."""
-    steps = device == "cpu" and choice.is_compiled() and choice.can_step(config) and not config.translates
+    steps = device == "cpu" and compiled.is_ready() and choice.can_step(config) and not config.translates
     return [dtype for dtype in usable_types(device) if dtype != "int8" or steps]
 
 

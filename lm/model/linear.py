@@ -29,7 +29,6 @@ def linear(x: Tensor, weight: Tensor | Int8Matrix, bias: Tensor | None = None) -
     of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
     Below a million multiplications neither is ahead by much.
     """
-    weight = _widened(weight)
     if isinstance(weight, Int8Matrix):
         return weight.product(x, bias)
     if (
@@ -48,13 +47,7 @@ def linear(x: Tensor, weight: Tensor | Int8Matrix, bias: Tensor | None = None) -
 
 def rows(weight: Tensor | Int8Matrix, outputs: Tensor) -> Tensor:
     """The weights of some outputs, such as the vectors of tokens: (…,) numbers -> (…, inputs)."""
-    weight = _widened(weight)
     return weight.rows(outputs) if isinstance(weight, Int8Matrix) else F.embedding(outputs, weight)
-
-
-def _widened(weight: Tensor | Int8Matrix) -> Tensor | Int8Matrix:
-    """A matrix of 8 bits in float32, where it is kept so."""
-    return weight.widened if isinstance(weight, Int8Matrix) and weight.widened is not None else weight
 
 
 class Linear(nn.Linear):

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lm.kernels.tensors import product
+
 _LARGEST = 127
 _WIDENED_AT_ONCE = 2**20
 """Weights that are widened for a product before they are multiplied, so that they are still in the processor's cache:
@@ -20,51 +22,46 @@ class Int8Matrix:
     Attributes:
         values: (outputs, inputs) int8.
         scales: (outputs,) float32, what the values of an output are multiplied by.
-        widened: (outputs, inputs) float32, both multiplied already, where speed counts more than memory.
     """
 
     dtype = torch.int8
 
-    def __init__(self, values: Tensor, scales: Tensor, widened: Tensor | None = None) -> None:
-        self.values, self.scales, self.widened = values, scales, widened
+    def __init__(self, values: Tensor, scales: Tensor) -> None:
+        self.values, self.scales = values, scales
 
     @classmethod
-    def of(cls, weight: Tensor, *, widened: bool = False) -> Int8Matrix:
+    def of(cls, weight: Tensor) -> Int8Matrix:
         """The nearest to (outputs, inputs) weights: the largest of each output becomes 127, or -127."""
         scales = weight.float().abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
-        rounded = (weight.float() / scales[:, None]).round_()
-        return cls(rounded.to(torch.int8), scales, rounded.mul_(scales[:, None]) if widened else None)
+        return cls((weight.float() / scales[:, None]).round_().to(torch.int8), scales)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, outputs: slice) -> Int8Matrix:
         """Some of the outputs."""
-        wide = None if self.widened is None else self.widened[outputs]
-        return Int8Matrix(self.values[outputs], self.scales[outputs], wide)
+        return Int8Matrix(self.values[outputs], self.scales[outputs])
 
     def rows(self, outputs: Tensor) -> Tensor:
         """(…,) numbers of outputs -> (…, inputs) float32."""
         return self.values[outputs].float() * self.scales[outputs][..., None]
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """(…, inputs) -> (…, outputs), computed in the type of `x`."""
+        """(…, inputs) -> (…, outputs), computed in the type of `x`; by compiled code, where that is ready."""
+        compiled = product(self.values, self.scales, bias, x)
+        if compiled is not None:
+            return compiled
         parts = self.values.split(max(1, _WIDENED_AT_ONCE // self.values.shape[1]))
         found = [F.linear(x, part.to(x.dtype)) for part in parts]
-        product = (found[0] if len(found) == 1 else torch.cat(found, -1)) * self.scales.to(x.dtype)
-        return product if bias is None else product + bias
+        scaled = (found[0] if len(found) == 1 else torch.cat(found, -1)) * self.scales.to(x.dtype)
+        return scaled if bias is None else scaled + bias
 
 
-def quantise(model: nn.Module, *, widened: bool = False) -> None:
-    """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another.
-
-    Args:
-        model: what is changed.
-        widened: keep them in float32 too, which torch multiplies faster; numbers differ by its rounding alone.
-    """
+def quantise(model: nn.Module) -> None:
+    """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
-            weight = Int8Matrix.of(layer.weight, widened=widened)
+            weight = Int8Matrix.of(layer.weight)
             del layer.weight  # where torch has a parameter, it takes nothing else
             setattr(layer, "weight", weight)  # noqa: B010 (its type says that there is always a parameter)
     for parameter in model.parameters():  # each may be a view of the file that all came from, which stays with it

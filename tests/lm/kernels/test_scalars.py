@@ -9,7 +9,7 @@ import pytest
 
 numba = pytest.importorskip("numba")
 
-from lm.native.scalars import error_function, exponential  # noqa: E402
+from lm.kernels.scalars import error_function, exponential  # noqa: E402
 
 
 @numba.njit

@@ -13,12 +13,14 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import overload
 
-from lm.native.scalars import float_of
-from lm.native.tiles import INPUTS, OUTPUTS, ROWS, most_of, tile_of
-from lm.native.vectors import SWIGLU, activate
+from lm.kernels.scalars import float_of
+from lm.kernels.tiles import INPUTS, OUTPUTS, ROWS, most_of, tile_of
+from lm.kernels.vectors import SWIGLU, activate
 
 _BLOCK = 8
 """Outputs that are made for all rows before others are."""
+_IN_CACHE = 2**17
+"""Bytes of inputs that all outputs are made for before others are."""
 _POSITIVE = np.int32(2**31 - 1)
 
 _square, _line, _single = tile_of(ROWS, OUTPUTS), tile_of(1, _BLOCK), tile_of(1, 1)
@@ -56,17 +58,20 @@ def _rounded(x):
 @njit(cache=True)
 def _sums(weights, x, out):
     """The sums of all products of each row with each output, in their tiles."""
-    rows, outputs, times = len(x), len(weights), x.shape[1] // INPUTS
-    in_blocks, in_tiles = outputs // _BLOCK * _BLOCK, rows // ROWS * ROWS
-    for block in range(0, in_blocks, _BLOCK):
-        for row in range(0, in_tiles, ROWS):
-            for first in range(block, block + _BLOCK, OUTPUTS):
-                _square(weights[first:], x[row:], times, out[row:, first:])
-        for row in range(in_tiles, rows):
-            _line(weights[block:], x[row:], times, out[row:, block:])
-    for output in range(in_blocks, outputs):
-        for row in range(rows):
-            _single(weights[output:], x[row:], times, out[row:, output:])
+    outputs, times = len(weights), x.shape[1] // INPUTS
+    in_blocks, at_once = outputs // _BLOCK * _BLOCK, max(ROWS, _IN_CACHE // (x.shape[1] * x.itemsize) // ROWS * ROWS)
+    for begin in range(0, len(x), at_once):
+        end = min(begin + at_once, len(x))
+        in_tiles = end - (end - begin) % ROWS
+        for block in range(0, in_blocks, _BLOCK):
+            for row in range(begin, in_tiles, ROWS):
+                for first in range(block, block + _BLOCK, OUTPUTS):
+                    _square(weights[first:], x[row:], times, out[row:, first:])
+            for row in range(in_tiles, end):
+                _line(weights[block:], x[row:], times, out[row:, block:])
+        for output in range(in_blocks, outputs):
+            for row in range(begin, end):
+                _single(weights[output:], x[row:], times, out[row:, output:])
 
 
 @njit(fastmath={"contract"}, cache=True)
@@ -138,7 +143,7 @@ def activated(weights, scales, bias, x, out, kind, threads):
         bias: of `weights`.
         x: (rows, inputs).
         out: (rows, outputs).
-        kind: one of `lm.native.vectors.ACTIVATIONS`.
+        kind: one of `lm.kernels.vectors.ACTIVATIONS`.
         threads: how many share the outputs.
     """
     width = len(weights) // 2 if kind == SWIGLU else len(weights)

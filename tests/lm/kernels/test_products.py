@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("numba")
 
-from lm.native.products import product
-from lm.native.tiles import INPUTS, most_of
+from lm.kernels.products import product
+from lm.kernels.tiles import INPUTS, most_of
 
 SHAPES = [(1, 1, 1), (1, 8, 64), (3, 17, 96), (4, 8, 64), (5, 33, 100), (9, 70, 31), (16, 40, 128)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lm.native.scalars import error_function, exponential
+from lm.kernels.scalars import error_function, exponential
 
 RELU, GELU, GELU_TANH, RELU2, SWIGLU = range(5)
 ACTIVATIONS = {"relu": RELU, "gelu": GELU, "gelu-tanh": GELU_TANH, "relu2": RELU2, "swiglu": SWIGLU}
