@@ -15,7 +15,6 @@ from lm.benchmark import generation
 from lm.benchmark.timing import Timed, alternate
 from lm.checkpoint import LoadedModel
 from lm.config.hardware import HardwareConfig
-from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.data.kinds import data_key, open_data
@@ -28,7 +27,6 @@ from lm.evaluation.scoring import score_batch
 from lm.hardware import Hardware, found_device, inference_hardware, timed, usable_types
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.native import choice
 from lm.run_folder import find_checkpoint, load_config
 
 _MOST_BITS = 1.001
@@ -91,7 +89,7 @@ def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
         raise UsageError(f"{path}: this run {run.model.purpose}; name one that continues texts or translates, or none")
     data = _data(path, run)
     loaded, delays = {}, []
-    for dtype in _candidates(run.model, found_device(config)):
+    for dtype in _candidates(found_device(config)):
         began = time.perf_counter()
         loaded[dtype] = load_in(checkpoint, config, dtype)
         delays.append(time.perf_counter() - began)
@@ -104,10 +102,9 @@ def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
     ][1:]
 
 
-def _candidates(config: ModelConfig, device: str) -> list[str]:
-    """Float32, and what may be faster; 8 bits are where the compiled step reads them, which translates nothing."""
-    steps = device == "cpu" and compiled.is_ready() and choice.can_step(config) and not config.translates
-    return [dtype for dtype in usable_types(device) if dtype != "int8" or steps]
+def _candidates(device: str) -> list[str]:
+    """Float32, and what may be faster; 8 bits are where compiled code multiplies them."""
+    return [dtype for dtype in usable_types(device) if dtype != "int8" or (device == "cpu" and compiled.is_ready())]
 
 
 def _data(path: Path, run: RunConfig) -> TrainingData:
