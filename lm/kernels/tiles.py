@@ -18,9 +18,11 @@ from numba.extending import intrinsic
 
 def processor() -> str:
     """The one that code is compiled for: its name and what it can do, in the compiler's terms."""
-    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES
-    host = binding.get_host_cpu_features().flatten() if name is None else ""
-    return f"{name or binding.get_host_cpu_name()} {host if features is None else features}"
+    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES  # where they are set, as by tests
+    return (
+        f"{binding.get_host_cpu_name() if name is None else name} "
+        f"{binding.get_host_cpu_features().flatten() if features is None else features}"
+    )
 
 
 LANES = 16 if "+avx512bw" in processor() else 8
