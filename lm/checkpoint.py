@@ -166,9 +166,7 @@ def leave(run: Path, branch: Sequence[Path], *, best_step: int | None) -> None:
             remove(folder)
 
 
-def load_model(
-    path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best", widened: bool = False
-) -> LoadedModel:
+def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
     """The model of a run or checkpoint, in eval mode, on the device and in the type that `hardware` says.
 
     Adapters are added to the weights that they belong to, so that the model is as fast as the one they were made for.
@@ -177,7 +175,6 @@ def load_model(
         path: a run or a checkpoint.
         hardware: what to run on.
         which: of the checkpoints of a run.
-        widened: of 8 bits, see `lm.model.quantised.quantise`.
 
     Raises:
         InputError: there is no checkpoint, or a file of it is missing or damaged.
@@ -191,7 +188,7 @@ def load_model(
         model.load_state_dict(_weights(folder, config), assign=True)
     except RuntimeError:
         raise _other_weights(folder) from None
-    model = ready(model, hardware, widened=widened)
+    model = ready(model, hardware)
     give_back_freed_memory()
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
@@ -200,11 +197,11 @@ def load_model(
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
 
 
-def ready(model: M, hardware: Hardware, *, widened: bool = False) -> M:
+def ready(model: M, hardware: Hardware) -> M:
     """A model to be used and no more trained, as `load_model` has it: changed in place."""
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     if hardware.dtype == "int8":
-        quantise(model, widened=widened)
+        quantise(model)
     return model
 
 

@@ -15,7 +15,6 @@ from lm.benchmark import generation
 from lm.benchmark.timing import Timed, alternate
 from lm.checkpoint import LoadedModel
 from lm.config.hardware import HardwareConfig
-from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.data.kinds import data_key, open_data
@@ -26,8 +25,8 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
 from lm.evaluation.scoring import score_batch
 from lm.hardware import Hardware, found_device, inference_hardware, timed, usable_types
+from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.native import choice
 from lm.run_folder import find_checkpoint, load_config
 
 _MOST_BITS = 1.001
@@ -49,20 +48,20 @@ class TypeFigures:
 
     Attributes:
         dtype: as `--dtype` calls it.
-        shares: of float32's time for each kind of work, the most usual one first.
+        shares: of float32's time for each kind of work, the most usual one first, by what it is called.
         bits: times float32's bits a byte.
         delay: seconds that it took longer to load.
     """
 
     dtype: str
-    shares: tuple[float, ...]
+    shares: Mapping[str, float]
     bits: float
     delay: float
 
     @property
     def is_fit(self) -> bool:
         """Whether it is clearly faster at the most usual work, slower at none, and predicts text as well."""
-        first, *others = self.shares
+        first, *others = self.shares.values()
         is_faster = first <= _WORTH_IT and all(share <= _AS_LONG for share in others)
         return is_faster and self.bits <= _MOST_BITS and self.delay <= _MOST_DELAY
 
@@ -70,7 +69,7 @@ class TypeFigures:
 def fastest(figures: Sequence[TypeFigures]) -> str:
     """Of the types that are fit the one that takes the least time; float32 if none is."""
     fit = [each for each in figures if each.is_fit]
-    return min(fit, key=lambda each: each.shares[0]).dtype if fit else "float32"
+    return min(fit, key=lambda each: next(iter(each.shares.values()))).dtype if fit else "float32"
 
 
 def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
@@ -90,23 +89,24 @@ def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
         raise UsageError(f"{path}: this run {run.model.purpose}; name one that continues texts or translates, or none")
     data = _data(path, run)
     loaded, delays = {}, []
-    for dtype in _candidates(run.model, found_device(config)):
+    for dtype in _candidates(found_device(config)):
         began = time.perf_counter()
         loaded[dtype] = load_in(checkpoint, config, dtype)
         delays.append(time.perf_counter() - began)
     batches = list(_bounded(data.validation()))
     nats = [_nats(each, batches) for each in loaded.values()]
-    shares = [_shares(sides) for sides in _works(loaded, data, inference_hardware(config))]
+    shares = {work: _shares(sides) for work, sides in _works(loaded, data, inference_hardware(config))}
     return [
-        TypeFigures(dtype, tuple(of[place] for of in shares), nats[place] / nats[0], delays[place] - delays[0])
+        TypeFigures(
+            dtype, {work: of[place] for work, of in shares.items()}, nats[place] / nats[0], delays[place] - delays[0]
+        )
         for place, dtype in enumerate(loaded)
     ][1:]
 
 
-def _candidates(config: ModelConfig, device: str) -> list[str]:
-    """Float32, and what may be faster; 8 bits are where the compiled step reads them, which translates nothing."""
-    steps = device == "cpu" and choice.is_compiled() and choice.can_step(config) and not config.translates
-    return [dtype for dtype in usable_types(device) if dtype != "int8" or steps]
+def _candidates(device: str) -> list[str]:
+    """Float32, and what may be faster; 8 bits are where compiled code multiplies them."""
+    return [dtype for dtype in usable_types(device) if dtype != "int8" or (device == "cpu" and compiled.is_ready())]
 
 
 def _data(path: Path, run: RunConfig) -> TrainingData:
@@ -143,15 +143,20 @@ def _shares(sides: Sequence[Timed]) -> list[float]:
     return [statistics.median(taken[place] / taken[0] for taken in rounds) for place in range(len(sides))]
 
 
-def _works(loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware) -> Iterator[list[Timed]]:
+def _works(
+    loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware
+) -> Iterator[tuple[str, list[Timed]]]:
     """Each kind of work, done by each of the models."""
     if next(iter(loaded.values())).model.config.translates:
-        yield from ([_translating(each, data, lines, hardware) for each in loaded.values()] for lines in _LINES)
+        for lines in _LINES:
+            sides = [_translating(each, data, lines, hardware) for each in loaded.values()]
+            yield "1 line" if lines == 1 else f"{lines} lines", sides
         return
     models = [each.model for each in loaded.values() if isinstance(each.model, DecoderOnly)]
     prompt = generation.random_prompt(models[0].config)
-    yield from (_generating(models, prompt, rows, hardware) for rows in _TEXTS)
-    yield [generation.prefill(model, prompt, hardware) for model in models]
+    for rows in _TEXTS:
+        yield "1 text" if rows == 1 else f"{rows} texts", _generating(models, prompt, rows, hardware)
+    yield "a prompt", [generation.prefill(model, prompt, hardware) for model in models]
 
 
 def _generating(models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardware: Hardware) -> list[Timed]:

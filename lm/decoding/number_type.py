@@ -13,18 +13,14 @@ from lm import files
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.hardware import HardwareConfig
 from lm.hardware import found_device, inference_hardware, processor, usable_types
-from lm.native import choice
+from lm.kernels import compiled
 from lm.run_folder import find_checkpoint, weights_key
 
 _ELSE = "float32"
 
 
 def load_to_decode(path: Path, config: HardwareConfig) -> LoadedModel:
-    """The model of a run or checkpoint to generate or translate by; errors as of `load_model`.
-
-    Weights of 8 bits that nobody asked for are there for speed: they are kept in float32 too, which torch multiplies
-    faster than theirs, and the compiled step reads those of 8 bits. So no work is slower than in float32.
-    """
+    """The model of a run or checkpoint to generate or translate by; errors as of `load_model`."""
     checkpoint = find_checkpoint(path)
     if config.dtype != "auto":
         return load_model(checkpoint, inference_hardware(config))
@@ -33,7 +29,7 @@ def load_to_decode(path: Path, config: HardwareConfig) -> LoadedModel:
 
 def load_in(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel:
     """The model of a checkpoint in a type that was chosen for speed."""
-    return load_model(checkpoint, inference_hardware(config, auto=dtype), widened=True)
+    return load_model(checkpoint, inference_hardware(config, auto=dtype))
 
 
 def remembered(checkpoint: Path, device: str) -> str:
@@ -42,7 +38,7 @@ def remembered(checkpoint: Path, device: str) -> str:
     if not place.is_file():
         return _ELSE
     found = place.read_text(encoding="utf-8").strip()
-    is_usable = found in usable_types(device) and (found != "int8" or choice.is_compiled())
+    is_usable = found in usable_types(device) and (found != "int8" or compiled.is_ready())
     return found if is_usable else _ELSE
 
 

@@ -30,7 +30,6 @@ def linear(x: Tensor, weight: Tensor | Int8Matrix, bias: Tensor | None = None) -
     of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
     Below a million multiplications neither is ahead by much.
     """
-    weight = _widened(weight)
     if isinstance(weight, Int8Matrix):
         return weight.product(x, bias)
     if weight.dtype is torch.float32 and _may_go_to_onednn(x, weight) and _onednn_is_faster():
@@ -52,13 +51,7 @@ def _may_go_to_onednn(x: Tensor, weight: Tensor) -> bool:
 
 def rows(weight: Tensor | Int8Matrix, outputs: Tensor) -> Tensor:
     """The weights of some outputs, such as the vectors of tokens: (…,) numbers -> (…, inputs)."""
-    weight = _widened(weight)
     return weight.rows(outputs) if isinstance(weight, Int8Matrix) else F.embedding(outputs, weight)
-
-
-def _widened(weight: Tensor | Int8Matrix) -> Tensor | Int8Matrix:
-    """A matrix of 8 bits in float32, where it is kept so."""
-    return weight.widened if isinstance(weight, Int8Matrix) and weight.widened is not None else weight
 
 
 class Linear(nn.Linear):
@@ -75,14 +68,9 @@ class Linear(nn.Linear):
         5,120 rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, in one go 67; in float32
         144 and 129. With AVX2 oneDNN's is the slower one.
         """
-        weight = _widened(self.weight)
-        if (
-            activation == _FUSED
-            and isinstance(weight, Tensor)
-            and _may_go_to_onednn(x, weight)
-            and _fused_is_faster(weight.dtype)
-        ):
-            return _fused_by_onednn(x, weight, self.bias)
+        is_plain = activation == _FUSED and isinstance(self.weight, Tensor)  # which 8 bits are not
+        if is_plain and _may_go_to_onednn(x, self.weight) and _fused_is_faster(x.dtype):
+            return _fused_by_onednn(x, self.weight, self.bias)
         return ACTIVATIONS[activation](self(x))
 
     def some(self, x: Tensor, outputs: slice) -> Tensor:

@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lm.kernels.tensors import product
+
 _LARGEST = 127
 _WIDENED_AT_ONCE = 2**20
 """Weights that are in float32 at a time where they are rounded, and that are widened for a product before they are
-multiplied, so that they are still in the processor's cache: of 32,768 outputs
-and 768 inputs, one row and one thread of an AMD EPYC, 3 ms; all at once 52 ms, in float32 6 ms."""
+multiplied, so that they are still in the processor's cache: of 32,768 outputs and 768 inputs, one row and one
+thread of an AMD EPYC, 3 ms; all at once 52 ms, in float32 6 ms."""
 
 
 class Int8Matrix:
@@ -21,62 +23,58 @@ class Int8Matrix:
     Attributes:
         values: (outputs, inputs) int8.
         scales: (outputs,) float32, what the values of an output are multiplied by.
-        widened: (outputs, inputs) float32, both multiplied already, where speed counts more than memory.
     """
 
     dtype = torch.int8
 
-    def __init__(self, values: Tensor, scales: Tensor, widened: Tensor | None = None) -> None:
-        self.values, self.scales, self.widened = values, scales, widened
+    def __init__(self, values: Tensor, scales: Tensor) -> None:
+        self.values, self.scales = values, scales
 
     @classmethod
     @torch.no_grad()
-    def of(cls, weight: Tensor, *, widened: bool = False) -> Int8Matrix:
+    def of(cls, weight: Tensor) -> Int8Matrix:
         """The nearest to (outputs, inputs) weights: the largest of each output becomes 127, or -127."""
         values, scales = torch.empty_like(weight, dtype=torch.int8), weight.new_empty(len(weight), dtype=torch.float32)
         at_once = _outputs_at_once(weight)
         for part, rounded, scale in zip(*(of.split(at_once) for of in (weight, values, scales)), strict=True):
             torch.amax(part.float().abs(), 1, out=scale).clamp_(min=torch.finfo(torch.float32).tiny).div_(_LARGEST)
             rounded.copy_((part.float() / scale[:, None]).round_())
-        return cls(values, scales, values * scales[:, None] if widened else None)
+        return cls(values, scales)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, outputs: slice) -> Int8Matrix:
         """Some of the outputs."""
-        wide = None if self.widened is None else self.widened[outputs]
-        return Int8Matrix(self.values[outputs], self.scales[outputs], wide)
+        return Int8Matrix(self.values[outputs], self.scales[outputs])
 
     def rows(self, outputs: Tensor) -> Tensor:
         """(…,) numbers of outputs -> (…, inputs) float32."""
         return self.values[outputs].float() * self.scales[outputs][..., None]
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """(…, inputs) -> (…, outputs), computed in the type of `x`."""
+        """(…, inputs) -> (…, outputs), computed in the type of `x`; by compiled code, where that is ready."""
+        compiled = product(self.values, self.scales, bias, x)
+        if compiled is not None:
+            return compiled
         at_once = min(len(self), _outputs_at_once(self.values))
         wide = x.new_empty(at_once, x.shape[-1])  # one for all parts, or each would have a place of its own
-        product = x.new_empty(*x.shape[:-1], len(self))
-        for part, into in zip(self.values.split(at_once), product.split(at_once, -1), strict=True):
+        found = x.new_empty(*x.shape[:-1], len(self))
+        for part, into in zip(self.values.split(at_once), found.split(at_once, -1), strict=True):
             into.copy_(F.linear(x, wide[: len(part)].copy_(part)))
-        product *= self.scales.to(x.dtype)
-        return product if bias is None else product + bias
+        found *= self.scales.to(x.dtype)
+        return found if bias is None else found + bias
 
 
 def _outputs_at_once(weight: Tensor) -> int:
     return max(1, _WIDENED_AT_ONCE // weight.shape[1])
 
 
-def quantise(model: nn.Module, *, widened: bool = False) -> None:
-    """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another.
-
-    Args:
-        model: what is changed.
-        widened: keep them in float32 too, which torch multiplies faster; numbers differ by its rounding alone.
-    """
+def quantise(model: nn.Module) -> None:
+    """Round the weights of all linear layers and embeddings of a model to 8 bits, in place, one after another."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
-            weight = Int8Matrix.of(layer.weight, widened=widened)
+            weight = Int8Matrix.of(layer.weight)
             del layer.weight  # where torch has a parameter, it takes nothing else
             setattr(layer, "weight", weight)  # noqa: B010 (its type says that there is always a parameter)
 

@@ -63,7 +63,9 @@ class Transformer(nn.Module):
         Returns:
             (batch, length, d_model).
         """
-        embedded = self.embedding(tokens, start=own.start, branches=own.branches, positions=own.query_positions)
+        embedded = self.embedding(
+            tokens, start=own.start, branches=own.branches, positions=own.query_positions, end=own.end
+        )
         x = self.decoder(embedded, own, memory)
         return x if self.transform is None else self.transform(x)
 

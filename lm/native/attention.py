@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from lm.native.vectors import softmax
+from lm.kernels.vectors import softmax
 
 
 @njit(fastmath=True, cache=True)

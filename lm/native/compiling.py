@@ -8,6 +8,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import InputError
+from lm.kernels import compiled
 from lm.model.quantised import quantise
 from lm.model.scope.cache import DecoderCache
 from lm.model.transformer import DecoderOnly
@@ -23,7 +24,7 @@ def compile_step() -> float:
     Raises:
         InputError: there is no compiler.
     """
-    if not choice.is_installed():
+    if not compiled.is_installed():
         raise InputError("compiling needs numba: pip install 'lm-toolkit[native]'")
     began = time.perf_counter()
     for quantised in (False, True):
@@ -37,5 +38,7 @@ def compile_step() -> float:
             for layer in cache.own:
                 layer.grow(1)
             choice.load(model).logits(token[0], torch.zeros_like(token[0]), torch.ones_like(token[0]), cache.own)
-    choice.note_compiled()
+    compiled.note_compiled()
+    with torch.inference_mode():
+        model.hidden(token)  # its products alone
     return time.perf_counter() - began

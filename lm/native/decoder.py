@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from lm.config.model import ModelConfig
+from lm.kernels import compiled
+from lm.kernels.vectors import ACTIVATIONS
 from lm.model.block import Stack
 from lm.model.positions.distances import BucketedBiases, LinearBiases
 from lm.model.positions.positions import RotaryPositions
@@ -19,7 +20,6 @@ from lm.model.quantised import tensors
 from lm.model.scope.cache import KeyValueCache
 from lm.model.transformer import DecoderOnly
 from lm.native.step import LAYER, MODEL, Scales, Shape, step
-from lm.native.vectors import ACTIVATIONS
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
 """The types that matrices may have, and how compiled code reads them."""
@@ -62,7 +62,7 @@ class NativeDecoder:
         logits = np.empty((len(tokens), self._shape.vocabulary), np.float32)
         step(
             *(numbers.contiguous().numpy() for numbers in (tokens, rows, positions)), self._layers, caches,
-            self._model, self._shape, self._scales, self._like, logits, _threads(),
+            self._model, self._shape, self._scales, self._like, logits, compiled.threads(),
         )  # fmt: skip
         return torch.from_numpy(logits)
 
@@ -77,25 +77,6 @@ class NativeDecoder:
             return 0
         self._kept.append(tensor.detach().contiguous())
         return self._kept[-1].data_ptr()
-
-
-def begin_threads() -> None:
-    """Begin numba's threads, which otherwise begin when code is loaded that could use them.
-
-    They may be threads of the very OpenMP that torch has: beginning them changes how many torch takes, which is put
-    right.
-    """
-    threads = torch.get_num_threads()
-    numba.set_num_threads(1)
-    torch.set_num_threads(threads)
-
-
-def _threads() -> int:
-    """How many threads a step takes: as many as torch."""
-    threads = torch.get_num_threads()
-    if threads > 1:
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-    return threads
 
 
 def _tables(model: DecoderOnly) -> dict[str, Tensor]:

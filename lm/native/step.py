@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import carray, njit
 
+from lm.kernels.products import activated, product
+from lm.kernels.scalars import pointer
+from lm.kernels.vectors import SWIGLU, normalise, turn
 from lm.native.attention import attend
-from lm.native.products import activated, product
-from lm.native.scalars import pointer, widened
-from lm.native.vectors import SWIGLU, normalise, turn
 
 LAYER = (
     "attention_norm.weight", "attention_norm.bias", "attention.input.weight", "attention.input.scale",
@@ -46,7 +46,7 @@ class Shape(NamedTuple):
         head: width of each.
         inner: outputs of the first product of the feed-forward layer.
         vocabulary: of the output layer.
-        activation: one of `lm.native.vectors.ACTIVATIONS`.
+        activation: one of `lm.kernels.vectors.ACTIVATIONS`.
         turned: features of a head that rotary positions turn.
         window: positions that attention sees; 0 for all.
         table: positions that the tables by position or distance have.
@@ -98,7 +98,7 @@ def _embedded(tokens, positions, model, shape, scales, like, x):
     for row in range(len(tokens)):
         scale = scales.embedding * (of_rows[tokens[row]] if len(of_rows) else np.float32(1.0))
         for i in range(shape.width):
-            x[row, i] = widened(table[tokens[row], i]) * scale
+            x[row, i] = np.float32(table[tokens[row], i]) * scale
     if model[POSITIONS]:
         vectors = carray(pointer(model[POSITIONS]), (shape.table, shape.width), np.float32)
         for row in range(len(tokens)):

@@ -31,17 +31,16 @@ from lm.decoding.sampling import Sampler
 from lm.decoding.steps.steps import DecoderSteps
 from lm.hardware import inference_hardware
 from lm.interop.hugging_face.exporting import export as to_hugging_face
+from lm.kernels import compiled
 from lm.model.quantised import tensors
 from lm.model.transformer import DecoderOnly
-from lm.native import choice
 from lm.native.compiling import compile_step
 from tests.benchmarks.generation_peers import random_run
 from tests.benchmarks.generation_throughput import PROMPT
 from tests.benchmarks.sides import Side, serve
 
 Note = Callable[..., None]
-_NEVER = 1e9
-"""Seconds before which the compiled step is not loaded."""
+TYPES = ("float32", "bfloat16", "int8")
 
 
 def resident(kind: str = "VmRSS") -> int:
@@ -72,11 +71,11 @@ def cache_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     return 2 * config.n_layers * config.kv_heads * config.head_size * config.context_length * dtype.itemsize
 
 
-def ours(run: Path, config: ModelConfig, dtype: str, threads: int, *, compiled: bool) -> dict[str, int]:
-    """As `lm generate` does it, by torch or by the compiled step."""
-    if compiled:
-        compile_step()  # it was compiled before, and is loaded
-    choice._LOADING = 0.0 if compiled else _NEVER
+def ours(run: Path, config: ModelConfig, dtype: str, threads: int) -> dict[str, int]:
+    """As `lm generate` does it, by the compiled step where there is one."""
+    if compiled.is_compiled():
+        compile_step()  # which is loaded
+        compiled._LOADING = 0.0
 
     def decode(note: Note) -> int:
         hardware = inference_hardware(HardwareConfig("cpu", dtype, threads))
@@ -125,16 +124,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run, elsewhere = random_run(Path(folder) / "run", config), Path(folder) / "hf"
         to_hugging_face(run, elsewhere)
+        by_torch = {"LM_CACHE": str(Path(folder) / "nothing")}  # where nothing is compiled
         systems = {
-            **{f"lm, {dtype}": partial(ours, run, config, dtype, given.threads, compiled=False)
-               for dtype in ("float32", "bfloat16", "int8")},
-            **{f"lm, compiled, {dtype}": partial(ours, run, config, dtype, given.threads, compiled=True)
-               for dtype in ("float32", "int8")},
-            **{f"Hugging Face, {dtype}": partial(theirs, elsewhere, config, dtype, given.threads)
-               for dtype in ("float32", "bfloat16")},
+            **{f"lm, {dtype}": (partial(ours, run, config, dtype, given.threads), by_torch) for dtype in TYPES},
+            **{f"lm, compiled, {dtype}": (partial(ours, run, config, dtype, given.threads), {})
+               for dtype in TYPES if dtype != "bfloat16"},
+            **{f"Hugging Face, {dtype}": (partial(theirs, elsewhere, config, dtype, given.threads), {})
+               for dtype in TYPES if dtype != "int8"},
         }  # fmt: skip
-        for name, work in systems.items():
-            side = Side(answer, work, environment={})
+        for name, (work, environment) in systems.items():
+            side = Side(answer, work, environment=environment)
             found = side.ask("measure")
             side.end()
             end, peak = (f"{found[of] / 1e6:5.0f} MB ({found[of] / found['needed']:.2f})" for of in ("end", "peak"))

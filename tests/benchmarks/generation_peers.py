@@ -40,8 +40,8 @@ from lm.hardware import Hardware, inference_hardware, timed
 from lm.interop.ctranslate2.exporting import export as to_ctranslate2
 from lm.interop.gguf.exporting import export as to_gguf
 from lm.interop.hugging_face.exporting import export as to_hugging_face
+from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, build_model
-from lm.native import choice
 from lm.native.compiling import compile_step
 from lm.run_folder import TrainingState
 from tests.benchmarks.generation_throughput import PROMPT, run_ours, run_theirs
@@ -72,10 +72,10 @@ def random_run(folder: Path, config: ModelConfig) -> Path:
     return folder
 
 
-def ours(run: Path, dtype: str, *, rows: int, tokens: int, compiled: bool) -> Work:
+def ours(run: Path, dtype: str, *, rows: int, tokens: int, by_step: bool) -> Work:
     model = load_model(run, inference_hardware(HardwareConfig("cpu", dtype, torch.get_num_threads()))).model
     assert isinstance(model, DecoderOnly)
-    choice._LOADING = 0.0 if compiled else 1e9
+    compiled._LOADING = 0.0 if by_step else 1e9
     return partial(run_ours, model, rows, tokens, Sampler(greedy=True))
 
 
@@ -121,10 +121,10 @@ def systems(folder: Path, config: ModelConfig, *, rows: int, tokens: int) -> dic
     run = random_run(folder / "run", config)
     sizes = {"rows": rows, "tokens": tokens}
     found: dict[str, Callable[[], Work]] = {
-        "ours, compiled, int8": partial(ours, run, "int8", compiled=True, **sizes),
-        "ours, compiled, float32": partial(ours, run, "float32", compiled=True, **sizes),
-        "ours, torch, float32": partial(ours, run, "float32", compiled=False, **sizes),
-        "ours, torch, bfloat16": partial(ours, run, "bfloat16", compiled=False, **sizes),
+        "ours, compiled, int8": partial(ours, run, "int8", by_step=True, **sizes),
+        "ours, compiled, float32": partial(ours, run, "float32", by_step=True, **sizes),
+        "ours, torch, float32": partial(ours, run, "float32", by_step=False, **sizes),
+        "ours, torch, bfloat16": partial(ours, run, "bfloat16", by_step=False, **sizes),
     }
     to_hugging_face(run, folder / "hf")
     for dtype in (torch.float32, torch.bfloat16):

@@ -1,9 +1,10 @@
 """Greedy generation against Hugging Face's `generate`: the same GPT-2 shape and weights, in turns in one process.
 
-python -m tests.benchmarks.generation_throughput [--threads 2] [--rounds 5] [--tokens 200]
+python -m tests.benchmarks.generation_throughput [--device cpu] [--threads 2] [--rounds 5] [--tokens 200]
 
 Prints the median tokens/s of each, the prompt included, and the median over rounds of their ratio; and says where the
-tokens differ. `lm bench` compares speed alone, of any preset, with random weights on both sides.
+tokens differ. On a CPU ours are torch's operators, on a GPU recorded steps. `lm bench` compares speed alone, of any
+preset, with random weights on both sides.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.lm.model import hugging_face
 PROMPT = list(range(1, 33))
 
 
-def build(dtype: torch.dtype, *, context: int = 256) -> tuple[DecoderOnly, torch.nn.Module]:
+def build(dtype: torch.dtype, *, context: int = 256, device: str = "cpu") -> tuple[DecoderOnly, torch.nn.Module]:
     """Six layers of width 384 with a vocabulary of 4096: 12.3 million parameters."""
     config = ModelConfig(
         vocab_size=4096, context_length=context, d_model=384, n_layers=6, n_heads=6, positions="learned",
@@ -34,7 +35,8 @@ def build(dtype: torch.dtype, *, context: int = 256) -> tuple[DecoderOnly, torch
     ours = build_model(config)
     assert isinstance(ours, DecoderOnly)
     theirs = hugging_face.gpt2(ours)
-    return ours.eval().to(dtype), theirs.eval().to(dtype)
+    ours, theirs = (model.eval().to(device, dtype) for model in (ours, theirs))
+    return ours.requires_grad_(device == "cpu"), theirs  # the compiled step leaves a model with gradients alone
 
 
 def run_ours(model: DecoderOnly, rows: int, tokens: int, sampler: Sampler) -> list[list[int]]:
@@ -49,7 +51,7 @@ def run_ours(model: DecoderOnly, rows: int, tokens: int, sampler: Sampler) -> li
 
 def run_theirs(model: torch.nn.Module, rows: int, tokens: int) -> list[list[int]]:
     """The generated ids of each row."""
-    prompt = torch.tensor([PROMPT] * rows)
+    prompt = torch.tensor([PROMPT] * rows, device=next(model.parameters()).device)
     made = model.generate(  # type: ignore[operator]
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
         eos_token_id=None, pad_token_id=0,
@@ -68,8 +70,8 @@ def compare(ours: DecoderOnly, theirs: torch.nn.Module, *, rows: int, rounds: in
         lambda: run_theirs(theirs, rows, tokens),
         lambda: run_ours(ours, rows, tokens, drawn),
     )
-    cpu = Hardware("cpu", "float32", torch.get_num_threads())
-    seconds = [[timed(work, cpu) for work in works] for _ in range(rounds)]
+    hardware = Hardware(next(ours.parameters()).device.type, "float32", torch.get_num_threads())
+    seconds = [[timed(work, hardware) for work in works] for _ in range(rounds)]
     our, their, sampled = (rows * tokens / statistics.median(column) for column in zip(*seconds, strict=True))
     ratio = statistics.median(theirs / ours for ours, theirs, _ in seconds)
     note = "" if same else "  (the tokens differ)"
@@ -81,11 +83,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("threads", 2), ("rounds", 5), ("tokens", 200)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     print("dtype     rows  ours tokens/s  Hugging Face tokens/s  ratio  ours, sampled tokens/s")
     for dtype in (torch.float32, torch.bfloat16):
-        ours, theirs = build(dtype)
+        ours, theirs = build(dtype, device=given.device)
         for rows in (1, 16):
             line = compare(ours, theirs, rows=rows, rounds=given.rounds, tokens=given.tokens)
             print(f"{str(dtype)[6:]:<9} {line}", flush=True)

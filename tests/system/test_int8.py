@@ -10,7 +10,7 @@ from cli.main import run
 from lm.benchmark import number_types
 from lm.decoding.number_type import remembered
 from lm.hardware import quick_types
-from lm.native import choice
+from lm.kernels import compiled
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import TEXT, make_run
 
@@ -50,7 +50,7 @@ def test_it_is_not_trained(tmp_path, capsys):
 
 
 def test_without_a_compiler_there_is_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(choice, "_version", lambda: None)
+    monkeypatch.setattr(compiled, "_version", lambda: None)
     assert run(["compile"]) == 1
     error = capsys.readouterr().err
     assert "pip install 'lm-toolkit[native]'" in error
@@ -60,7 +60,7 @@ def test_without_a_compiler_there_is_one_line(capsys, monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """Without numba, and without the time that good figures take."""
-    monkeypatch.setattr(choice, "_version", lambda: None)
+    monkeypatch.setattr(compiled, "_version", lambda: None)
     monkeypatch.setattr(number_types, "_SECONDS", 0.0)
 
 

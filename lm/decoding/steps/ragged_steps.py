@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm.decoding.steps.static_step import static_logits
 from lm.decoding.steps.steps import window_start
 from lm.model.scope.cache import DecoderCache, RecurrentCache
 from lm.model.scope.ragged import RaggedCache, RaggedStates
@@ -134,6 +135,11 @@ class RaggedSteps:
         if native is not None and isinstance(self._cache, RaggedCache):
             self._cache.make_room(positions)
             return native.logits(tokens[places, 0], places, torch.tensor(list(last.values())), self._cache.own)
+        if isinstance(self._cache, RaggedCache):
+            logits = static_logits(self._model, tokens[:, 0], torch.tensor(positions), self._cache)
+            if logits is not None:
+                self._cache.make_room(positions)
+                return logits.index_select(0, places.to(logits.device))
         scope = self._cache.scope(positions, self._like, places_keys=self._model.config.places_keys)
         hidden = self._model.decode(tokens.to(self._like.device), scope)[:, -1]
         return self._model.logits(hidden.index_select(0, places.to(hidden.device))).float()

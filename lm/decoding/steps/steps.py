@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from lm.decoding.steps.static_step import static_logits
 from lm.model.scope.cache import DecoderCache, RecurrentCache
 from lm.model.transformer import DecoderOnly
 from lm.native.choice import native_decoder
@@ -61,6 +62,16 @@ def _fed(native: NativeDecoder, tokens: Tensor, cache: DecoderCache) -> Tensor:
     return found.view(rows, n, -1)
 
 
+def _stepped(model: DecoderOnly, tokens: Tensor, cache: DecoderCache) -> Tensor | None:
+    """(rows, 1, vocabulary) logits of what follows (rows, 1) tokens, which the cache has then, by `static_logits`."""
+    logits = static_logits(model, tokens[:, 0], torch.full((len(tokens),), cache.length), cache)
+    if logits is None:
+        return None
+    for layer in cache.own:
+        layer.grow(1)
+    return logits[:, None]
+
+
 class DecoderSteps:
     """Steps of a decoder-only model, with a key/value cache or, as the reference, reading all again each time."""
 
@@ -101,6 +112,8 @@ class DecoderSteps:
             native = native_decoder(self._model, tokens=unread.numel())
             if native is not None:
                 return _fed(native, unread, self._cache)[:, position - end :]
+            if unread.shape[1] == 1 and (found := _stepped(self._model, unread, self._cache)) is not None:
+                return found
         return self._model.logits(self._hidden(start, end)[:, position - end :]).float()
 
     def _hidden(self, start: int, end: int) -> Tensor:

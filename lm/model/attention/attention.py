@@ -63,7 +63,7 @@ def attend(
     scores_mask = mask.allowed(n_queries, n_keys, query.device)
     if mask.bias is not None:
         bias = mask.bias.to(query.dtype)
-        scores_mask = bias if scores_mask is None else torch.where(scores_mask, bias, -torch.inf)
+        scores_mask = bias if scores_mask is None else bias.masked_fill(~scores_mask, -torch.inf)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=scores_mask, dropout_p=dropout, enable_gqa=grouped
     )
@@ -131,7 +131,7 @@ def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     floor = scores.new_zeros(allowed.shape).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
     weights = (scores + floor).softmax(-1)
     sees_nothing = ~allowed.any(-1, keepdim=True)
-    if torch.compiler.is_compiling() or bool(sees_nothing.any()):
+    if weights.device.type != "cpu" or torch.compiler.is_compiling() or bool(sees_nothing.any()):  # a GPU isn't asked
         weights = weights.masked_fill(sees_nothing, 0.0)
     return weights
 

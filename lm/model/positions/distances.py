@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
+from lm.model.scope.patterns import remembered
 from lm.model.scope.relative import RelativeTables
 from lm.model.scope.scope import Scope
 
@@ -28,7 +29,7 @@ class LinearBiases(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.slopes, self.is_asked = slopes(config.n_heads), config.attention != "full"
+        self.heads, self.is_asked = config.n_heads, config.attention != "full"
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with a bias in its mask."""
@@ -41,8 +42,13 @@ class LinearBiases(nn.Module):
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
-        rates = torch.tensor(self.slopes, device=distances.device)
-        return -(rates[:, None, None] * distances[:, None].abs())
+        return -(_rates(self.heads, distances.device)[:, None, None] * distances[:, None].abs())
+
+
+@remembered
+def _rates(heads: int, device: torch.device) -> Tensor:
+    """(heads,) float32 `slopes`, which are brought to a device once."""
+    return torch.tensor(slopes(heads), device=device)
 
 
 def slopes(heads: int) -> list[float]:

@@ -122,7 +122,8 @@ class RotaryPositions(nn.Module):
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with their rotation."""
         if scope.query_positions is not None:
-            found = self.table.rows(0, _end(scope.query_positions), device)[scope.query_positions][:, None]
+            end = _end(scope.query_positions) if scope.end is None else scope.end
+            found = self.table.rows(0, end, device)[scope.query_positions][:, None]
             return replace(scope, rotation=Rotation(*found.unbind(-2)))
         cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
         return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
@@ -188,6 +189,7 @@ class Embedding(nn.Module):
         start: int = 0,
         branches: int = 1,
         positions: Tensor | None = None,
+        end: int | None = None,
         combine: Callable[[Tensor | None], Tensor] | None = None,
     ) -> Tensor:
         """Embed (batch, length) ids as (batch, length, d_model).
@@ -197,6 +199,7 @@ class Embedding(nn.Module):
             start: the position of the first one.
             branches: how many sequences stand beside each other in a row, each of them from `start` on.
             positions: (batch, length) where each stands, if not there.
+            end: a position after all of these, if it is known.
             combine: makes what is added to (batch, length, d_model) of the scheme's own vectors, if it has some.
         """
         x = rows(self.tokens.weight, tokens)
@@ -206,7 +209,7 @@ class Embedding(nn.Module):
             x = x + self.types[0].to(x.dtype)
         vectors = None
         if self.positions is not None and positions is not None:
-            vectors = self.positions(0, _end(positions), tokens.device)[positions]
+            vectors = self.positions(0, _end(positions) if end is None else end, tokens.device)[positions]
         elif self.positions is not None:
             vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
             vectors = vectors if branches == 1 else vectors.repeat(branches, 1)

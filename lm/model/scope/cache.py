@@ -44,6 +44,13 @@ class KeyValueCache:
         assert self._value is not None
         return self._key, self._value
 
+    def move(self, key: Tensor, value: Tensor) -> None:
+        """Go on in other buffers, (batch, kv_heads, room, head) each, which are zero beyond what is here."""
+        for buffer, held in zip((key, value), self.contents(), strict=True):
+            buffer[:, :, : self.length] = held
+            buffer[:, :, self.length :] = 0.0
+        self._key, self._value = key, value
+
     def contents(self) -> tuple[Tensor, Tensor]:
         """Keys and values so far, (batch, kv_heads, length, head) each."""
         key, value = self.buffers()

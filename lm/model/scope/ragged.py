@@ -26,6 +26,13 @@ class RaggedKeyValueCache(KeyValueCache):
         self._most = most
         self._places: Tensor | int = 0
 
+    @classmethod
+    def within(cls, key: Tensor, value: Tensor, places: Tensor) -> RaggedKeyValueCache:
+        """A cache that is all of these (rows, kv_heads, length, head) buffers, aimed at (rows,) `places` in them."""
+        cache = cls(key.shape[2])
+        cache._key, cache._value, cache._places, cache.length = key, value, places, key.shape[2]
+        return cache
+
     def put(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
         """Some rows begin anew with these (rows, kv_heads, length, head) keys and values."""
         n_rows, length = int(rows.max()) + 1, key.shape[2]
@@ -33,6 +40,7 @@ class RaggedKeyValueCache(KeyValueCache):
             _with_room(buffer, like, n_rows, length, most=self._most)
             for buffer, like in ((self._key, key), (self._value, value))
         )
+        self.length = max(self.length, length)
         self._key[rows, :, :length] = key
         self._value[rows, :, :length] = value
 
@@ -97,11 +105,7 @@ class RaggedCache(DecoderCache):
             return Scope(Mask.causal(), caches=self.own, start=end - 1)
         places = torch.tensor(positions, device=like.device)
         self._aim(places, end)
-        return Scope(
-            Mask(bias=padding(places + 1, end)[:, None, None].to(like.dtype)), caches=self.own, start=end - 1,
-            query_positions=places[:, None],
-            key_positions=torch.arange(end, device=like.device)[None] if places_keys else None,
-        )  # fmt: skip
+        return ragged_scope(self.own, places, end, like.dtype, places_keys=places_keys)
 
     def make_room(self, positions: Sequence[int]) -> None:
         """See that the next token of each row, which stands there, can be written into the layers' `buffers`."""
@@ -110,6 +114,25 @@ class RaggedCache(DecoderCache):
     def _aim(self, places: Tensor | int, end: int) -> None:
         for layer in self._layers:
             layer.aim(places, end)
+
+
+def ragged_scope(
+    layers: Sequence[KeyValueCache], places: Tensor, end: int, dtype: torch.dtype, *, places_keys: bool
+) -> Scope:
+    """What the next token of each row sees: what its row remembers, and itself.
+
+    Args:
+        layers: their caches, which give back the keys and values of all places before `end`.
+        places: (rows,) where it stands in its row.
+        end: after all of these.
+        dtype: of the model.
+        places_keys: whether attention has to know where keys stand.
+    """
+    return Scope(
+        Mask(bias=padding(places + 1, end)[:, None, None].to(dtype)), caches=layers, start=end - 1, end=end,
+        query_positions=places[:, None],
+        key_positions=torch.arange(end, device=places.device)[None] if places_keys else None,
+    )  # fmt: skip
 
 
 class RaggedStates(RecurrentCache):

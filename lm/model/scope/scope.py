@@ -75,6 +75,8 @@ class Scope:
         start: the position of the first query.
         branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
             and the mask keeps them apart.
+        end: a position after those of all queries, where `query_positions` are given and it is known; else it is
+            looked for among them, and a GPU is waited for.
         query_positions: (batch, queries) where the queries stand, branches included, if not one after the other from
             `start` on in each row.
         key_positions: (batch, keys) where the keys stand, if not one after the other from 0 on. It matters to schemes
@@ -93,6 +95,7 @@ class Scope:
     caches: Sequence[KeyValueCache] | None = None
     start: int = 0
     branches: int = 1
+    end: int | None = None
     query_positions: Tensor | None = None
     key_positions: Tensor | None = None
     rotation: Rotation | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 _LOG2E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 _LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
@@ -31,19 +31,7 @@ def float_of(_context, bits):
     return types.float32(bits), generate
 
 
-def widened(x):
-    """A weight as float32; 16 bits are those of a bfloat16."""
-    raise NotImplementedError("only in compiled code")
-
-
-@overload(widened)
-def _widened(x):
-    if x == types.uint16:
-        return lambda x: float_of(np.uint32(np.uint32(x) << np.uint32(16)))
-    return lambda x: np.float32(x)  # noqa: PLW0108 (numba takes no class)
-
-
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def exponential(x):
     """E to the power of a float32, with an error of one part in ten millions; loops of it become vector instructions.
 
@@ -62,7 +50,7 @@ def exponential(x):
     return sum_ * float_of(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def error_function(x):
     """Erf of a float32, to 6e-7. Source: Abramowitz and Stegun 1964, formula 7.1.26."""
     size = abs(x)

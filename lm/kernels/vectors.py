@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lm.native.scalars import error_function, exponential
+from lm.kernels.scalars import error_function, exponential
 
 RELU, GELU, GELU_TANH, RELU2, SWIGLU = range(5)
 ACTIVATIONS = {"relu": RELU, "gelu": GELU, "gelu-tanh": GELU_TANH, "relu2": RELU2, "swiglu": SWIGLU}
 _ROOT_OF_HALF, _ROOT_OF_2_BY_PI = np.float32(0.7071067811865476), np.float32(0.7978845608028654)
 
 
-@njit(fastmath=True, cache=True)
+@njit(fastmath=True, error_model="numpy", cache=True)
 def normalise(x, weight, bias, epsilon, centred, out):
     """LayerNorm of a vector (`centred`), or RMSNorm, into `out`, which may be the same; an empty bias is none."""
     width = len(x)
@@ -31,7 +31,7 @@ def normalise(x, weight, bias, epsilon, centred, out):
         out[i] += bias[i]
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def activate(x, kind):
     """An activation of each number of a vector, in place; of SWIGLU, the gate's: silu."""
     one, half = np.float32(1.0), np.float32(0.5)
@@ -53,7 +53,7 @@ def activate(x, kind):
             x[i] /= one + exponential(-x[i])
 
 
-@njit(fastmath=True, cache=True)
+@njit(fastmath=True, error_model="numpy", cache=True)
 def turn(x, cos, sin):
     """Rotate a head in place, as `lm.model.scope.rotation.Rotation` does; what it has beyond the tables stays."""
     half = len(cos) // 2
@@ -63,7 +63,7 @@ def turn(x, cos, sin):
         x[half + i] = second * cos[half + i] + first * sin[half + i]
 
 
-@njit(fastmath=True, cache=True)
+@njit(fastmath=True, error_model="numpy", cache=True)
 def softmax(scores):
     """Of a vector, in place."""
     most = scores[0]

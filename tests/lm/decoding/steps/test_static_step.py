@@ -1,0 +1,333 @@
+"""A recorded step gives the logits that a model gives, whatever was fed since it was recorded.
+
+The recorder is not a GPU's but one for any device, as strict: it repeats operators on the tensors that they were called
+with, and what Python made of numbers stays as it was.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
+from lm.decoding.generator import Generator
+from lm.decoding.steps import static_step
+from lm.decoding.steps.cuda_graph import Work
+from lm.decoding.steps.ragged_steps import RaggedSteps
+from lm.decoding.steps.steps import DecoderSteps
+from lm.model.attention import attention
+from lm.model.block import Stack
+from lm.model.positions.positions import RotaryPositions
+from lm.model.quantised import quantise
+from lm.model.transformer import DecoderOnly, build_model
+from lm.native import choice
+from tests.cli.small_runs import make_tokenizer
+
+VOCABULARY, CONTEXT = 37, 16
+
+
+class Recording(TorchDispatchMode):
+    """Notes the operators that are called and the tensors that they give; what no GPU can record is an error."""
+
+    forbidden = ("_local_scalar_dense", "lift_fresh", "nonzero", "is_nonzero", "equal")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object], list[Tensor]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().split("::")[1].split(".")[0]
+        if name in self.forbidden:
+            raise RuntimeError(f"{name} cannot be recorded")
+        found = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, tensors_of(found)))
+        return found
+
+    def repeat(self) -> None:
+        for func, args, kwargs, outputs in self.calls:
+            for fresh, output in zip(tensors_of(func(*args, **kwargs)), outputs, strict=True):
+                if fresh.data_ptr() != output.data_ptr():
+                    output.copy_(fresh)
+
+
+def tensors_of(found: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+
+
+class Recorder:
+    """What `CudaRecorder` is to a GPU; it counts what it has recorded."""
+
+    def __init__(self, _device: torch.device) -> None:
+        self.recorded = 0
+
+    def __call__(self, work: Work) -> Work:
+        work()
+        with Recording() as recording:
+            output = work()
+        self.recorded += 1
+
+        def repeat() -> Tensor:
+            recording.repeat()
+            return output.clone()
+
+        return repeat
+
+
+@pytest.fixture(autouse=True)
+def recorded(monkeypatch):
+    """Steps are recorded on a CPU, for few rows and positions at a time; nothing is compiled."""
+    monkeypatch.setattr(static_step, "RECORDERS", {"cpu": Recorder})
+    monkeypatch.setattr(static_step, "_LEAST_KEYS", 4)
+    monkeypatch.setattr(static_step, "_LEAST_ROOM", 8)
+    monkeypatch.setattr(attention, "_FEWEST_KEYS", 0)  # else a CPU is asked for numbers, as a GPU is not
+    monkeypatch.setattr(choice, "_MOST_TOKENS", 0)
+
+
+def drawn(seed: int) -> ModelConfig:
+    """Any model whose steps can be recorded."""
+    of = random.Random(seed)
+    fields = {
+        "d_model": of.choice([16, 24]), "n_layers": of.choice([1, 3]), "n_heads": 4,
+        "n_kv_heads": of.choice([None, 2, 1]),
+        "positions": of.choice(["rotary", "learned", "sinusoidal", "alibi", "relative", "t5", "none"]),
+        "norm": of.choice(["layernorm", "rmsnorm"]), "norm_position": of.choice(["pre", "post"]),
+        "activation": of.choice(["gelu", "swiglu", "relu2"]), "qk_norm": of.random() < 0.5,
+        "bias": of.random() < 0.5, "tie_embeddings": of.random() < 0.5, "softcap": of.choice([0.0, 5.0]),
+        "value_residual": of.random() < 0.5, "output_transform": of.random() < 0.3,
+        "embedding_norm": of.random() < 0.3,
+    }  # fmt: skip
+    if fields["norm_position"] == "pre":
+        fields |= {"parallel_residual": of.random() < 0.3, "embedding_shortcut": of.random() < 0.3}
+    if fields["positions"] != "relative" and of.random() < 0.4:  # likewise
+        fields |= {"attention": "window", "attention_window": 3}
+    return ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, init_std=0.3, **fields)
+
+
+def built(config: ModelConfig) -> DecoderOnly:
+    model = build_model(config, seed=1).eval().requires_grad_(False)
+    assert isinstance(model, DecoderOnly)
+    return model.double()  # so that what differs is no rounding
+
+
+def steps_recorded(model: DecoderOnly) -> int:
+    step = static_step._steps.get(model)
+    return 0 if step is None else step._record.recorded
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_logits_are_those_of_reading_all_again(seed):
+    """Beyond the context too, with rows that are left out, repeated, and taken back."""
+    model = built(drawn(seed))
+    of, rows = random.Random(seed), seed % 5 + 1
+    steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    for length in [2, *[1] * 7, 2, *[1] * 14]:
+        tokens = torch.randint(VOCABULARY, (rows, length))
+        same(steps.feed(tokens), again.feed(tokens))
+        if of.random() < 0.2:
+            chosen = torch.tensor([of.randrange(rows) for _ in range(of.randint(1, 5))])
+            rows = len(chosen)
+            for each in (steps, again):
+                each.reorder(chosen)
+        if of.random() < 0.3:
+            for each in (steps, again):
+                each.truncate(each.length - 1)
+    assert steps_recorded(model)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_that_come_and_go_are_as_without_a_cache(seed):
+    model = built(drawn(seed))
+    of, steps, again = random.Random(seed), RaggedSteps(model), RaggedSteps(model, cached=False)
+    rows = 0
+    for _ in range(24):
+        if rows < 3 or of.random() < 0.2:
+            prompts = [[of.randrange(VOCABULARY) for _ in range(of.randint(1, 6))] for _ in range(of.randint(1, 3))]
+            rows += len(prompts)
+            same(steps.join(prompts), again.join(prompts))
+        tokens = torch.randint(VOCABULARY, (rows, 1))
+        same(steps.feed(tokens), again.feed(tokens))
+        if of.random() < 0.3:
+            kept = torch.tensor(sorted(of.sample(range(rows), of.randint(1, rows))))
+            rows = len(kept)
+            for each in (steps, again):
+                each.reorder(kept)
+    assert steps_recorded(model)
+
+
+def test_distances_within_a_window_are_as_without_a_cache(monkeypatch):
+    """On a CPU attention asks here whether some query sees nothing, which it does not on a GPU."""
+    monkeypatch.setattr(static_step, "RECORDERS", {"cpu": lambda _: lambda work: work})
+    fields = {"positions": "relative", "max_distance": 2, "attention": "window", "attention_window": 5}
+    model = built(ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_heads=2, **fields))
+    steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    for _ in range(12):
+        tokens = torch.randint(VOCABULARY, (3, 1))
+        same(steps.feed(tokens), again.feed(tokens))
+    assert static_step._steps[model] is not None
+
+
+def test_a_step_is_recorded_once_for_the_rows_and_positions_that_share_a_power_of_two():
+    model = built(drawn(0))
+    steps = DecoderSteps(model)
+    steps.feed(torch.zeros(3, 1, dtype=torch.long))
+    found = []
+    for _ in range(7):  # of 3 or 4 rows and 2 to 8 positions
+        steps.feed(torch.zeros(3, 1, dtype=torch.long))
+        found.append(steps_recorded(model))
+    assert found == [1, 1, 1, 2, 2, 2, 2]
+    del steps
+    DecoderSteps(model).feed(torch.zeros(4, 1, dtype=torch.long))
+    assert steps_recorded(model) == 2
+
+
+def test_sequences_that_grow_at_the_same_time_do_not_share_buffers():
+    model = built(drawn(1))
+    pairs = [(DecoderSteps(model), DecoderSteps(model, cached=False)) for _ in range(3)]
+    for _ in range(6):
+        for steps, again in pairs:
+            tokens = torch.randint(VOCABULARY, (2, 1))
+            same(steps.feed(tokens), again.feed(tokens))
+
+
+def test_what_is_left_over_from_a_broken_sequence_is_not_seen():
+    """A weight of zero makes nothing of infinity."""
+    model = built(drawn(0))
+    steps = DecoderSteps(model)
+    for _ in range(6):
+        steps.feed(torch.zeros(1, 1, dtype=torch.long))
+    with torch.inference_mode():
+        for keys, values in static_step._steps[model]._buffers:
+            keys.fill_(torch.inf)
+            values.fill_(torch.nan)
+    del steps
+    fresh, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    for _ in range(3):
+        tokens = torch.randint(VOCABULARY, (1, 1))
+        same(fresh.feed(tokens), again.feed(tokens))
+
+
+def test_weights_that_change_where_they_are_count():
+    model = built(drawn(2))
+    for _ in range(2):
+        steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+        for _ in range(3):
+            tokens = torch.randint(VOCABULARY, (1, 1))
+            same(steps.feed(tokens), again.feed(tokens))
+        del steps
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+    assert steps_recorded(model) == 1
+
+
+@pytest.mark.parametrize("change", [DecoderOnly.double, quantise])
+def test_weights_that_move_are_found(change):
+    model = built(ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_layers=1)).float()
+    found = []
+    for _ in range(2):
+        steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+        for _ in range(3):
+            tokens = torch.randint(VOCABULARY, (1, 1))
+            same(steps.feed(tokens), again.feed(tokens))
+        found.append(static_step._steps[model])
+        if len(found) == 1:
+            change(model)
+    assert found[0] is not found[1]
+
+
+def test_tables_that_recorded_steps_read_are_kept_when_longer_ones_take_their_place():
+    model = built(ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_layers=1))
+    assert isinstance(model.decoder, Stack)
+    assert isinstance(model.decoder.positions, RotaryPositions)
+    table, cpu = model.decoder.positions.table, torch.device("cpu")
+    steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    addresses = []
+    for length in (3, 1, 1, 1):
+        tokens = torch.randint(VOCABULARY, (1, length))
+        same(steps.feed(tokens), again.feed(tokens))
+        addresses.append(table.rows(0, 1, cpu).data_ptr())
+        table.rows(0, 10_000 * len(addresses), cpu)
+    assert len(set(addresses)) == len(addresses)
+    assert [kept.data_ptr() for kept in static_step._steps[model]._read] == addresses[1:3]
+
+
+def test_a_model_that_goes_takes_its_buffers_along():
+    model = built(drawn(0))
+    steps = DecoderSteps(model)
+    for _ in range(2):
+        steps.feed(torch.zeros(1, 1, dtype=torch.long))
+    buffers = weakref.ref(static_step._steps[model])
+    del steps, model
+    gc.collect()
+    assert buffers() is None
+
+
+@pytest.mark.parametrize(
+    "fields", [{"experts": 2}, {"architecture": "lstm"}, {"attention": "compressed"}, {"attention": "bigbird"}]
+)
+def test_steps_whose_shapes_depend_on_the_tokens_are_not_recorded(fields):
+    config = ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_layers=2, **fields)
+    model = built(config)
+    steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    for _ in range(3):
+        tokens = torch.randint(VOCABULARY, (2, 1))
+        same(steps.feed(tokens), again.feed(tokens))
+    assert not static_step.is_static(config)
+    assert model not in static_step._steps
+
+
+@pytest.mark.parametrize("change", [lambda model: model.train(), lambda model: model.requires_grad_()])
+def test_a_model_that_is_being_trained_is_not_recorded(change):
+    model = built(drawn(0))
+    change(model)
+    steps = DecoderSteps(model)
+    for _ in range(3):
+        steps.feed(torch.zeros(1, 1, dtype=torch.long))
+    assert model not in static_step._steps
+
+
+def test_where_nothing_can_be_recorded_steps_go_on_one_by_one(monkeypatch, caplog):
+    class Failing(Recorder):
+        def __call__(self, work: Work) -> Work:
+            work()
+            raise RuntimeError("no recording\nand more")
+
+    monkeypatch.setattr(static_step, "RECORDERS", {"cpu": Failing})
+    model = built(drawn(3))
+    steps, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            tokens = torch.randint(VOCABULARY, (2, 1))
+            same(steps.feed(tokens), again.feed(tokens))
+    assert [record.getMessage() for record in caplog.records] == [
+        "this device records no steps, which go on one by one: no recording"
+    ]
+
+
+def test_samples_are_the_same_whether_recorded_or_not(monkeypatch):
+    tokenizer = make_tokenizer("bpe")
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
+    model = built(config)
+
+    def texts() -> list[list[int]]:
+        generator = Generator(model, tokenizer, SamplingConfig(seed=3, max_tokens=40))
+        return [sample.tokens for sample in generator.samples("The owl", n=5)]
+
+    recorded = texts()
+    assert steps_recorded(model)
+    monkeypatch.setattr(static_step, "RECORDERS", {})
+    assert recorded == texts()
