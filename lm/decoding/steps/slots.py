@@ -57,18 +57,23 @@ class Slots:
         """Where the next token of each row stands, unless the prefixes are of different lengths."""
         return self._prefix + self.length
 
-    def add(self, n: int) -> Mask:
-        """Give the next `n` positions of each row their slots, and say which slots each of them sees."""
-        start, used = self.length, self._cache.length
+    def take(self, n: int) -> Tensor:
+        """Give the next `n` positions of each row their slots: (rows, length), those of each row's past before them."""
+        used = self._cache.length
         fresh = torch.arange(used, used + self.width * n, device=self._device).view(self.width, n)
         self._past = torch.cat((self._past, fresh.repeat(self.sentences, 1)), dim=1)
-        slots = used + self.width * n
+        return self._past
+
+    def add(self, n: int) -> Mask:
+        """Give the next `n` positions of each row their slots, and say which slots each of them sees."""
+        start, slots = self.length, self._cache.length + self.width * n
+        past = self.take(n)
         if slots == self.position and self._real is None:
             return Mask.causal()
-        seen = self._past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
+        seen = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
         if n > 1:  # its own slot stands in for those of a position's future
             future = torch.ones(n, self.length, dtype=torch.bool, device=self._device).triu(start + 1)
-            seen = torch.where(future, self._past[:, start:, None], seen)
+            seen = torch.where(future, past[:, start:, None], seen)
         hidden = torch.full((self.sentences, self.width * n, slots), -torch.inf, device=self._device)
         hidden[:, :, : self._prefix] = 0.0 if self._real is None else padding(self._real, self._prefix)[:, None]
         seen = seen.reshape(self.sentences, self.width * n, self.length)

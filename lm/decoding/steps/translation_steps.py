@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,10 @@ from lm.model.scope.cache import DecoderCache
 from lm.model.scope.masks import Mask, padding
 from lm.model.scope.scope import Scope
 from lm.model.transformer import EncoderDecoder
+from lm.native.choice import native_decoder
+
+if TYPE_CHECKING:
+    from lm.native.decoder import NativeDecoder
 
 
 class EncoderDecoderSteps:
@@ -36,15 +42,13 @@ class EncoderDecoderSteps:
         source = source.to(self._device)
         if lengths is not None and int(lengths.min()) == source.shape[1]:
             lengths = None
-        lengths = None if lengths is None else lengths.to(self._device)
+        self._lengths = None if lengths is None else lengths.to(self._device)
         with torch.inference_mode():
-            self._memory = model.encode(source, lengths=lengths)  # (sentences, source length, d_model)
-        bias = None if lengths is None else padding(lengths, self._memory.shape[1])[:, None, None]
-        self._padding = None if bias is None else bias.to(self._memory.dtype)
+            self._memory = model.encode(source, lengths=self._lengths)  # (sentences, source length, d_model)
         cache = model.new_cache()
         assert isinstance(cache, DecoderCache)
         self._cache, self._slots = cache, Slots(cache, len(source), self._memory)
-        self._coverage = Coverage(model, source, lengths) if coverage else None
+        self._coverage = Coverage(model, source, self._lengths) if coverage else None
 
     @property
     def length(self) -> int:
@@ -54,6 +58,42 @@ class EncoderDecoderSteps:
     @torch.inference_mode()
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
         """Append (rows, n) tokens; see `Steps.feed`."""
+        native = self._native(tokens)
+        if native is None:
+            return self._read(tokens, last_only=last_only)
+        logits = self._fed(native, tokens)
+        return logits[:, -1:] if last_only else logits
+
+    def _native(self, tokens: Tensor) -> NativeDecoder | None:
+        """The compiled step, if it is to read (rows, n) tokens: after the first ones, for which torch reads the memory.
+
+        It doesn't say what it attends to, and knows positions up to the context's end.
+        """
+        is_known = 0 < self._cache.length and self.length + tokens.shape[1] <= self._model.config.context_length
+        return native_decoder(self._model, tokens=tokens.numel()) if is_known and self._coverage is None else None
+
+    def _fed(self, native: NativeDecoder, tokens: Tensor) -> Tensor:
+        """(rows, n, vocabulary) logits of what follows each of (rows, n) tokens, by the compiled step."""
+        rows, n = tokens.shape
+        start, slots = self.length, self._slots
+        past = slots.take(n)
+        for layer in self._cache.own:
+            layer.grow(slots.width * n)
+        sentences = torch.arange(slots.sentences).repeat_interleave(slots.width * n)
+        positions, seen = torch.arange(start, start + n).repeat(rows), past.repeat_interleave(n, 0)
+        logits = native.logits(
+            tokens.flatten(), sentences, positions, self._cache.own, slots=seen, memory=self._cache.memory,
+            lengths=self._real_lengths(),
+        )  # fmt: skip
+        return logits.view(rows, n, -1)
+
+    def _real_lengths(self) -> Tensor:
+        """(sentences,) how many positions of each source are real."""
+        sentences, longest, _ = self._memory.shape
+        return torch.full((sentences,), longest) if self._lengths is None else self._lengths
+
+    def _read(self, tokens: Tensor, *, last_only: bool) -> Tensor:
+        """The logits that follow, by torch."""
         rows, n = tokens.shape
         start, slots = self.length, self._slots
         mask = slots.add(n)
@@ -61,13 +101,19 @@ class EncoderDecoderSteps:
             mask, caches=self._cache.own, start=start, branches=slots.width,
             key_positions=slots.key_positions(n) if self._model.config.places_keys else None,
         )  # fmt: skip
-        source = Scope(mask=Mask(bias=self._padding), memory=self._memory, caches=self._cache.memory)
+        source = Scope(mask=self._source_mask(), memory=self._memory, caches=self._cache.memory)
         beside = tokens.to(self._device).reshape(len(self._memory), -1)
         with captured(() if self._coverage is None else self._coverage.attentions) as weights:
             hidden = self._model.decode(beside, own, source).view(rows, n, -1)
         if self._coverage is not None:  # (sentences, heads, rows of each · n, source length)
             self._coverage.add(weights[0].mean(1).view(rows, n, -1).sum(1))
         return self._model.logits(hidden[:, -1:] if last_only else hidden).float()
+
+    def _source_mask(self) -> Mask:
+        """What is seen of the sources."""
+        if self._lengths is None:
+            return Mask()
+        return Mask(bias=padding(self._lengths, self._memory.shape[1])[:, None, None].to(self._memory.dtype))
 
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:
@@ -78,7 +124,7 @@ class EncoderDecoderSteps:
         kept = self._slots.reorder(rows)
         if kept is not None:
             self._memory = self._memory.index_select(0, kept)
-            self._padding = None if self._padding is None else self._padding.index_select(0, kept)
+            self._lengths = None if self._lengths is None else self._lengths.index_select(0, kept)
 
     def truncate(self, length: int) -> None:
         """Take back all tokens but the first `length`; not together with coverage."""
