@@ -23,7 +23,7 @@ _VECTOR, _MASK = ir.VectorType(_FLOAT, LANES), ir.VectorType(ir.IntType(1), LANE
 _NOTHING = ir.Constant(_VECTOR, [0.0] * LANES)
 _BYTES = 4
 _LEAST = -1e30
-"""What has no share in a softmax."""
+"""What is less than any other number."""
 
 
 @intrinsic
@@ -32,8 +32,7 @@ def dot(_context, a, b, width):
 
     def generate(_, builder, __, arguments):
         of_a, of_b, length = arguments
-        total = cgutils.alloca_once_value(builder, _NOTHING)
-        builder.store(_NOTHING, total)
+        total = _filled(builder, 0.0)
 
         def add(first: ir.Value, mask: ir.Value | None) -> None:
             _add_product(builder, total, *(_loaded(builder, one, first, mask) for one in (of_a, of_b)))
@@ -45,72 +44,81 @@ def dot(_context, a, b, width):
 
 
 @intrinsic
-def mix(_context, shares, places, count, rows, width, out):
-    """Write to `out` the sum of `shares[i]` times row `places[i]`, for each i below `count`.
+def mix(_context, weights, scale, places, count, rows, width, out):
+    """Write to `out` the sum of `scale` times `weights[i]` times row `places[i]`, for each i below `count`.
 
-    All but `count` and `width` are addresses: of float32 shares, int64 places, rows of `width` float32 and as many to
+    All but `scale`, `count` and `width` are addresses: of float32 weights, int64 places, rows of `width` float32 and as many to
     be written.
     """
 
     def generate(_, builder, __, arguments):
-        shares, places, count, rows, width, out = arguments
+        weights, scale, places, count, rows, width, out = arguments
         whole = builder.mul(builder.udiv(count, _INDEX(_ROWS)), _INDEX(_ROWS))
-        totals = [cgutils.alloca_once_value(builder, _NOTHING) for _ in range(_ROWS)]
 
         def write(first: ir.Value, mask: ir.Value | None) -> None:
+            totals = [_filled(builder, 0.0) for _ in range(_ROWS)]
+
             def add(total: ir.Value, index: ir.Value) -> None:
-                share = builder.load(_place(builder, shares, index, _FLOAT))
+                weight = builder.load(_place(builder, weights, index, _FLOAT))
                 row = builder.mul(builder.load(_place(builder, places, index, _INDEX)), width)
                 vector = _loaded(builder, rows, builder.add(row, first), mask)
-                _add_product(builder, total, _repeated(builder, share), vector)
+                _add_product(builder, total, _repeated(builder, weight), vector)
 
-            for total in totals:
-                builder.store(_NOTHING, total)
             with cgutils.for_range_slice(builder, _INDEX(0), whole, _INDEX(_ROWS)) as (index, _):
                 for place, total in enumerate(totals):
                     add(total, builder.add(index, _INDEX(place)))
             with cgutils.for_range_slice(builder, whole, count, _INDEX(1)) as (index, _):
                 add(totals[0], index)
             a, b, c, d = (builder.load(total) for total in totals)
-            _store(builder, builder.fadd(builder.fadd(a, b), builder.fadd(c, d)), out, first, mask)
+            sums = builder.fadd(builder.fadd(a, b), builder.fadd(c, d))
+            _store(builder, builder.fmul(sums, _repeated(builder, scale)), out, first, mask)
 
         _for_parts(builder, width, write)
         return ir.Constant(ir.LiteralStructType([]), [])
 
-    return types.void(shares, places, count, rows, width, out), generate
+    return types.void(weights, scale, places, count, rows, width, out), generate
 
 
 @intrinsic
-def softmax(_context, scores, count):
-    """Of `count` float32, at least one, at the address `scores`, in place."""
+def largest(_context, numbers, count):
+    """Of `count` float32 at the address `numbers`: -1e30 at least."""
 
     def generate(_, builder, __, arguments):
-        scores, count = arguments
-        most, total = (cgutils.alloca_once(builder, _VECTOR) for _ in range(2))
-        builder.store(ir.Constant(_VECTOR, [_LEAST] * LANES), most)
-        builder.store(_NOTHING, total)
+        numbers, count = arguments
+        most = _filled(builder, _LEAST)
 
         def compare(first: ir.Value, mask: ir.Value | None) -> None:
-            vector, before = _loaded(builder, scores, first, mask, _LEAST), builder.load(most)
+            vector, before = _loaded(builder, numbers, first, mask, _LEAST), builder.load(most)
             builder.store(builder.select(builder.fcmp_ordered(">", vector, before), vector, before), most)
 
-        def raise_(first: ir.Value, mask: ir.Value | None) -> None:
-            vector = _loaded(builder, scores, first, mask, _LEAST)
-            powers = _exponentials(builder, builder.fsub(vector, largest))
-            _store(builder, powers, scores, first, mask)
+        _for_parts(builder, count, compare)
+        return _reduced(builder, "fmax", [builder.load(most)])
+
+    return types.float32(numbers, count), generate
+
+
+@intrinsic
+def exponentials(_context, numbers, count, less, out):
+    """Write to `out` e to the power of each of `count` float32 at the address `numbers`, and return their sum.
+
+    From each `less` is taken before, and then it must be at most 0. `out` is an address, or 0 if only the sum counts.
+    """
+
+    def generate(_, builder, __, arguments):
+        numbers, count, less, out = arguments
+        total, by = _filled(builder, 0.0), _repeated(builder, less)
+        is_written = builder.icmp_unsigned("!=", out, _INDEX(0))
+
+        def add(first: ir.Value, mask: ir.Value | None) -> None:
+            powers = _exponentials(builder, builder.fsub(_loaded(builder, numbers, first, mask, _LEAST), by))
+            with builder.if_then(is_written):
+                _store(builder, powers, out, first, mask)
             builder.store(builder.fadd(builder.load(total), powers), total)
 
-        def divide(first: ir.Value, mask: ir.Value | None) -> None:
-            _store(builder, builder.fmul(_loaded(builder, scores, first, mask), share), scores, first, mask)
+        _for_parts(builder, count, add)
+        return _sum(builder, builder.load(total))
 
-        _for_parts(builder, count, compare)
-        largest = _repeated(builder, _reduced(builder, "fmax", [builder.load(most)]))
-        _for_parts(builder, count, raise_)
-        share = _repeated(builder, builder.fdiv(_FLOAT(1.0), _sum(builder, builder.load(total))))
-        _for_parts(builder, count, divide)
-        return ir.Constant(ir.LiteralStructType([]), [])
-
-    return types.void(scores, count), generate
+    return types.float32(numbers, count, less, out), generate
 
 
 def _exponentials(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -191,6 +199,13 @@ def _repeated(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
 def _add_product(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> None:
     product = builder.fmul(a, b, flags=("contract",))
     builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+
+
+def _filled(builder: ir.IRBuilder, number: float) -> ir.Value:
+    """A place for a vector, which is of one number now."""
+    place = cgutils.alloca_once(builder, _VECTOR)
+    builder.store(ir.Constant(_VECTOR, [number] * LANES), place)
+    return place
 
 
 def _sum(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from lm.kernels.lanes import dot, mix, softmax
+from lm.kernels.lanes import dot, exponentials, largest, mix
 
 
 _BYTES = 4
@@ -31,10 +31,11 @@ def _heads(queries, keys, values, rows, positions, slots, biases, window, scores
         if len(biases):
             for t in range(length):
                 scores[t] += biases[head, length - 1 - t]
-        softmax(scores.ctypes.data, length)
+        of_scores = scores.ctypes.data
+        share = np.float32(1.0) / exponentials(of_scores, length, largest(of_scores, length), of_scores)
         of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (places * slots.shape[1] + first)
         to = out.ctypes.data + _BYTES * index * width
-        mix(scores.ctypes.data, of_slots, length, values.ctypes.data + of_head, width, to)
+        mix(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
 
 
 @njit(parallel=True, cache=True)
