@@ -26,10 +26,10 @@ def _put(value, place, values, places, taken):
 @njit(cache=True)
 def _largest(scores, values, places):
     """Fill `values` and `places` with the largest numbers, the largest and the first first."""
-    taken, last = 0, len(values) - 1
+    taken, last, begin_of_scores = 0, len(values) - 1, scores.ctypes.data
     for begin in range(0, len(scores), _BLOCK):
         end = min(begin + _BLOCK, len(scores))
-        if taken > last and largest(scores.ctypes.data + _BYTES * begin, end - begin) <= values[last]:
+        if taken > last and largest(begin_of_scores + _BYTES * begin, end - begin) <= values[last]:
             continue
         for i in range(begin, end):
             if taken <= last or scores[i] > values[last]:
@@ -47,9 +47,10 @@ def best(logits, filtered, values, places, logprobs):
         places: (rows, k) int64, to be filled.
         logprobs: (rows, k) float32, to be filled.
     """
+    number = logits.shape[1]
     for row in range(len(logits)):
         _largest(filtered[row], values[row], places[row])
-        of_row, number = logits[row].ctypes.data, logits.shape[1]
+        of_row = logits.ctypes.data + _BYTES * row * number
         most = largest(of_row, number)
         less = most + np.log(exponentials(of_row, number, most, 0))
         for i in range(len(places[row])):

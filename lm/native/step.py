@@ -40,6 +40,9 @@ MODEL = (
     HEAD, HEAD_SCALE, HEAD_BIAS,
 ) = range(len(MODEL))  # fmt: skip
 
+_ROWS_IN_CACHE = 32
+"""Rows whose logits are made at a time, so that what a product makes of them stays near."""
+
 
 class Shape(NamedTuple):
     """The numbers of a model, all whole.
@@ -296,7 +299,10 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, thr
         _norms(x, model[FINAL_NORM], model[FINAL_NORM_BIAS], shape, scales, x)
     weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
     bias = _vector(model[HEAD_BIAS], shape.vocabulary)
-    product(weights, _vector(model[HEAD_SCALE], shape.vocabulary), bias, x, logits, False, threads)
+    scale = _vector(model[HEAD_SCALE], shape.vocabulary)
+    for begin in range(0, len(x), _ROWS_IN_CACHE):
+        end = min(begin + _ROWS_IN_CACHE, len(x))
+        product(weights, scale, bias, x[begin:end], logits[begin:end], False, threads)
     if scales.cap:
         for row in range(len(logits)):
             for i in range(shape.vocabulary):
