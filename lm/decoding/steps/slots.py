@@ -28,6 +28,7 @@ class Slots:
     Attributes:
         width: rows that each sentence has.
         sentences: how many there are.
+        rows: (sentences,) which row of the cache each has.
 
     Source: the mask is that of tree attention, Miao et al. 2023 (SpecInfer), section 4.
     """
@@ -41,7 +42,8 @@ class Slots:
             like: a tensor of the model's type, on its device.
             prefix: (sentences,) how many positions of the prefix are real, if not all are in each.
         """
-        self.width, self.sentences = 1, sentences
+        self.width, self.sentences, self._cache_rows = 1, sentences, sentences
+        self.rows = torch.arange(sentences, device=like.device)
         self._cache, self._dtype, self._device = cache, like.dtype, like.device
         self._prefix, self._real = cache.length, prefix
         self._past = torch.empty(sentences, 0, dtype=torch.long, device=like.device)  # (rows, length) slots
@@ -98,24 +100,39 @@ class Slots:
         found[:, : self._prefix] = torch.arange(self._prefix, device=self._device)
         return found.scatter_(1, past, places.expand_as(past))
 
-    def reorder(self, rows: Tensor) -> Tensor | None:
+    def reorder(self, rows: Tensor, *, may_wait: bool = False) -> Tensor | None:
         """Row i becomes what row `rows[i]` was.
 
+        Args:
+            rows: (new rows,).
+            may_wait: sentences may stay where they are in the cache, see `rows`, as long as each is there once.
+
         Returns:
-            (sentences,) which sentence each one was before; None if it was the same.
+            What `settle` does.
         """
         self._past = self._past.index_select(0, rows)
         sentences = rows // self.width
         runs = sentences.unique_consecutive(return_counts=True)[1]
         self.width = math.gcd(*runs.tolist())
         kept = sentences[:: self.width]
-        changed = not torch.equal(kept, torch.arange(self.sentences, device=self._device))
-        if changed:
-            self.sentences, self._real = len(kept), None if self._real is None else self._real.index_select(0, kept)
-            self._cache.reorder(kept)
-        if self._cache.length + self.width > self._forget_at:
+        self.sentences, self.rows = len(kept), self.rows.index_select(0, kept)
+        self._real = None if self._real is None else self._real.index_select(0, kept)
+        is_full = self._cache.length + self.width > self._forget_at
+        if may_wait and not is_full and len(self.rows.unique()) == self.sentences:
+            return None
+        moved = self.settle()
+        if is_full:
             self._forget()
-        return kept if changed else None
+        return moved
+
+    def settle(self) -> Tensor | None:
+        """Move the sentences to rows of the cache in their order: (sentences,) where each one was, or None if there."""
+        rows, there = self.rows, torch.arange(self.sentences, device=self._device)
+        if self.sentences == self._cache_rows and torch.equal(rows, there):
+            return None
+        self._cache.reorder(rows)
+        self.rows, self._cache_rows = there, self.sentences
+        return rows
 
     def _forget(self) -> None:
         """Give up the slots that no row remembers.

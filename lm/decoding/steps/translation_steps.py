@@ -24,7 +24,12 @@ class EncoderDecoderSteps:
     """Steps of an encoder-decoder of blocks; each source is encoded once, and read by all the rows that translate it.
 
     The hypotheses of a sentence are queries to one copy of the memory's keys and values: see `Slots`.
+
+    Attributes:
+        leaves_freely: see `Steps`.
     """
+
+    leaves_freely = False
 
     def __init__(
         self, model: EncoderDecoder, source: Tensor, lengths: Tensor | None = None, *, coverage: bool = False
@@ -59,6 +64,7 @@ class EncoderDecoderSteps:
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
         """Append (rows, n) tokens; see `Steps.feed`."""
         native = self._native(tokens)
+        self.leaves_freely = native is not None
         if native is None:
             return self._read(tokens, last_only=last_only)
         logits = self._fed(native, tokens)
@@ -79,7 +85,7 @@ class EncoderDecoderSteps:
         past = slots.take(n)
         for layer in self._cache.own:
             layer.grow(slots.width * n)
-        sentences = torch.arange(slots.sentences).repeat_interleave(slots.width * n)
+        sentences = slots.rows.repeat_interleave(slots.width * n)
         positions, seen = torch.arange(start, start + n).repeat(rows), past.repeat_interleave(n, 0)
         logits = native.logits(
             tokens.flatten(), sentences, positions, self._cache.own, slots=seen, memory=self._cache.memory,
@@ -88,7 +94,7 @@ class EncoderDecoderSteps:
         return logits.view(rows, n, -1)
 
     def _real_lengths(self) -> Tensor:
-        """(sentences,) how many positions of each source are real."""
+        """(rows of the cache,) how many positions of each source are real."""
         sentences, longest, _ = self._memory.shape
         return torch.full((sentences,), longest) if self._lengths is None else self._lengths
 
@@ -96,6 +102,7 @@ class EncoderDecoderSteps:
         """The logits that follow, by torch."""
         rows, n = tokens.shape
         start, slots = self.length, self._slots
+        self._move(slots.settle())
         mask = slots.add(n)
         own = Scope(
             mask, caches=self._cache.own, start=start, branches=slots.width,
@@ -121,10 +128,13 @@ class EncoderDecoderSteps:
         rows = rows.to(self._device)
         if self._coverage is not None:
             self._coverage.reorder(rows)
-        kept = self._slots.reorder(rows)
-        if kept is not None:
-            self._memory = self._memory.index_select(0, kept)
-            self._lengths = None if self._lengths is None else self._lengths.index_select(0, kept)
+        self._move(self._slots.reorder(rows, may_wait=self.leaves_freely))
+
+    def _move(self, sentences: Tensor | None) -> None:
+        """Have what is kept of each sentence follow to where `Slots.settle` has put it."""
+        if sentences is not None:
+            self._memory = self._memory.index_select(0, sentences)
+            self._lengths = None if self._lengths is None else self._lengths.index_select(0, sentences)
 
     def truncate(self, length: int) -> None:
         """Take back all tokens but the first `length`; not together with coverage."""
