@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # What other processors would do, as far as this one can be told to do no more than they can.
-AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
 .PHONY: install demo test test-portable test-gpu check format docs pictures clean
@@ -19,7 +20,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
 test-portable: $(VENV)/installed-dev
-	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder tests/system
+	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder tests/system tests/lm/kernels tests/lm/native
 	$(PLAIN) $(BIN)/python -m pytest tests/system/test_portable.py
 
 test-gpu: $(VENV)/installed-dev

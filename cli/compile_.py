@@ -24,9 +24,9 @@ def compile_(
     """Compile the step by which models generate, once for a machine, which makes generation on a CPU faster.
 
     The machine code serves all models of blocks that attend to all positions or to a window of them, with weights in
-    float32 or int8. It is kept in the folder LM_CACHE; from then on `lm generate` and other commands load it when they
-    generate more than a few tokens. It takes half a minute or less, and the package numba: pip install
-    'lm-toolkit[native]'.
+    float32 or int8; and the products of int8 weights of any model, whatever is done with it. It is kept in the folder
+    LM_CACHE; from then on `lm generate` and other commands load it when they generate more than a few tokens. It takes
+    half a minute or less, and the package numba: pip install 'lm-toolkit[native]'.
 
     With a RUN, types of numbers are compared too, at generating (of a run that translates, translating): one text,
     several, and reading a prompt. The one that is fastest is what `--dtype auto` means for this run in lm generate,
@@ -69,7 +69,7 @@ def _choose_type(run: Path, checkpoint: Path) -> None:
     except InputError as error:
         return note(f"{error}: --dtype auto stays what it is")
     for each in figures:
-        speeds = ", ".join(f"{1 / share:.2f}" for share in each.shares)
+        speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.shares.items())
         note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits - 1:+.3%} bits a byte")
     chosen = fastest(figures)
     remember(checkpoint, found_device(hardware), chosen)

@@ -48,20 +48,20 @@ class TypeFigures:
 
     Attributes:
         dtype: as `--dtype` calls it.
-        shares: of float32's time for each kind of work, the most usual one first.
+        shares: of float32's time for each kind of work, the most usual one first, by what it is called.
         bits: times float32's bits a byte.
         delay: seconds that it took longer to load.
     """
 
     dtype: str
-    shares: tuple[float, ...]
+    shares: Mapping[str, float]
     bits: float
     delay: float
 
     @property
     def is_fit(self) -> bool:
         """Whether it is clearly faster at the most usual work, slower at none, and predicts text as well."""
-        first, *others = self.shares
+        first, *others = self.shares.values()
         is_faster = first <= _WORTH_IT and all(share <= _AS_LONG for share in others)
         return is_faster and self.bits <= _MOST_BITS and self.delay <= _MOST_DELAY
 
@@ -69,7 +69,7 @@ class TypeFigures:
 def fastest(figures: Sequence[TypeFigures]) -> str:
     """Of the types that are fit the one that takes the least time; float32 if none is."""
     fit = [each for each in figures if each.is_fit]
-    return min(fit, key=lambda each: each.shares[0]).dtype if fit else "float32"
+    return min(fit, key=lambda each: next(iter(each.shares.values()))).dtype if fit else "float32"
 
 
 def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
@@ -95,9 +95,11 @@ def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
         delays.append(time.perf_counter() - began)
     batches = list(_bounded(data.validation()))
     nats = [_nats(each, batches) for each in loaded.values()]
-    shares = [_shares(sides) for sides in _works(loaded, data, inference_hardware(config))]
+    shares = {work: _shares(sides) for work, sides in _works(loaded, data, inference_hardware(config))}
     return [
-        TypeFigures(dtype, tuple(of[place] for of in shares), nats[place] / nats[0], delays[place] - delays[0])
+        TypeFigures(
+            dtype, {work: of[place] for work, of in shares.items()}, nats[place] / nats[0], delays[place] - delays[0]
+        )
         for place, dtype in enumerate(loaded)
     ][1:]
 
@@ -141,15 +143,20 @@ def _shares(sides: Sequence[Timed]) -> list[float]:
     return [statistics.median(taken[place] / taken[0] for taken in rounds) for place in range(len(sides))]
 
 
-def _works(loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware) -> Iterator[list[Timed]]:
+def _works(
+    loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware
+) -> Iterator[tuple[str, list[Timed]]]:
     """Each kind of work, done by each of the models."""
     if next(iter(loaded.values())).model.config.translates:
-        yield from ([_translating(each, data, lines, hardware) for each in loaded.values()] for lines in _LINES)
+        for lines in _LINES:
+            sides = [_translating(each, data, lines, hardware) for each in loaded.values()]
+            yield "1 line" if lines == 1 else f"{lines} lines", sides
         return
     models = [each.model for each in loaded.values() if isinstance(each.model, DecoderOnly)]
     prompt = generation.random_prompt(models[0].config)
-    yield from (_generating(models, prompt, rows, hardware) for rows in _TEXTS)
-    yield [generation.prefill(model, prompt, hardware) for model in models]
+    for rows in _TEXTS:
+        yield "1 text" if rows == 1 else f"{rows} texts", _generating(models, prompt, rows, hardware)
+    yield "a prompt", [generation.prefill(model, prompt, hardware) for model in models]
 
 
 def _generating(models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardware: Hardware) -> list[Timed]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -75,7 +76,7 @@ def is_compiled() -> bool:
 def note_compiled() -> None:
     """Remember that it was, and for which processor."""
     _mark().parent.mkdir(parents=True, exist_ok=True)
-    _mark().write_text(_processor(), encoding="utf-8")
+    _mark().write_text(processor(), encoding="utf-8")
     is_compiled.cache_clear()
     _is_of_this_processor.cache_clear()
 
@@ -101,14 +102,16 @@ def _mark() -> Path:
 @cache
 def _is_of_this_processor() -> bool:
     """Whether code was compiled for the processor of this machine; the folder may have come from another."""
-    return _mark().read_text(encoding="utf-8") == _processor()
+    return _mark().read_text(encoding="utf-8") == processor()
 
 
-def _processor() -> str:
-    """Its name and what it can do, as the compiler sees them."""
-    from lm.kernels.tiles import processor
+def processor() -> str:
+    """The one that code is compiled for: its name and what it can do, in the compiler's terms."""
+    from llvmlite import binding
 
-    return processor()
+    told = (os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES"))  # as numba has it; tests set them
+    found = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+    return " ".join(mine or its for mine, its in zip(told, found, strict=True))
 
 
 def _version() -> str | None:

@@ -9,19 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numba
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-
-def processor() -> str:
-    """The one that code is compiled for: its name and what it can do, in the compiler's terms."""
-    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES
-    host = binding.get_host_cpu_features().flatten() if name is None else ""
-    return f"{name or binding.get_host_cpu_name()} {host if features is None else features}"
-
+from lm.kernels.compiled import processor
 
 LANES = 16 if "+avx512bw" in processor() else 8
 """Numbers of 32 bits in a register."""

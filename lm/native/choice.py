@@ -42,7 +42,7 @@ def native_decoder(model: DecoderOnly | EncoderDecoder, *, tokens: int) -> Nativ
     found = _decoders.get(model)
     if found is not None and found.has_weights_of(model):
         return found
-    if not (_is_possible(model) and compiled.is_ready() and _is_worth_loading(model)):
+    if not (_is_possible(model) and compiled.is_compiled() and _is_worth_loading(model) and compiled.is_ready()):
         return None
     _decoders[model] = load(model)
     return _decoders[model]

@@ -19,22 +19,25 @@ CPU = HardwareConfig(device="cpu")
     ("changed", "chosen"),
     [
         ({}, "int8"),
-        ({"shares": (0.95, 0.5)}, "bfloat16"),  # hardly faster at the most usual work
-        ({"shares": (0.5, 1.2)}, "bfloat16"),  # slower at other work
+        ({"shares": {"usual": 0.95, "other": 0.5}}, "bfloat16"),  # hardly faster at the most usual work
+        ({"shares": {"usual": 0.5, "other": 1.2}}, "bfloat16"),  # slower at other work
         ({"bits": 1.002}, "bfloat16"),
         ({"bits": 0.9}, "int8"),
         ({"delay": 2.0}, "bfloat16"),
-        ({"shares": (0.7, 0.2)}, "bfloat16"),  # not the fastest at the most usual work
+        ({"shares": {"usual": 0.7, "other": 0.2}}, "bfloat16"),  # not the fastest at the most usual work
     ],
 )
 def test_the_fastest_at_the_most_usual_work_that_costs_nothing_else(changed, chosen):
-    figures = {"shares": (0.5, 1.0), "bits": 1.0005, "delay": 0.2, **changed}
-    others = [TypeFigures("bfloat16", (0.6, 0.9), 1.0, 0.0), TypeFigures("float16", (0.1, 2.0), 1.0, 0.0)]
+    figures = {"shares": {"usual": 0.5, "other": 1.0}, "bits": 1.0005, "delay": 0.2, **changed}
+    others = [
+        TypeFigures("bfloat16", {"usual": 0.6, "other": 0.9}, 1.0, 0.0),
+        TypeFigures("float16", {"usual": 0.1, "other": 2.0}, 1.0, 0.0),
+    ]
     assert fastest([*others, TypeFigures("int8", **figures)]) == chosen
 
 
 def test_float32_is_what_is_left():
-    assert fastest([]) == fastest([TypeFigures("bfloat16", (1.0,), 1.0, 0.0)]) == "float32"
+    assert fastest([]) == fastest([TypeFigures("bfloat16", {"usual": 1.0}, 1.0, 0.0)]) == "float32"
 
 
 def test_a_part_of_the_split_is_enough(monkeypatch):

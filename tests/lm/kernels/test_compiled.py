@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from lm.kernels import compiled
+
+pytest.importorskip("numba")
 
 
 def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
@@ -42,7 +46,7 @@ def test_it_is_worth_loading_when_torch_has_spent_as_much_as_that_takes(monkeypa
 @pytest.mark.parametrize("written", [None, "another processor"])
 def test_it_is_ready_when_it_was_made_for_this_processor(written, monkeypatch, tmp_path):
     monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(compiled, "_processor", lambda: "this one")
+    monkeypatch.setattr(compiled, "processor", lambda: "this one")
     for question in (compiled.is_compiled, compiled._is_of_this_processor):
         question.cache_clear()
     if written is not None:
@@ -52,3 +56,13 @@ def test_it_is_ready_when_it_was_made_for_this_processor(written, monkeypatch, t
     assert compiled.is_ready() == compiled.is_installed()
     for question in (compiled.is_compiled, compiled._is_of_this_processor):
         question.cache_clear()
+
+
+def test_whether_code_is_ready_is_known_without_the_compiler(tmp_path):
+    """Which takes its time to be loaded."""
+    asked = "import sys; from lm.kernels import compiled; compiled.note_compiled(); compiled.is_ready(); "
+    told = subprocess.run(
+        [sys.executable, "-c", asked + "print('numba' in sys.modules)"], env={**os.environ, "LM_CACHE": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert told.stdout.strip() == "False"

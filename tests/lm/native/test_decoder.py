@@ -169,7 +169,7 @@ def test_learned_positions_end_with_the_context():
 
 def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    monkeypatch.setattr(compiled, "_processor", lambda: "another")
+    monkeypatch.setattr(compiled, "processor", lambda: "another")
     compiled._is_of_this_processor.cache_clear()
     assert choice.native_decoder(built(config), tokens=1) is None
     compiled._is_of_this_processor.cache_clear()
