@@ -276,7 +276,7 @@ def _going(done: Sequence[bool]) -> Tensor:
 
 
 def _kept(done: Sequence[bool]) -> Tensor:
-    """The places of the sources that stay in the batch: those that go on and, to make up a round number, some others."""
+    """The places of the sources that stay in the batch: those that go on and, to round their number, some others."""
     going = len(done) - sum(done)
     if going and len(done) - going <= _GONE_BEFORE_ROWS_MOVE * len(done):
         return torch.arange(len(done))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -47,8 +48,8 @@ def dot(_context, a, b, width):
 def mix(_context, weights, scale, places, count, rows, width, out):
     """Write to `out` the sum of `scale` times `weights[i]` times row `places[i]`, for each i below `count`.
 
-    All but `scale`, `count` and `width` are addresses: of float32 weights, int64 places, rows of `width` float32 and as many to
-    be written.
+    All but `scale`, `count` and `width` are addresses: of float32 weights, int64 places, rows of `width` float32, and
+    as many to be written.
     """
 
     def generate(_, builder, __, arguments):
@@ -126,7 +127,7 @@ def _exponentials(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     kind = ir.FunctionType(_VECTOR, [_VECTOR])
     floor = cgutils.get_or_insert_function(builder.module, kind, f"llvm.floor.v{LANES}f32")
 
-    def of(number: float) -> ir.Value:
+    def of(number: float | np.float32) -> ir.Value:
         return ir.Constant(_VECTOR, [float(number)] * LANES)
 
     def added(a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:

@@ -41,7 +41,7 @@ def product(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) -> T
 
 
 def best(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The `k` best filtered logits of each row by `lm.kernels.best`; torch's log-probabilities may be rounded otherwise.
+    """The `k` best filtered logits of each row by `lm.kernels.best`; torch rounds log-probabilities otherwise.
 
     Args:
         logits: (rows, n), before any filter.
@@ -53,7 +53,9 @@ def best(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
         where torch is to find them: on other devices, in other types, or where nothing was compiled.
     """
     known = all(each.device.type == "cpu" and each.dtype is torch.float32 for each in (logits, filtered))
-    if not known or not compiled.is_ready() or not compiled.is_worth_loading(_SECONDS * logits.numel()):
+    if not known or not compiled.is_compiled():
+        return None
+    if not (compiled.is_worth_loading(_SECONDS * logits.numel()) and compiled.is_ready()):
         return None
     compiled.begin()
     from lm.kernels import best

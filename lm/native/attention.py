@@ -7,7 +7,6 @@ from numba import njit, prange
 
 from lm.kernels.lanes import dot, exponentials, largest, mix
 
-
 _BYTES = 4
 _BYTES_OF_SLOTS = 8
 

@@ -15,8 +15,9 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder
 if TYPE_CHECKING:
     from lm.native.decoder import NativeDecoder
 
-_OVERHEAD, _READ = 1.5e-3, 1e10
-"""About what torch takes for a step, so that texts don't depend on a clock: seconds, and bytes of weights a second."""
+_OVERHEAD, _READ, _MULTIPLIED = 1.5e-3, 1e10, 5e10
+"""About what torch takes for a step, so that texts don't depend on a clock: seconds, bytes of weights that it reads a
+second, and products that it makes."""
 _MOST_TOKENS = 64
 """Tokens at a time up to which the compiled step was faster than torch's products."""
 _TYPES = (torch.float32, torch.int8)
@@ -42,7 +43,9 @@ def native_decoder(model: DecoderOnly | EncoderDecoder, *, tokens: int) -> Nativ
     found = _decoders.get(model)
     if found is not None and found.has_weights_of(model):
         return found
-    if not (_is_possible(model) and compiled.is_compiled() and _is_worth_loading(model) and compiled.is_ready()):
+    if not (_is_possible(model) and compiled.is_compiled()):
+        return None
+    if not (_is_worth_loading(model, tokens) and compiled.is_ready()):
         return None
     _decoders[model] = load(model)
     return _decoders[model]
@@ -56,10 +59,11 @@ def load(model: DecoderOnly | EncoderDecoder) -> NativeDecoder:
     return NativeDecoder(model)
 
 
-def _is_worth_loading(model: DecoderOnly | EncoderDecoder) -> bool:
+def _is_worth_loading(model: DecoderOnly | EncoderDecoder, tokens: int) -> bool:
     """Whether the step of a model is; with 8 bits it is what torch would take for products as well."""
     weights, _ = model.output_layer
-    plain_seconds = _OVERHEAD + torch.float32.itemsize * count_parameters(model) / _READ
+    bytes_, products = torch.float32.itemsize * count_parameters(model), tokens * count_parameters(model)
+    plain_seconds = _OVERHEAD + max(bytes_ / _READ, products / _MULTIPLIED)
     return weights.dtype is torch.int8 or compiled.is_worth_loading(plain_seconds)
 
 

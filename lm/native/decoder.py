@@ -126,4 +126,5 @@ def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int,
 def _addresses(caches: Sequence[KeyValueCache]) -> NDArray[np.int64]:
     """Where keys and values of each cache are, and how many positions they have room for: (caches, 3)."""
     buffers = [cache.buffers() for cache in caches]
-    return np.array([(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers], np.int64).reshape(-1, 3)
+    found = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]
+    return np.array(found, np.int64).reshape(-1, 3)

@@ -248,6 +248,21 @@ def _feed_forward(x, layer, shape, like, out, threads):
     )  # fmt: skip
 
 
+@njit(cache=True)
+def _predict(x, model, shape, scales, like, logits, threads):
+    """What the output layer makes of final states."""
+    weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
+    bias = _vector(model[HEAD_BIAS], shape.vocabulary)
+    scale = _vector(model[HEAD_SCALE], shape.vocabulary)
+    for begin in range(0, len(x), _ROWS_IN_CACHE):
+        end = min(begin + _ROWS_IN_CACHE, len(x))
+        product(weights, scale, bias, x[begin:end], logits[begin:end], False, threads)
+    if scales.cap:
+        for row in range(len(logits)):
+            for i in range(shape.vocabulary):
+                logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
+
+
 @njit(nogil=True, cache=True)
 def step(read, layers, caches, memories, model, shape, scales, like, logits, threads):
     """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
@@ -298,13 +313,4 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, thr
             _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, x)
     if model[FINAL_NORM]:
         _norms(x, model[FINAL_NORM], model[FINAL_NORM_BIAS], shape, scales, x)
-    weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
-    bias = _vector(model[HEAD_BIAS], shape.vocabulary)
-    scale = _vector(model[HEAD_SCALE], shape.vocabulary)
-    for begin in range(0, len(x), _ROWS_IN_CACHE):
-        end = min(begin + _ROWS_IN_CACHE, len(x))
-        product(weights, scale, bias, x[begin:end], logits[begin:end], False, threads)
-    if scales.cap:
-        for row in range(len(logits)):
-            for i in range(shape.vocabulary):
-                logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
+    _predict(x, model, shape, scales, like, logits, threads)

@@ -75,7 +75,7 @@ class EncoderDecoderSteps:
 
         It doesn't say what it attends to, and knows positions up to the context's end.
         """
-        is_known = 0 < self._cache.length and self.length + tokens.shape[1] <= self._model.config.context_length
+        is_known = self._cache.length > 0 and self.length + tokens.shape[1] <= self._model.config.context_length
         return native_decoder(self._model, tokens=tokens.numel()) if is_known and self._coverage is None else None
 
     def _fed(self, native: NativeDecoder, tokens: Tensor) -> Tensor:
