@@ -20,7 +20,7 @@ from torch import Tensor
 from lm.decoding.candidates import Candidates
 from lm.decoding.filters import Filter, History, filtered
 from lm.decoding.generate import FinishReason
-from lm.decoding.steps.steps import Steps
+from lm.decoding.steps.steps import Steps, leaves_freely
 from lm.errors import UsageError
 
 _GONE_BEFORE_ROWS_MOVE = 1 / 8
@@ -95,7 +95,7 @@ def beam_search(
     search = _Search(prompts, beam_size, stops, refill, filters, ending)
     beams, logits = _Beams.start(sources), steps.feed(prompts, last_only=True)[:, -1]
     while True:
-        beams, rows = search.step(beams, logits)
+        beams, rows = search.step(beams, logits, at_once=leaves_freely(steps))
         if not beams.sources:
             return [source.best() for source in sources]
         steps.reorder(rows)
@@ -122,8 +122,13 @@ class _Search:
     filters: Sequence[Filter]
     ending: Callable[[], Tensor] | None
 
-    def step(self, beams: _Beams, logits: Tensor) -> tuple[_Beams, Tensor]:
+    def step(self, beams: _Beams, logits: Tensor, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Go on by a token: the best candidates end hypotheses or make longer ones.
+
+        Args:
+            beams: the hypotheses so far.
+            logits: (rows, vocabulary) of what follows each.
+            at_once: sources leave the batch as soon as they are done.
 
         Returns:
             The hypotheses that go on, and the rows of the steps that these continue.
@@ -136,7 +141,7 @@ class _Search:
         at_limit = beams.at_limit()
         beams.finish(candidates, ends, "end_of_text", added)
         beams.finish(candidates, goes_on & at_limit, "length", added)
-        return beams.grown(candidates.selected(goes_on & ~at_limit))
+        return beams.grown(candidates.selected(goes_on & ~at_limit), at_once=at_once)
 
     def _left(self, beams: _Beams, logits: Tensor) -> Tensor:
         """The logits that the filters leave."""
@@ -244,14 +249,14 @@ class _Beams:
         for place, parent, ids, totals in zip(places.tolist(), parents.tolist(), tokens, sums, strict=True):
             self.sources[place].finish(ids, totals, reason, added[place][parent] if added else 0.0)
 
-    def grown(self, candidates: Candidates) -> tuple[_Beams, Tensor]:
+    def grown(self, candidates: Candidates, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """The hypotheses that the candidates make, and the rows of the steps that these continue.
 
-        Sources that are done have none; now and then they leave the batch.
+        Sources that are done have none; they leave the batch at once, or now and then.
         """
         best = candidates.totals[:, 0].tolist() if candidates.totals.shape[1] else [-math.inf] * len(self.sources)
         done = [source.is_done(total) for source, total in zip(self.sources, best, strict=True)]
-        kept = _kept(done)
+        kept = _going(done) if at_once else _kept(done)
         parents, tokens = candidates.parents[kept], candidates.tokens[kept]
         totals = candidates.totals[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
         before = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
@@ -265,11 +270,13 @@ class _Beams:
         return grown, rows.flatten()
 
 
-def _kept(done: Sequence[bool]) -> Tensor:
-    """The places of the sources that stay in the batch: those that go on and, to make up a round number, some others.
+def _going(done: Sequence[bool]) -> Tensor:
+    """The places of the sources that go on."""
+    return torch.tensor([place for place, is_done in enumerate(done) if not is_done], dtype=torch.long)
 
-    A product of new size takes oneDNN some milliseconds to prepare, so few sizes are used.
-    """
+
+def _kept(done: Sequence[bool]) -> Tensor:
+    """The places of the sources that stay in the batch: those that go on and, to round their number, some others."""
     going = len(done) - sum(done)
     if going and len(done) - going <= _GONE_BEFORE_ROWS_MOVE * len(done):
         return torch.arange(len(done))

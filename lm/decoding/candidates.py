@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.filters import among_best
+from lm.kernels.tensors import best
 
 _ROWS_AT_A_TIME = 64
 """Rows of logits that a CPU looks at together: what is made of them stays in its second-level cache."""
@@ -41,9 +42,7 @@ class Candidates:
             filtered: the same after all filters; what they change counts as log-probability.
             k: for each hypothesis; fewer where the vocabulary is smaller.
         """
-        rows = _ROWS_AT_A_TIME if logits.device.type == "cpu" else len(logits)
-        parts = [_best_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
-        values, tokens, logprobs = (torch.cat(column) for column in zip(*parts, strict=True))
+        values, tokens, logprobs = best(logits, filtered, min(k, logits.shape[1])) or _best_of_all(logits, filtered, k)
         if filtered is not logits:
             logprobs += values - logits.gather(1, tokens)
         continued = totals[:, :, None] + logprobs.cpu().double().reshape(*totals.shape, -1)
@@ -58,8 +57,16 @@ class Candidates:
         return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
 
 
-def _best_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def _best_of_all(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """The `k` best filtered logits, their tokens, and the log-probabilities before the filters: (rows, k) each."""
+    rows = _ROWS_AT_A_TIME if logits.device.type == "cpu" else len(logits)
+    parts = [_best_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
+    values, tokens, logprobs = (torch.cat(column) for column in zip(*parts, strict=True))
+    return values, tokens, logprobs
+
+
+def _best_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of as many rows as are looked at together."""
     values, tokens = _best(filtered, k)
     return values, tokens, logits.log_softmax(-1).gather(1, tokens)
 

@@ -7,8 +7,13 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-_LOG2E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
-_LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
+LOG2E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
+POWERS = (
+    np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3),
+    np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1),
+)  # fmt: skip
+"""Coefficients of the polynomial that is nearest to it, those of the highest powers first."""
 
 
 @intrinsic
@@ -37,15 +42,14 @@ def exponential(x):
 
     Source: expf of the Cephes library (Moshier 1992).
     """
-    x = min(max(x, _LEAST), _MOST)
-    whole = np.floor(x * _LOG2E + np.float32(0.5))
-    rest = x - whole * _LN2_HIGH - whole * _LN2_LOW
-    sum_ = np.float32(1.9875691500e-4)
-    sum_ = sum_ * rest + np.float32(1.3981999507e-3)
-    sum_ = sum_ * rest + np.float32(8.3334519073e-3)
-    sum_ = sum_ * rest + np.float32(4.1665795894e-2)
-    sum_ = sum_ * rest + np.float32(1.6666665459e-1)
-    sum_ = sum_ * rest + np.float32(5.0000001201e-1)
+    x = min(max(x, LEAST), _MOST)
+    whole = np.floor(x * LOG2E + np.float32(0.5))
+    rest = x - whole * LN2_HIGH - whole * LN2_LOW
+    sum_ = POWERS[0] * rest + POWERS[1]
+    sum_ = sum_ * rest + POWERS[2]
+    sum_ = sum_ * rest + POWERS[3]
+    sum_ = sum_ * rest + POWERS[4]
+    sum_ = sum_ * rest + POWERS[5]
     sum_ = sum_ * rest * rest + rest + np.float32(1.0)
     return sum_ * float_of(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
 

@@ -1,4 +1,4 @@
-"""Products of tensors in compiled code."""
+"""What compiled code makes of tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from lm.kernels import compiled
+
+_SECONDS = 1.3e-9
+"""About what torch takes for a logit to find the best ones."""
 
 
 def product(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) -> Tensor | None:
@@ -35,3 +38,29 @@ def product(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) -> T
     inputs = x.detach().reshape(rows, -1).contiguous().numpy()
     products.product(values.numpy(), scales.numpy(), shift, inputs, out, False, compiled.threads())
     return torch.from_numpy(out).view(*x.shape[:-1], -1)
+
+
+def best(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The `k` best filtered logits of each row by `lm.kernels.best`; torch rounds log-probabilities otherwise.
+
+    Args:
+        logits: (rows, n), before any filter.
+        filtered: (rows, n).
+        k: at most n.
+
+    Returns:
+        The best filtered logits, their places, and their log-probabilities before the filters: (rows, k) each. None
+        where torch is to find them: on other devices, in other types, or where nothing was compiled.
+    """
+    known = all(each.device.type == "cpu" and each.dtype is torch.float32 for each in (logits, filtered))
+    if not known or not compiled.is_compiled():
+        return None
+    if not (compiled.is_worth_loading(_SECONDS * logits.numel()) and compiled.is_ready()):
+        return None
+    compiled.begin()
+    from lm.kernels import best
+
+    values, logprobs = torch.empty(len(logits), k), torch.empty(len(logits), k)
+    places = torch.empty(len(logits), k, dtype=torch.long)
+    best.best(*(each.contiguous().numpy() for each in (logits, filtered, values, places, logprobs)))
+    return values, places, logprobs

@@ -61,18 +61,3 @@ def turn(x, cos, sin):
         first, second = x[i], x[half + i]
         x[i] = first * cos[i] + second * sin[i]
         x[half + i] = second * cos[half + i] + first * sin[half + i]
-
-
-@njit(fastmath=True, error_model="numpy", cache=True)
-def softmax(scores):
-    """Of a vector, in place."""
-    most = scores[0]
-    for i in range(len(scores)):
-        most = max(most, scores[i])
-    for i in range(len(scores)):
-        scores[i] = exponential(scores[i] - most)
-    total = np.float32(0.0)
-    for i in range(len(scores)):
-        total += scores[i]
-    for i in range(len(scores)):
-        scores[i] /= total

@@ -1,52 +1,44 @@
-"""Attention of a few new positions to the keys and values in a cache."""
+"""Attention of a few new positions to keys and values in a cache, their own past's or a source's."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit, prange
 
-from lm.kernels.vectors import softmax
+from lm.kernels.lanes import dot, exponentials, largest, mix
+
+_BYTES = 4
+_BYTES_OF_SLOTS = 8
 
 
-@njit(fastmath=True, cache=True)
-def _head(query, keys, values, biases, scores, out):
-    """One head of one query: `biases` are by distance, from that of the last key on; empty for none."""
-    length, width = keys.shape
-    scale = np.float32(1.0) / np.sqrt(np.float32(width))
-    for t in range(length):
-        total = np.float32(0.0)
-        for j in range(width):
-            total += query[j] * keys[t, j]
-        scores[t] = total * scale
-    if len(biases):
-        for t in range(length):
-            scores[t] += biases[length - 1 - t]
-    softmax(scores[:length])
-    for j in range(width):
-        out[j] = np.float32(0.0)
-    for t in range(length):
-        for j in range(width):
-            out[j] += scores[t] * values[t, j]
-
-
-@njit(cache=True)
-def _heads(queries, keys, values, rows, positions, biases, window, scores, out, begin, end):
-    """Heads `begin` to `end` of all queries' heads."""
-    heads = queries.shape[1]
-    group = heads // keys.shape[1]
+@njit(error_model="numpy", cache=True)
+def _heads(queries, keys, values, rows, positions, slots, biases, window, scores, out, begin, end):
+    """Heads `begin` to `end` of all queries' heads; vectors are addresses, for views of arrays are counted."""
+    heads, width = queries.shape[1:]
+    kv_heads, room = keys.shape[1:3]
+    group, scale = heads // kv_heads, np.float32(1.0) / np.sqrt(np.float32(width))
     for index in range(begin, end):
         query, head = index // heads, index % heads
-        row, last = rows[query], positions[query] + 1
+        last = positions[query] + 1
         first = max(0, last - window) if window else 0
-        of_head = biases[head] if len(biases) else biases.ravel()
-        _head(
-            queries[query, head], keys[row, head // group, first:last], values[row, head // group, first:last],
-            of_head, scores[index], out[query, head],
-        )  # fmt: skip
+        length, places = last - first, (query if len(slots) > 1 else 0)
+        of_head = _BYTES * (rows[query] * kv_heads + head // group) * room * width
+        of_query, of_keys = queries.ctypes.data + _BYTES * index * width, keys.ctypes.data + of_head
+        for t in range(length):
+            of_key = of_keys + _BYTES * slots[places, first + t] * width
+            scores[t] = dot(of_query, of_key, width) * scale
+        if len(biases):
+            for t in range(length):
+                scores[t] += biases[head, length - 1 - t]
+        of_scores = scores.ctypes.data
+        share = np.float32(1.0) / exponentials(of_scores, length, largest(of_scores, length), of_scores)
+        of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (places * slots.shape[1] + first)
+        to = out.ctypes.data + _BYTES * index * width
+        mix(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
 
 
 @njit(parallel=True, cache=True)
-def attend(queries, keys, values, rows, positions, biases, window, scores, out, threads):
+def attend(queries, keys, values, rows, positions, slots, biases, window, scores, out, threads):
     """All heads of all queries; each sees its row up to its own position.
 
     Args:
@@ -55,16 +47,18 @@ def attend(queries, keys, values, rows, positions, biases, window, scores, out, 
         values: like `keys`.
         rows: (number,) the row of each query.
         positions: (number,) where it stands.
+        slots: (number, longest) where in its row that is which stands at each position that a query sees; (1, longest)
+            if that is the same for all queries.
         biases: (heads, distances) what a distance adds to the scores, or empty.
         window: how many positions a query sees at most, its own among them; 0 for all.
-        scores: (number · heads, longest), to work in.
+        scores: (threads, longest), to work in.
         out: (number, heads, head).
         threads: how many share the heads.
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:
-        _heads(queries, keys, values, rows, positions, biases, window, scores, out, 0, number)
+        _heads(queries, keys, values, rows, positions, slots, biases, window, scores[0], out, 0, number)
     else:
         for part in prange(threads):
             begin, end = number * part // threads, number * (part + 1) // threads
-            _heads(queries, keys, values, rows, positions, biases, window, scores, out, begin, end)
+            _heads(queries, keys, values, rows, positions, slots, biases, window, scores[part], out, begin, end)

@@ -10,24 +10,25 @@ import torch
 from lm.config.model import ModelConfig
 from lm.kernels import compiled
 from lm.model.block import count_parameters
-from lm.model.transformer import DecoderOnly
+from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 if TYPE_CHECKING:
     from lm.native.decoder import NativeDecoder
 
-_OVERHEAD, _READ = 1.5e-3, 1e10
-"""About what torch takes for a step, so that texts don't depend on a clock: seconds, and bytes of weights a second."""
+_OVERHEAD, _READ, _MULTIPLIED = 1.5e-3, 1e10, 5e10
+"""About what torch takes for a step, so that texts don't depend on a clock: seconds, bytes of weights that it reads a
+second, and products that it makes."""
 _MOST_TOKENS = 64
 """Tokens at a time up to which the compiled step was faster than torch's products."""
 _TYPES = (torch.float32, torch.int8)
 
-_decoders: WeakKeyDictionary[DecoderOnly, NativeDecoder] = WeakKeyDictionary()
+_decoders: WeakKeyDictionary[DecoderOnly | EncoderDecoder, NativeDecoder] = WeakKeyDictionary()
 
 
 def can_step(config: ModelConfig) -> bool:
     """Whether the compiled step knows all that a model has."""
     return (
-        not (config.n_encoder_layers or config.is_masked or config.is_recurrent or config.experts)
+        not (config.is_masked or config.is_recurrent or config.experts)
         and config.attention in {"full", "window"}
         and config.positions != "relative"
         and not config.output_transform
@@ -35,20 +36,22 @@ def can_step(config: ModelConfig) -> bool:
     )
 
 
-def native_decoder(model: DecoderOnly, *, tokens: int) -> NativeDecoder | None:
+def native_decoder(model: DecoderOnly | EncoderDecoder, *, tokens: int) -> NativeDecoder | None:
     """The compiled step of a model that was loaded to be used; None where torch is to read the next tokens."""
-    if tokens > _MOST_TOKENS:
+    if tokens > _MOST_TOKENS and isinstance(model, DecoderOnly):
         return None
     found = _decoders.get(model)
     if found is not None and found.has_weights_of(model):
         return found
-    if not (_is_possible(model) and compiled.is_compiled() and _is_worth_loading(model) and compiled.is_ready()):
+    if not (_is_possible(model) and compiled.is_compiled()):
+        return None
+    if not (_is_worth_loading(model, tokens) and compiled.is_ready()):
         return None
     _decoders[model] = load(model)
     return _decoders[model]
 
 
-def load(model: DecoderOnly) -> NativeDecoder:
+def load(model: DecoderOnly | EncoderDecoder) -> NativeDecoder:
     """The compiled step of a model, which is compiled now unless it is in the cache."""
     compiled.begin()
     from lm.native.decoder import NativeDecoder
@@ -56,14 +59,15 @@ def load(model: DecoderOnly) -> NativeDecoder:
     return NativeDecoder(model)
 
 
-def _is_worth_loading(model: DecoderOnly) -> bool:
+def _is_worth_loading(model: DecoderOnly | EncoderDecoder, tokens: int) -> bool:
     """Whether the step of a model is; with 8 bits it is what torch would take for products as well."""
     weights, _ = model.output_layer
-    plain_seconds = _OVERHEAD + torch.float32.itemsize * count_parameters(model) / _READ
+    bytes_, products = torch.float32.itemsize * count_parameters(model), tokens * count_parameters(model)
+    plain_seconds = _OVERHEAD + max(bytes_ / _READ, products / _MULTIPLIED)
     return weights.dtype is torch.int8 or compiled.is_worth_loading(plain_seconds)
 
 
-def _is_possible(model: DecoderOnly) -> bool:
+def _is_possible(model: DecoderOnly | EncoderDecoder) -> bool:
     """Whether the weights are on the CPU, of a type that is known, and not being trained, which could move them."""
     weights, _ = model.output_layer
     first = next(model.parameters())

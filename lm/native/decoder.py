@@ -18,8 +18,8 @@ from lm.model.positions.distances import BucketedBiases, LinearBiases
 from lm.model.positions.positions import RotaryPositions
 from lm.model.quantised import tensors
 from lm.model.scope.cache import KeyValueCache
-from lm.model.transformer import DecoderOnly
-from lm.native.step import LAYER, MODEL, Scales, Shape, step
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.native.step import LAYER, MODEL, Read, Scales, Shape, step
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
 """The types that matrices may have, and how compiled code reads them."""
@@ -28,7 +28,7 @@ _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32
 class NativeDecoder:
     """The compiled step of one model, which reads and writes the same caches as the model itself."""
 
-    def __init__(self, model: DecoderOnly) -> None:
+    def __init__(self, model: DecoderOnly | EncoderDecoder) -> None:
         """Take the addresses of the weights, which must stay where they are; `can_step` is true of the model."""
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
@@ -46,7 +46,17 @@ class NativeDecoder:
         fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
         self._scales = Scales(*map(np.float32, fractions))
 
-    def logits(self, tokens: Tensor, rows: Tensor, positions: Tensor, layers: Sequence[KeyValueCache]) -> Tensor:
+    def logits(
+        self,
+        tokens: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        layers: Sequence[KeyValueCache],
+        *,
+        slots: Tensor | None = None,
+        memory: Sequence[KeyValueCache] = (),
+        lengths: Tensor | None = None,
+    ) -> Tensor:
         """Read some tokens, several of a row among them, and write their keys and values.
 
         Args:
@@ -54,19 +64,27 @@ class NativeDecoder:
             rows: (number,) the row of the caches that each token belongs to.
             positions: (number,) where it stands in its row.
             layers: the cache of each layer, with room for the new positions.
+            slots: (number, positions) where in its row of the caches that is which stands at each position up to its
+                own; None if it stands at that position.
+            memory: of each layer of an encoder-decoder, keys and values of each row's source.
+            lengths: (rows,) how many of these are real.
 
         Returns:
             (number, vocabulary) float32.
         """
-        caches = np.array([_addresses(layer) for layer in layers])
+        if slots is None:
+            slots = torch.arange(int(positions.max()) + 1)[None]
+        lengths = positions[:0] if lengths is None else lengths
+        read = Read(*(numbers.contiguous().numpy() for numbers in (tokens, rows, positions, slots, lengths)))
+        caches, memories = (_addresses(each) for each in (layers, memory))
         logits = np.empty((len(tokens), self._shape.vocabulary), np.float32)
         step(
-            *(numbers.contiguous().numpy() for numbers in (tokens, rows, positions)), self._layers, caches,
-            self._model, self._shape, self._scales, self._like, logits, compiled.threads(),
+            read, self._layers, caches, memories, self._model, self._shape, self._scales, self._like, logits,
+            compiled.threads(),
         )  # fmt: skip
         return torch.from_numpy(logits)
 
-    def has_weights_of(self, model: DecoderOnly) -> bool:
+    def has_weights_of(self, model: DecoderOnly | EncoderDecoder) -> bool:
         """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
         first = next(model.parameters())
         return first.data_ptr() == self._first and not first.requires_grad
@@ -79,7 +97,7 @@ class NativeDecoder:
         return self._kept[-1].data_ptr()
 
 
-def _tables(model: DecoderOnly) -> dict[str, Tensor]:
+def _tables(model: DecoderOnly | EncoderDecoder) -> dict[str, Tensor]:
     """What positions add, computed for all of the context."""
     length, cpu = model.config.context_length, torch.device("cpu")
     vectors, positions = model.embedding.positions, model.decoder.positions
@@ -105,7 +123,8 @@ def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int,
     )  # fmt: skip
 
 
-def _addresses(cache: KeyValueCache) -> tuple[int, int, int]:
-    """Where keys and values are, and how many positions they have room for."""
-    keys, values = cache.buffers()
-    return keys.data_ptr(), values.data_ptr(), keys.shape[2]
+def _addresses(caches: Sequence[KeyValueCache]) -> NDArray[np.int64]:
+    """Where keys and values of each cache are, and how many positions they have room for: (caches, 3)."""
+    buffers = [cache.buffers() for cache in caches]
+    found = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]
+    return np.array(found, np.int64).reshape(-1, 3)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import carray, njit
+from numpy.typing import NDArray
 
 from lm.kernels.products import activated, product
 from lm.kernels.scalars import pointer
@@ -15,25 +16,32 @@ from lm.native.attention import attend
 LAYER = (
     "attention_norm.weight", "attention_norm.bias", "attention.input.weight", "attention.input.scale",
     "attention.input.bias", "attention.output.weight", "attention.output.scale", "attention.output.bias",
-    "attention.query_norm.weight", "attention.key_norm.weight", "attention.value_shares", "feed_forward_norm.weight",
+    "attention.query_norm.weight", "attention.key_norm.weight", "attention.value_shares", "cross_attention_norm.weight",
+    "cross_attention_norm.bias", "cross_attention.input.weight", "cross_attention.input.scale",
+    "cross_attention.input.bias", "cross_attention.output.weight", "cross_attention.output.scale",
+    "cross_attention.output.bias", "cross_attention.query_norm.weight", "feed_forward_norm.weight",
     "feed_forward_norm.bias", "feed_forward.up.weight", "feed_forward.up.scale", "feed_forward.up.bias",
     "feed_forward.down.weight", "feed_forward.down.scale", "feed_forward.down.bias",
 )  # fmt: skip
 """The tensors of a layer, in the order of their addresses; one that it hasn't got is at 0."""
 (
     A_NORM, A_NORM_BIAS, INPUT, INPUT_SCALE, INPUT_BIAS, OUTPUT, OUTPUT_SCALE, OUTPUT_BIAS, QUERY_NORM, KEY_NORM,
-    SHARES, F_NORM, F_NORM_BIAS, UP, UP_SCALE, UP_BIAS, DOWN, DOWN_SCALE, DOWN_BIAS,
+    SHARES, C_NORM, C_NORM_BIAS, C_INPUT, C_INPUT_SCALE, C_INPUT_BIAS, C_OUTPUT, C_OUTPUT_SCALE, C_OUTPUT_BIAS,
+    C_QUERY_NORM, F_NORM, F_NORM_BIAS, UP, UP_SCALE, UP_BIAS, DOWN, DOWN_SCALE, DOWN_BIAS,
 ) = range(len(LAYER))  # fmt: skip
 MODEL = (
     "embedding.tokens.weight", "embedding.tokens.scale", "embedding.positions", "rotation", "biases",
     "decoder.stream_shares", "decoder.embedding_shares", "decoder.final_norm.weight", "decoder.final_norm.bias",
-    "head.weight", "head.scale",
+    "head.weight", "head.scale", "output_bias",
 )  # fmt: skip
 """What there is once."""
 (
     TOKENS, TOKENS_SCALE, POSITIONS, ROTATION, BIASES, STREAM_SHARES, EMBEDDING_SHARES, FINAL_NORM, FINAL_NORM_BIAS,
-    HEAD, HEAD_SCALE,
+    HEAD, HEAD_SCALE, HEAD_BIAS,
 ) = range(len(MODEL))  # fmt: skip
+
+_ROWS_IN_CACHE = 32
+"""Rows whose logits are made at a time, so that what a product makes of them stays near."""
 
 
 class Shape(NamedTuple):
@@ -70,6 +78,25 @@ class Shape(NamedTuple):
     is_parallel: int
 
 
+class Read(NamedTuple):
+    """Tokens to be read, several of a row among them, and what they see.
+
+    Attributes:
+        ids: (number,).
+        rows: (number,) the row of the caches that each belongs to.
+        positions: (number,) where each stands in its row.
+        slots: (number, positions) where in its row of the caches that is which stands at each position up to its own;
+            (1, positions) if that is the same for all.
+        lengths: (rows,) positions of the source that each row sees; empty where there is none.
+    """
+
+    ids: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
 class Scales(NamedTuple):
     """The numbers of a model that are fractions: of norms, of embeddings, and the logits' soft cap, or 0."""
 
@@ -92,18 +119,18 @@ def _norms(x, weight, bias, shape, scales, out):
 
 
 @njit(cache=True)
-def _embedded(tokens, positions, model, shape, scales, like, x):
+def _embedded(read, model, shape, scales, like, x):
     table = carray(pointer(model[TOKENS]), (shape.vocabulary, shape.width), like.dtype)
     of_rows = _vector(model[TOKENS_SCALE], shape.vocabulary)
-    for row in range(len(tokens)):
-        scale = scales.embedding * (of_rows[tokens[row]] if len(of_rows) else np.float32(1.0))
+    for row in range(len(x)):
+        scale = scales.embedding * (of_rows[read.ids[row]] if len(of_rows) else np.float32(1.0))
         for i in range(shape.width):
-            x[row, i] = np.float32(table[tokens[row], i]) * scale
+            x[row, i] = np.float32(table[read.ids[row], i]) * scale
     if model[POSITIONS]:
         vectors = carray(pointer(model[POSITIONS]), (shape.table, shape.width), np.float32)
-        for row in range(len(tokens)):
+        for row in range(len(x)):
             for i in range(shape.width):
-                x[row, i] += vectors[positions[row], i]
+                x[row, i] += vectors[read.positions[row], i]
 
 
 @njit(cache=True)
@@ -130,9 +157,9 @@ def _heads_ready(projected, layer, positions, model, shape, scales, firsts, is_f
 
 
 @njit(cache=True)
-def _attention(x, layer, cache, rows, positions, model, shape, scales, like, firsts, is_first, out, threads):
+def _attention(x, layer, cache, read, model, shape, scales, like, firsts, is_first, out, threads):
     """Add to `out` what attention makes of `x`; keys and values go into the cache."""
-    number, head, kv_heads, room = len(x), shape.head, shape.kv_heads, cache[2]
+    number, head, kv_heads = len(x), shape.head, shape.kv_heads
     n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
     projected = np.empty((number, n_projected), np.float32)
     weights = carray(pointer(layer[INPUT]), (n_projected, shape.width), like.dtype)
@@ -140,25 +167,67 @@ def _attention(x, layer, cache, rows, positions, model, shape, scales, like, fir
         weights, _vector(layer[INPUT_SCALE], n_projected), _vector(layer[INPUT_BIAS], n_projected), x, projected, False,
         threads,
     )  # fmt: skip
-    _heads_ready(projected, layer, positions, model, shape, scales, firsts, is_first)
-    keys = carray(pointer(cache[0]), (rows.max() + 1, kv_heads, room, head), np.float32)
-    values = carray(pointer(cache[1]), (rows.max() + 1, kv_heads, room, head), np.float32)
+    _heads_ready(projected, layer, read.positions, model, shape, scales, firsts, is_first)
+    keys, values = _cached(cache, read, shape)
     for token in range(number):
+        row, slot = read.rows[token], read.slots[token if len(read.slots) > 1 else 0, read.positions[token]]
         for index in range(kv_heads):
-            at = (shape.heads + index) * head
-            keys[rows[token], index, positions[token]] = projected[token, at : at + head]
-            at += kv_heads * head
-            values[rows[token], index, positions[token]] = projected[token, at : at + head]
+            of_key = (shape.heads + index) * head
+            of_value = of_key + kv_heads * head
+            for i in range(head):
+                keys[row, index, slot, i] = projected[token, of_key + i]
+                values[row, index, slot, i] = projected[token, of_value + i]
     biases = carray(pointer(model[BIASES]), (shape.heads if model[BIASES] else 0, shape.table), np.float32)
-    scores = np.empty((number * shape.heads, positions.max() + 1), np.float32)
-    attended = np.empty((number, shape.heads, head), np.float32)
-    queries = np.ascontiguousarray(projected[:, :n_attended]).reshape(number, shape.heads, head)
-    attend(queries, keys, values, rows, positions, biases, shape.window, scores, attended, threads)
-    weights = carray(pointer(layer[OUTPUT]), (shape.width, n_attended), like.dtype)
-    product(
-        weights, _vector(layer[OUTPUT_SCALE], shape.width), _vector(layer[OUTPUT_BIAS], shape.width),
-        attended.reshape(number, n_attended), out, True, threads,
+    queries = np.ascontiguousarray(projected[:, :n_attended])
+    _attended(
+        queries, keys, values, read.rows, read.positions, read.slots, biases, shape.window, layer[OUTPUT],
+        layer[OUTPUT_SCALE], layer[OUTPUT_BIAS], shape, like, out, threads,
     )  # fmt: skip
+
+
+@njit(cache=True)
+def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
+    """Add to `out` what `x` finds in the memory of a source."""
+    width, empty = shape.heads * shape.head, _vector(0, 0)
+    queries = np.empty((len(x), width), np.float32)
+    weights = carray(pointer(layer[C_INPUT]), (width, shape.width), like.dtype)
+    product(
+        weights, _vector(layer[C_INPUT_SCALE], width), _vector(layer[C_INPUT_BIAS], width), x, queries, False, threads
+    )
+    norm = _vector(layer[C_QUERY_NORM], shape.head)
+    for token in range(len(x) if len(norm) else 0):
+        for first in range(0, width, shape.head):
+            head = queries[token, first : first + shape.head]
+            normalise(head, norm, empty, scales.epsilon, 0, head)
+    keys, values = _cached(memory, read, shape)
+    slots, last = np.arange(memory[2]).reshape(1, memory[2]), read.lengths[read.rows] - 1
+    _attended(
+        queries, keys, values, read.rows, last, slots, empty.reshape(0, 0), 0, layer[C_OUTPUT],
+        layer[C_OUTPUT_SCALE], layer[C_OUTPUT_BIAS], shape, like, out, threads,
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _cached(cache, read, shape):
+    """The keys and values of a cache's rows."""
+    size = (read.rows.max() + 1, shape.kv_heads, cache[2], shape.head)
+    return carray(pointer(cache[0]), size, np.float32), carray(pointer(cache[1]), size, np.float32)
+
+
+@njit(cache=True)
+def _attended(
+    queries, keys, values, rows, positions, slots, biases, window, weight, scale, bias, shape, like, out, threads
+):
+    """Add to `out` what a projection makes of what queries find."""
+    number, width = queries.shape
+    scores, found = np.empty((threads, slots.shape[1]), np.float32), np.empty_like(queries)
+    by_head = (number, shape.heads, shape.head)
+    attend(
+        queries.reshape(by_head), keys, values, rows, positions, slots, biases, window, scores, found.reshape(by_head),
+        threads,
+    )  # fmt: skip
+    weights = carray(pointer(weight), (shape.width, width), like.dtype)
+    product(weights, _vector(scale, shape.width), _vector(bias, shape.width), found, out, True, threads)
 
 
 @njit(cache=True)
@@ -179,16 +248,31 @@ def _feed_forward(x, layer, shape, like, out, threads):
     )  # fmt: skip
 
 
+@njit(cache=True)
+def _predict(x, model, shape, scales, like, logits, threads):
+    """What the output layer makes of final states."""
+    weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
+    bias = _vector(model[HEAD_BIAS], shape.vocabulary)
+    scale = _vector(model[HEAD_SCALE], shape.vocabulary)
+    for begin in range(0, len(x), _ROWS_IN_CACHE):
+        end = min(begin + _ROWS_IN_CACHE, len(x))
+        product(weights, scale, bias, x[begin:end], logits[begin:end], False, threads)
+    if scales.cap:
+        for row in range(len(logits)):
+            for i in range(shape.vocabulary):
+                logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
+
+
 @njit(nogil=True, cache=True)
-def step(tokens, rows, positions, layers, caches, model, shape, scales, like, logits, threads):
+def step(read, layers, caches, memories, model, shape, scales, like, logits, threads):
     """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
 
     Args:
-        tokens: (number,) ids.
-        rows: (number,) the row of the caches that each belongs to.
-        positions: (number,) where each stands in its row.
+        read: the tokens.
         layers: (layers, len(LAYER)) addresses.
         caches: (layers, 3): the addresses of keys and values, each (rows, kv_heads, room, head) float32; and the room.
+        memories: the same of the sources that are read by cross-attention, of which the room is the longest one's; or
+            (layers, 0).
         model: (len(MODEL),) addresses.
         shape: the whole numbers.
         scales: the fractions.
@@ -196,9 +280,9 @@ def step(tokens, rows, positions, layers, caches, model, shape, scales, like, lo
         logits: (number, vocabulary) float32, to be filled.
         threads: how many share the work.
     """
-    x = np.empty((len(tokens), shape.width), np.float32)
-    firsts = np.empty((len(tokens), shape.kv_heads * shape.head), np.float32)
-    _embedded(tokens, positions, model, shape, scales, like, x)
+    x = np.empty((len(read.ids), shape.width), np.float32)
+    firsts = np.empty((len(read.ids), shape.kv_heads * shape.head), np.float32)
+    _embedded(read, model, shape, scales, like, x)
     embedding, normed, also = x.copy(), np.empty_like(x), np.empty_like(x)
     of_stream, of_embedding = _vector(model[STREAM_SHARES], len(layers)), _vector(model[EMBEDDING_SHARES], len(layers))
     for index in range(len(layers)):
@@ -209,22 +293,24 @@ def step(tokens, rows, positions, layers, caches, model, shape, scales, like, lo
             _norms(x, layer[A_NORM], layer[A_NORM_BIAS], shape, scales, normed)
             if shape.is_parallel:
                 _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, also)
-            _attention(normed, layer, cache, rows, positions, model, shape, scales, like, firsts, first, x, threads)
+            _attention(normed, layer, cache, read, model, shape, scales, like, firsts, first, x, threads)
+            if layer[C_INPUT]:
+                _norms(x, layer[C_NORM], layer[C_NORM_BIAS], shape, scales, normed)
+                _cross_attention(normed, layer, memories[index], read, shape, scales, like, x, threads)
             if not shape.is_parallel:
                 _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, also)
             _feed_forward(also, layer, shape, like, x, threads)
         else:
             normed[:] = x
-            _attention(normed, layer, cache, rows, positions, model, shape, scales, like, firsts, first, x, threads)
+            _attention(normed, layer, cache, read, model, shape, scales, like, firsts, first, x, threads)
             _norms(x, layer[A_NORM], layer[A_NORM_BIAS], shape, scales, x)
+            if layer[C_INPUT]:
+                normed[:] = x
+                _cross_attention(normed, layer, memories[index], read, shape, scales, like, x, threads)
+                _norms(x, layer[C_NORM], layer[C_NORM_BIAS], shape, scales, x)
             normed[:] = x
             _feed_forward(normed, layer, shape, like, x, threads)
             _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, x)
     if model[FINAL_NORM]:
         _norms(x, model[FINAL_NORM], model[FINAL_NORM_BIAS], shape, scales, x)
-    weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
-    product(weights, _vector(model[HEAD_SCALE], shape.vocabulary), _vector(0, 0), x, logits, False, threads)
-    if scales.cap:
-        for row in range(len(logits)):
-            for i in range(shape.vocabulary):
-                logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
+    _predict(x, model, shape, scales, like, logits, threads)

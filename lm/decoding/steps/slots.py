@@ -28,6 +28,7 @@ class Slots:
     Attributes:
         width: rows that each sentence has.
         sentences: how many there are.
+        rows: (sentences,) which row of the cache each has.
 
     Source: the mask is that of tree attention, Miao et al. 2023 (SpecInfer), section 4.
     """
@@ -41,7 +42,8 @@ class Slots:
             like: a tensor of the model's type, on its device.
             prefix: (sentences,) how many positions of the prefix are real, if not all are in each.
         """
-        self.width, self.sentences = 1, sentences
+        self.width, self.sentences, self._cache_rows = 1, sentences, sentences
+        self.rows = torch.arange(sentences, device=like.device)
         self._cache, self._dtype, self._device = cache, like.dtype, like.device
         self._prefix, self._real = cache.length, prefix
         self._past = torch.empty(sentences, 0, dtype=torch.long, device=like.device)  # (rows, length) slots
@@ -57,18 +59,23 @@ class Slots:
         """Where the next token of each row stands, unless the prefixes are of different lengths."""
         return self._prefix + self.length
 
-    def add(self, n: int) -> Mask:
-        """Give the next `n` positions of each row their slots, and say which slots each of them sees."""
-        start, used = self.length, self._cache.length
+    def take(self, n: int) -> Tensor:
+        """Give the next `n` positions of each row their slots: (rows, length), those of each row's past before them."""
+        used = self._cache.length
         fresh = torch.arange(used, used + self.width * n, device=self._device).view(self.width, n)
         self._past = torch.cat((self._past, fresh.repeat(self.sentences, 1)), dim=1)
-        slots = used + self.width * n
+        return self._past
+
+    def add(self, n: int) -> Mask:
+        """Give the next `n` positions of each row their slots, and say which slots each of them sees."""
+        start, slots = self.length, self._cache.length + self.width * n
+        past = self.take(n)
         if slots == self.position and self._real is None:
             return Mask.causal()
-        seen = self._past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
+        seen = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
         if n > 1:  # its own slot stands in for those of a position's future
             future = torch.ones(n, self.length, dtype=torch.bool, device=self._device).triu(start + 1)
-            seen = torch.where(future, self._past[:, start:, None], seen)
+            seen = torch.where(future, past[:, start:, None], seen)
         hidden = torch.full((self.sentences, self.width * n, slots), -torch.inf, device=self._device)
         hidden[:, :, : self._prefix] = 0.0 if self._real is None else padding(self._real, self._prefix)[:, None]
         seen = seen.reshape(self.sentences, self.width * n, self.length)
@@ -93,24 +100,39 @@ class Slots:
         found[:, : self._prefix] = torch.arange(self._prefix, device=self._device)
         return found.scatter_(1, past, places.expand_as(past))
 
-    def reorder(self, rows: Tensor) -> Tensor | None:
+    def reorder(self, rows: Tensor, *, may_wait: bool = False) -> Tensor | None:
         """Row i becomes what row `rows[i]` was.
 
+        Args:
+            rows: (new rows,).
+            may_wait: sentences may stay where they are in the cache, see `rows`, as long as each is there once.
+
         Returns:
-            (sentences,) which sentence each one was before; None if it was the same.
+            What `settle` does.
         """
         self._past = self._past.index_select(0, rows)
         sentences = rows // self.width
         runs = sentences.unique_consecutive(return_counts=True)[1]
         self.width = math.gcd(*runs.tolist())
         kept = sentences[:: self.width]
-        changed = not torch.equal(kept, torch.arange(self.sentences, device=self._device))
-        if changed:
-            self.sentences, self._real = len(kept), None if self._real is None else self._real.index_select(0, kept)
-            self._cache.reorder(kept)
-        if self._cache.length + self.width > self._forget_at:
+        self.sentences, self.rows = len(kept), self.rows.index_select(0, kept)
+        self._real = None if self._real is None else self._real.index_select(0, kept)
+        is_full = self._cache.length + self.width > self._forget_at
+        if may_wait and not is_full and len(self.rows.unique()) == self.sentences:
+            return None
+        moved = self.settle()
+        if is_full:
             self._forget()
-        return kept if changed else None
+        return moved
+
+    def settle(self) -> Tensor | None:
+        """Move the sentences to rows of the cache in their order: (sentences,) where each one was, or None if there."""
+        rows, there = self.rows, torch.arange(self.sentences, device=self._device)
+        if self.sentences == self._cache_rows and torch.equal(rows, there):
+            return None
+        self._cache.reorder(rows)
+        self.rows, self._cache_rows = there, self.sentences
+        return rows
 
     def _forget(self) -> None:
         """Give up the slots that no row remembers.

@@ -41,6 +41,14 @@ class Steps(Protocol):
         """Take back all tokens but the first `length`."""
 
 
+def leaves_freely(steps: Steps) -> bool:
+    """Whether it costs nothing that rows leave, whatever number stays, as it does where nothing moves: some steps say.
+
+    Else moving costs about as much as a step, and a product of new size takes oneDNN some milliseconds to prepare.
+    """
+    return bool(getattr(steps, "leaves_freely", False))
+
+
 def window_start(length: int, context_length: int) -> int:
     """Where the window of the last of `length` tokens begins.
 

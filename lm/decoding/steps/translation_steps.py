@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -12,13 +14,22 @@ from lm.model.scope.cache import DecoderCache
 from lm.model.scope.masks import Mask, padding
 from lm.model.scope.scope import Scope
 from lm.model.transformer import EncoderDecoder
+from lm.native.choice import native_decoder
+
+if TYPE_CHECKING:
+    from lm.native.decoder import NativeDecoder
 
 
 class EncoderDecoderSteps:
     """Steps of an encoder-decoder of blocks; each source is encoded once, and read by all the rows that translate it.
 
     The hypotheses of a sentence are queries to one copy of the memory's keys and values: see `Slots`.
+
+    Attributes:
+        leaves_freely: see `Steps`.
     """
+
+    leaves_freely = False
 
     def __init__(
         self, model: EncoderDecoder, source: Tensor, lengths: Tensor | None = None, *, coverage: bool = False
@@ -36,15 +47,13 @@ class EncoderDecoderSteps:
         source = source.to(self._device)
         if lengths is not None and int(lengths.min()) == source.shape[1]:
             lengths = None
-        lengths = None if lengths is None else lengths.to(self._device)
+        self._lengths = None if lengths is None else lengths.to(self._device)
         with torch.inference_mode():
-            self._memory = model.encode(source, lengths=lengths)  # (sentences, source length, d_model)
-        bias = None if lengths is None else padding(lengths, self._memory.shape[1])[:, None, None]
-        self._padding = None if bias is None else bias.to(self._memory.dtype)
+            self._memory = model.encode(source, lengths=self._lengths)  # (sentences, source length, d_model)
         cache = model.new_cache()
         assert isinstance(cache, DecoderCache)
         self._cache, self._slots = cache, Slots(cache, len(source), self._memory)
-        self._coverage = Coverage(model, source, lengths) if coverage else None
+        self._coverage = Coverage(model, source, self._lengths) if coverage else None
 
     @property
     def length(self) -> int:
@@ -54,14 +63,52 @@ class EncoderDecoderSteps:
     @torch.inference_mode()
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
         """Append (rows, n) tokens; see `Steps.feed`."""
+        native = self._native(tokens)
+        self.leaves_freely = native is not None
+        if native is None:
+            return self._read(tokens, last_only=last_only)
+        logits = self._fed(native, tokens)
+        return logits[:, -1:] if last_only else logits
+
+    def _native(self, tokens: Tensor) -> NativeDecoder | None:
+        """The compiled step, if it is to read (rows, n) tokens: after the first ones, for which torch reads the memory.
+
+        It doesn't say what it attends to, and knows positions up to the context's end.
+        """
+        is_known = self._cache.length > 0 and self.length + tokens.shape[1] <= self._model.config.context_length
+        return native_decoder(self._model, tokens=tokens.numel()) if is_known and self._coverage is None else None
+
+    def _fed(self, native: NativeDecoder, tokens: Tensor) -> Tensor:
+        """(rows, n, vocabulary) logits of what follows each of (rows, n) tokens, by the compiled step."""
         rows, n = tokens.shape
         start, slots = self.length, self._slots
+        past = slots.take(n)
+        for layer in self._cache.own:
+            layer.grow(slots.width * n)
+        sentences = slots.rows.repeat_interleave(slots.width * n)
+        positions, seen = torch.arange(start, start + n).repeat(rows), past.repeat_interleave(n, 0)
+        logits = native.logits(
+            tokens.flatten(), sentences, positions, self._cache.own, slots=seen, memory=self._cache.memory,
+            lengths=self._real_lengths(),
+        )  # fmt: skip
+        return logits.view(rows, n, -1)
+
+    def _real_lengths(self) -> Tensor:
+        """(rows of the cache,) how many positions of each source are real."""
+        sentences, longest, _ = self._memory.shape
+        return torch.full((sentences,), longest) if self._lengths is None else self._lengths
+
+    def _read(self, tokens: Tensor, *, last_only: bool) -> Tensor:
+        """The logits that follow, by torch."""
+        rows, n = tokens.shape
+        start, slots = self.length, self._slots
+        self._move(slots.settle())
         mask = slots.add(n)
         own = Scope(
             mask, caches=self._cache.own, start=start, branches=slots.width,
             key_positions=slots.key_positions(n) if self._model.config.places_keys else None,
         )  # fmt: skip
-        source = Scope(mask=Mask(bias=self._padding), memory=self._memory, caches=self._cache.memory)
+        source = Scope(mask=self._source_mask(), memory=self._memory, caches=self._cache.memory)
         beside = tokens.to(self._device).reshape(len(self._memory), -1)
         with captured(() if self._coverage is None else self._coverage.attentions) as weights:
             hidden = self._model.decode(beside, own, source).view(rows, n, -1)
@@ -69,16 +116,25 @@ class EncoderDecoderSteps:
             self._coverage.add(weights[0].mean(1).view(rows, n, -1).sum(1))
         return self._model.logits(hidden[:, -1:] if last_only else hidden).float()
 
+    def _source_mask(self) -> Mask:
+        """What is seen of the sources."""
+        if self._lengths is None:
+            return Mask()
+        return Mask(bias=padding(self._lengths, self._memory.shape[1])[:, None, None].to(self._memory.dtype))
+
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was."""
         rows = rows.to(self._device)
         if self._coverage is not None:
             self._coverage.reorder(rows)
-        kept = self._slots.reorder(rows)
-        if kept is not None:
-            self._memory = self._memory.index_select(0, kept)
-            self._padding = None if self._padding is None else self._padding.index_select(0, kept)
+        self._move(self._slots.reorder(rows, may_wait=self.leaves_freely))
+
+    def _move(self, sentences: Tensor | None) -> None:
+        """Have what is kept of each sentence follow to where `Slots.settle` has put it."""
+        if sentences is not None:
+            self._memory = self._memory.index_select(0, sentences)
+            self._lengths = None if self._lengths is None else self._lengths.index_select(0, sentences)
 
     def truncate(self, length: int) -> None:
         """Take back all tokens but the first `length`; not together with coverage."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ from torch import nn
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.decoding.beam_search import beam_search
 from lm.decoding.generator import Generator
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
+from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from lm.errors import UsageError
 from lm.kernels import compiled
 from lm.model.quantised import int8_matrices, quantise
@@ -127,6 +131,83 @@ def test_rows_that_come_and_go_are_as_without_a_cache(seed):
             rows = len(kept)
             for each in (steps, again):
                 each.reorder(kept)
+    assert model in choice._decoders
+
+
+def of_pairs(seed: int) -> ModelConfig:
+    """Any encoder-decoder that the step takes."""
+    return replace(drawn(seed), n_encoder_layers=1, parallel_residual=False, context_length=24)
+
+
+def read_alone(model, source, lengths, tokens, n: int) -> torch.Tensor:
+    """(rows, n, vocabulary) logits after the last tokens of each row, read alone with its source, without a cache."""
+    rows = zip(source, lengths, tokens, strict=True)
+    with torch.inference_mode():
+        return torch.cat([model(one[None, :length], row[None])[:, -n:] for one, length, row in rows])
+
+
+@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
+    """Hypotheses change places, sources are left out and repeated, tokens taken back, and more read than the context.
+
+    What 8 bits round is rounded alike in both.
+    """
+    model = built(of_pairs(seed), in_8_bits=in_8_bits)
+    of, error = random.Random(seed), 2e-3 if in_8_bits else 2e-5
+    source, lengths, tokens = torch.randint(37, (4, 7)), torch.tensor([7, 3, 1, 5]), torch.empty(4, 0, dtype=torch.long)
+    steps, known = EncoderDecoderSteps(model, source, lengths), model.config.position_limit or 30
+    for _ in range(30):
+        n = min(of.choice([1, 1, 1, 2]), known - tokens.shape[1])
+        fresh = torch.randint(37, (len(tokens), n))
+        tokens = torch.cat((tokens, fresh), dim=1)
+        expected = read_alone(model, source, lengths, tokens, n)
+        torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error)
+        width = steps._slots.width
+        sentences = list(range(len(tokens) // width))
+        if of.random() < 0.2 and len(sentences) > 1:  # as a search does when some are done
+            sentences.remove(of.choice(sentences))
+        chosen = [sentence * width + of.randrange(width) for sentence in sentences for _ in range(3)]
+        if of.random() < 0.15:
+            chosen = sorted(of.randrange(len(tokens)) for _ in range(of.randint(1, 6)))
+        rows = torch.tensor(chosen)
+        steps.reorder(rows)
+        source, lengths, tokens = source[rows], lengths[rows], tokens[rows]
+        if of.random() < 0.2 or tokens.shape[1] == known:
+            steps.truncate(tokens.shape[1] - 1)
+            tokens = tokens[:, :-1]
+    assert model in choice._decoders
+
+
+@pytest.mark.parametrize("refill", [False, True])
+def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
+    """Of ten sources, that end at different times."""
+    model, lengths = built(of_pairs(3)), torch.arange(10) % 7 + 1
+    source = torch.randint(37, (10, 7), generator=torch.Generator().manual_seed(1))
+
+    def found():
+        return beam_search(
+            EncoderDecoderSteps(model, source, lengths), torch.zeros(10, 1, dtype=torch.long), beam_size=4,
+            max_tokens=[*range(11, 21)], stop_ids=[1, 2], n=2, refill=refill,
+        )  # fmt: skip
+
+    of_step = found()
+    assert model in choice._decoders
+    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    choice._decoders.clear()
+    of_torch = found()
+    assert model not in choice._decoders
+    for a, b in zip(chain(*of_step), chain(*of_torch), strict=True):
+        assert (a.tokens, a.finish_reason) == (b.tokens, b.finish_reason)
+        assert a.score == pytest.approx(b.score, abs=1e-5)
+
+
+def test_an_output_layer_may_have_a_bias():
+    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1, output_bias=True)
+    model, tokens = built(config), torch.tensor([[1, 2, 3]])
+    steps = DecoderSteps(model)
+    found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
+    torch.testing.assert_close(found, model(tokens), atol=1e-5, rtol=1e-5)
     assert model in choice._decoders
 
 

@@ -64,3 +64,22 @@ def test_what_was_taken_back_is_seen_no_more() -> None:
 
 def test_padding_is_behind_what_is_real() -> None:
     assert padding(torch.tensor([2, 0]), 3).tolist() == [[0, 0, -INF], [-INF] * 3]
+
+
+def test_sentences_may_stay_where_they_are_until_something_moves() -> None:
+    made = cache(3, 1)
+    slots, before = Slots(made, 3, torch.zeros(1)), made.own[0].contents()[0]
+    assert slots.take(1).tolist() == [[1]] * 3
+    read(made, 3, 1)
+    assert slots.reorder(torch.tensor([1, 2]), may_wait=True) is None
+    assert (slots.sentences, slots.rows.tolist(), made.own[0].contents()[0].shape[0]) == (2, [1, 2], 3)
+    assert slots.reorder(torch.tensor([1]), may_wait=True) is None
+    assert slots.rows.tolist() == [2]
+    assert slots.settle().tolist() == [2]
+    assert slots.settle() is None
+    assert slots.rows.tolist() == [0]
+    assert torch.equal(made.own[0].contents()[0][:, :, :1], before[2:])
+    slots = Slots(made, 1, torch.zeros(1))
+    slots.take(1)
+    ragged = slots.reorder(torch.tensor([0, 0]), may_wait=True)  # two hypotheses of one sentence, in one row
+    assert (ragged, slots.width, slots.rows.tolist()) == (None, 2, [0])

@@ -1,0 +1,68 @@
+"""Sums over vectors of any length, against those of float64: nothing behind a vector is read or written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+numba = pytest.importorskip("numba")
+
+from lm.kernels.lanes import dot, exponentials, largest, mix  # noqa: E402
+
+LENGTHS = [1, 7, 8, 15, 16, 17, 33, 48, 100]
+
+
+@numba.njit
+def _dot(a, b):
+    return dot(a.ctypes.data, b.ctypes.data, len(a))
+
+
+@numba.njit
+def _mix(weights, scale, places, rows, out):
+    width = rows.shape[1]
+    mix(weights.ctypes.data, scale, places.ctypes.data, len(places), rows.ctypes.data, width, out.ctypes.data)
+
+
+@numba.njit
+def _largest(x):
+    return largest(x.ctypes.data, len(x))
+
+
+@numba.njit
+def _exponentials(x, less, out):
+    address = np.int64(out.ctypes.data) if len(out) else np.int64(0)
+    return exponentials(x.ctypes.data, len(x), np.float32(less), address)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_dot_products(length):
+    a, b = numbers(2, length)
+    assert _dot(a, b) == pytest.approx(a.astype(np.float64) @ b, abs=1e-5)
+
+
+@pytest.mark.parametrize("width", LENGTHS)
+@pytest.mark.parametrize("count", [1, 3, 4, 9])
+def test_mixtures_of_rows(count, width):
+    rows, weights, places = numbers(11, width), numbers(count), np.arange(count)[::-1].copy() + 1
+    out = np.full(width + 1, 7.0, np.float32)
+    _mix(weights, np.float32(0.5), places, rows, out[:width])
+    np.testing.assert_allclose(out[:width], 0.5 * weights.astype(np.float64) @ rows[places], atol=1e-5)
+    assert out[width] == 7.0
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_the_largest_and_exponentials(length):
+    """What is as good as nothing adds nothing."""
+    x, out = 20 * numbers(length) - 5, np.full(length + 1, 7.0, np.float32)
+    x[0] = -np.inf if length > 1 else x[0]
+    most = _largest(x)
+    assert most == x.max()
+    expected = np.exp((x - np.float32(most)).astype(np.float64))
+    assert _exponentials(x, most, out[:length]) == pytest.approx(expected.sum(), rel=1e-6)
+    assert _exponentials(x, most, out[:0]) == pytest.approx(expected.sum(), rel=1e-6)
+    np.testing.assert_allclose(out[:length], expected, rtol=1e-6, atol=1e-37)
+    assert out[length] == 7.0
