@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lm import base, files, run_folder
 from lm.config.lora import LoraConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
-from lm.hardware import Hardware
+from lm.hardware import Hardware, give_back_freed_memory
 from lm.model.lora import merged
 from lm.model.quantised import quantise
 from lm.model.shapes import without_weights
 from lm.model.transformer import Model, Transformer, build_model
 from lm.run_folder import TrainingState
+from lm.tensors import load_tensors, save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=Transformer)
@@ -189,6 +189,7 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     except RuntimeError:
         raise _other_weights(folder) from None
     model = ready(model, hardware)
+    give_back_freed_memory()
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
@@ -285,17 +286,3 @@ def _weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
 def _other_weights(folder: Path) -> InputError:
     problem = f"has not the weights of the model in {run_folder.CONFIG}"
     return InputError(f"{folder / run_folder.MODEL}: {problem}; use another one")
-
-
-def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
-    """Write tensors into a file with the permissions of any new one; safetensors lets only the owner read it."""
-    save_file(dict(tensors), path, metadata)
-    files.open_up(path)
-
-
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors in a file; InputError if they cannot be read."""
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path}: not a .safetensors file that can be read ({error}); use another one") from None

@@ -93,10 +93,20 @@ def _keep_freed_memory() -> None:
     It gives blocks of megabytes back to the system at once, and each new one is then faulted in page by page: a
     training step of GPT-2 (124 M parameters, one row of 512) takes 2.8 s in fresh memory and 1.3 s in kept memory.
     """
-    if platform.libc_ver()[0] == "glibc":
-        library = ctypes.CDLL(None)
+    if library := _glibc():
         library.mallopt(_MMAP_MAX, 0)
         library.mallopt(_TRIM_THRESHOLD, -1)
+
+
+def give_back_freed_memory() -> None:
+    """Have glibc give back what is kept of tensors that were freed: after work that needed more than what follows."""
+    if library := _glibc():
+        library.malloc_trim(0)
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
 @cache
@@ -139,6 +149,22 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def times_as_fast(work: Callable[[], object], other: Callable[[], object], *, tries: int) -> float:
+    """How many times as fast some work is as other work of the calling thread: the median of rounds in turns.
+
+    By the processor's time and with one thread, since other processes may be at work. The first round doesn't count.
+    """
+    with one_thread():
+        rounds = [(_thread_seconds(work), _thread_seconds(other)) for _ in range(1 + tries)]
+    return statistics.median(others / ours for ours, others in rounds[1:])
+
+
+def _thread_seconds(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
 
 
 def now(hardware: Hardware) -> float:

@@ -30,7 +30,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 Nats = npt.NDArray[np.float64]
 W_co = TypeVar("W_co", covariant=True, bound=Tokens)
 
-_LOGITS_AT_ONCE = 1 << 24  # 64 MB of float32, whatever the vocabulary and the batch
+_LOGITS_AT_ONCE = 1 << 26  # bytes, whatever the vocabulary and the batch
 _IN_CACHE = 1 << 18  # 1 MB of them
 
 
@@ -294,7 +294,7 @@ def scored_batches(
 
 def surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:
     """(tokens, d_model) final states and (tokens,) ids that follow them -> (tokens,) nats."""
-    rows = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
+    rows = max(1, _LOGITS_AT_ONCE // (hidden.element_size() * model.config.vocab_size))
     parts = [
         part
         for states, expected in zip(hidden.split(rows), targets.split(rows), strict=True)

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.dropout import Dropout
-from lm.model.feed_forward import ACTIVATIONS
 from lm.model.linear import Linear
 from lm.model.norms import make_norm
 
@@ -21,12 +20,12 @@ class OutputTransform(nn.Module):
         super().__init__()
         widths = 2 if config.activation == "swiglu" else 1  # a gate, and what it lets through
         self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = config.activation
         self.norm = make_norm(config)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> the same shape."""
-        return self.norm(self.activation(self.up(x)))
+        return self.norm(self.up.activated(x, self.activation))
 
 
 class LabelHead(nn.Module):

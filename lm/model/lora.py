@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
+from lm.model.activations import ACTIVATIONS
 from lm.model.attention.attention import MultiHeadAttention
 from lm.model.dropout import dropout
 from lm.model.feed_forward import FeedForward
@@ -60,6 +61,10 @@ class LoraLinear(Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
         return super().forward(input) + self._added(input, slice(0, None))
+
+    def activated(self, x: Tensor, activation: str) -> Tensor:
+        """(…, inputs) -> (…, outputs), of what both make of `x` together."""
+        return ACTIVATIONS[activation](self(x))
 
     def some(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs), of whole projections."""

@@ -18,6 +18,7 @@ from lm.distributed.world import ALONE, World
 from lm.errors import InputError, UsageError
 from lm.hardware import MOST_THREADS
 from lm.run_folder import TrainingState
+from lm.tensors import load_tensors
 from lm.training.corpus import TrainingCorpus
 from lm.training.journal import Journal
 from lm.training.lock import claimed, lock_of
@@ -86,7 +87,7 @@ def resume(
 def _saved(found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
     """The tensors that a run is built again of, as `Opening.built` calls them."""
     files = {"weights": run_folder.MODEL, "optimizer": run_folder.OPTIMIZER}
-    saved = {what: checkpoint.load_tensors(found / name) for what, name in files.items()}
+    saved = {what: load_tensors(found / name) for what, name in files.items()}
     return saved | {"base": checkpoint.load_base(found, config)} if config.lora else saved
 
 

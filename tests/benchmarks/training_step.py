@@ -11,33 +11,29 @@ Hugging Face with an allocator that keeps freed memory, as ours does. MFU is as 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import statistics
-from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
 
 import numpy as np
 import torch
 
 from lm.benchmark import hugging_face
-from lm.benchmark.timing import Timed, alternate
+from lm.benchmark.timing import alternate
 from lm.benchmark.training import random_run, training_step
 from lm.config.presets import resolve
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
-from lm.hardware import Hardware, peak_memory, timed
+from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.model.linear import linear
+from tests.benchmarks.sides import KEPT_MEMORY, Side, serve
 
 SHAPES: dict[str, tuple[int, dict[str, int]]] = {
     "0.8M": (12, {"n_layers": 4, "d_model": 128, "n_heads": 4, "context_length": 64, "vocab_size": 65}),
     "12.3M": (8, {"n_layers": 6, "d_model": 384, "n_heads": 6, "context_length": 256, "vocab_size": 4096}),
     "124M": (1, {"n_layers": 12, "d_model": 768, "n_heads": 12, "context_length": 512, "vocab_size": 50257}),
 }
-KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 PRODUCT, PRODUCTS_A_TURN = 1024, 20
 WARM_UP = 5
 
@@ -67,35 +63,6 @@ def theirs(connection: Connection, shape: str, threads: int) -> None:
     size = (SHAPES[shape][0], config.model.context_length)
     ids = np.random.default_rng(0).integers(config.model.vocab_size, size=size)
     serve(connection, {"step": hugging_face.plain_step(config, hardware, lambda: Batch(ids, ids))})
-
-
-def serve(connection: Connection, works: Mapping[str, Timed]) -> None:
-    """Answer each name with the seconds that its work takes, and "peak" with the most bytes held, until "end"."""
-    while (asked := connection.recv()) != "end":
-        connection.send(peak_memory() if asked == "peak" else works[asked]())
-
-
-class Side:
-    """A process that works when it is its turn."""
-
-    def __init__(self, target: Callable[..., None], *given: object, environment: Mapping[str, str]) -> None:
-        self._connection, theirs = multiprocessing.Pipe()
-        before = dict(os.environ)
-        os.environ.update(environment)
-        self._process = multiprocessing.get_context("spawn").Process(target=target, args=(theirs, *given))
-        self._process.start()
-        os.environ.clear()
-        os.environ.update(before)
-
-    def ask(self, what: str) -> Any:
-        """What `serve` answers."""
-        self._connection.send(what)
-        return self._connection.recv()
-
-    def end(self) -> None:
-        """No more turns."""
-        self._connection.send("end")
-        self._process.join()
 
 
 def compare(shape: str, *, seconds: float, threads: int) -> None:

@@ -12,7 +12,16 @@ import torch
 from lm import hardware
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
-from lm.hardware import Hardware, found_device, inference_hardware, matrix_rate, one_thread, peak_memory, quick_types
+from lm.hardware import (
+    Hardware,
+    found_device,
+    inference_hardware,
+    matrix_rate,
+    one_thread,
+    peak_memory,
+    quick_types,
+    times_as_fast,
+)
 
 CPU = Hardware("cpu", "float32", 1)
 
@@ -23,6 +32,22 @@ def test_the_rate_of_a_product_is_that_of_its_median_time(monkeypatch):
     monkeypatch.setattr(hardware.time, "perf_counter", lambda: next(times))
     assert matrix_rate(CPU, size=8, repeats=3) == 2 * 8**3 / 2.0
     assert next(times, None) is None
+
+
+def test_ways_are_compared_by_the_median_of_rounds_in_turns_on_one_thread(monkeypatch):
+    """1 s against 3 s where nothing disturbed either, after a round that doesn't count."""
+    taken = iter([9.0, 1.0, 1.0, 3.0, 8.0, 4.0, 1.0, 3.0])
+    now, threads = 0.0, []
+
+    def work() -> None:
+        nonlocal now
+        now += next(taken)
+        threads.append(torch.get_num_threads())
+
+    monkeypatch.setattr(hardware.time, "thread_time", lambda: now)
+    assert times_as_fast(work, work, tries=3) == 3.0
+    assert next(taken, None) is None
+    assert set(threads) == {1}
 
 
 @pytest.mark.parametrize(("platform", "expected"), [("linux", 3000 * 1024), ("darwin", 3000)])

@@ -33,6 +33,7 @@ from lm.interop.hugging_face.tensors import kept, swapped
 from lm.model.lora import LoraLinear, adapters, build_adapted
 from lm.model.shapes import without_weights
 from lm.tensor_file import Entry, entries
+from lm.tensors import load_tensors, save_tensors
 
 _PREFIX = "base_model.model."
 _CARD = """\
@@ -84,7 +85,7 @@ def export_adapters(run: Path, folder: Path) -> Family:
             f"{run}: has a head for its labels beside its adapters; --to huggingface has both in one model"
         )
     family = family_of(config.model, checkpoint.load_tokenizers(found)[0])
-    saved = checkpoint.load_tensors(found / run_folder.MODEL)
+    saved = load_tensors(found / run_folder.MODEL)
     theirs = dict(_to_theirs(saved, config, family))
     try:
         with files.new_folder(folder) as fresh:
@@ -102,7 +103,7 @@ def _write(folder: Path, theirs: Mapping[str, Low], config: RunConfig, family: F
         for name, low in theirs.items()
         for kind, value in low._asdict().items()
     }
-    checkpoint.save_tensors(named, folder / WEIGHTS, metadata={"format": "pt"})
+    save_tensors(named, folder / WEIGHTS, metadata={"format": "pt"})
     files.replace_text(folder / CARD, _card(config, family))
 
 

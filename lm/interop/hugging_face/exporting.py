@@ -20,6 +20,7 @@ from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CARD, CONFIG, GENERATION, WEIGHTS
 from lm.interop.hugging_face.tensors import to_theirs
 from lm.interop.hugging_face.tokenizing import special_ids
+from lm.tensors import save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -71,7 +72,7 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
     tokenizing.write(folder, tokenizer, config.model)
     if family.keeps_names:
         own.copy_code(folder)
-    checkpoint.save_tensors(dict(to_theirs(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
+    save_tensors(dict(to_theirs(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
     files.replace_text(folder / CARD, model_card(config, family, tokenizer, run_folder.load_state(found)))
 
 

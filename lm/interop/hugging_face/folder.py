@@ -20,6 +20,7 @@ from torch import Tensor
 from lm import files
 from lm.errors import InputError
 from lm.tensor_file import Entry, entries
+from lm.tensors import FLOATS
 from lm.tokenizer.tokenizer import FILE_NAME
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -29,7 +30,6 @@ INDEX = "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _LARGEST_JSON = 100_000_000
 """Bytes; the largest published tokenizers have 35 million."""
-TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
@@ -70,9 +70,9 @@ def weights_of(folder: Path) -> dict[str, Entry]:
 
 def read(entry: Entry) -> Tensor:
     """A tensor, from its place in its file; InputError if it is quantized or the file too short."""
-    if entry.dtype not in TYPES:
-        raise InputError(f"{entry.path}: has numbers of the type {entry.dtype}; only {', '.join(TYPES)} can be read")
-    numbers = torch.empty(entry.shape, dtype=TYPES[entry.dtype])
+    if entry.dtype not in FLOATS:
+        raise InputError(f"{entry.path}: has numbers of the type {entry.dtype}; only {', '.join(FLOATS)} can be read")
+    numbers = torch.empty(entry.shape, dtype=FLOATS[entry.dtype])
     with entry.path.open("rb") as file:
         file.seek(entry.start)
         if file.readinto(numbers.flatten().view(torch.uint8).numpy()) != entry.size:  # type: ignore[arg-type]

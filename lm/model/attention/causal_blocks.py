@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.hardware import one_thread
+from lm.hardware import times_as_fast
 
 _BLOCK = 128
 """Queries that are computed together, with the keys up to the last of them."""
@@ -44,34 +41,25 @@ def attend_by_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    query, length = query * query.shape[-1] ** -0.5, query.shape[2]
+    batch, heads, length, head = query.shape
+    found = query.new_empty(batch, length, heads, head).transpose(1, 2)  # as the output layer reads it
+    query = (query * head**-0.5).flatten(0, 1)
+    key, value = key.transpose(-1, -2).flatten(0, 1), value.flatten(0, 1)  # copied once, not for each block
     future = torch.full((_BLOCK, _BLOCK), -torch.inf, dtype=query.dtype).triu(1)
-    found = []
     for start in range(0, length, _BLOCK):
         end = min(start + _BLOCK, length)
-        scores = query[:, :, start:end] @ key[:, :, :end].transpose(-1, -2)
+        scores = query[:, start:end] @ key[:, :, :end]
         scores[..., start:] += future[: end - start, : end - start]
-        found.append(scores.softmax(-1) @ value[:, :, :end])
-    return torch.cat(found, dim=2)
+        found[:, :, start:end] = (scores.softmax(-1) @ value[:, :end]).unflatten(0, (batch, heads))
+    return found
 
 
 @cache
 def _were_faster() -> bool:
-    """Whether they clearly are here: both ways in turns, with one thread, since others may be at work."""
+    """Whether they clearly are here, in turns with the fused kernel."""
     heads = torch.zeros(_TIMED, dtype=torch.bfloat16)
-    with one_thread():
-        rounds = [
-            (_seconds(lambda: _fused(heads)), _seconds(lambda: attend_by_blocks(heads, heads, heads)))
-            for _ in range(1 + _TRIES)
-        ]
-    return statistics.median(fused / blocks for fused, blocks in rounds[1:]) > _CLEARLY
+    return times_as_fast(partial(attend_by_blocks, *3 * [heads]), partial(_fused, heads), tries=_TRIES) > _CLEARLY
 
 
 def _fused(heads: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began

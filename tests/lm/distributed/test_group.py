@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lm import checkpoint
 from lm.run_folder import MODEL, find_checkpoint
+from lm.tensors import load_tensors
 from lm.training.trainer import train
 from tests.lm.distributed.processes import CASES, halfway, in_processes, resumed, trained, write_texts
 
@@ -34,7 +34,7 @@ def losses(run: Path) -> list[float]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    return checkpoint.load_tensors(find_checkpoint(run, which="last") / MODEL)
+    return load_tensors(find_checkpoint(run, which="last") / MODEL)
 
 
 def same(run: Path, other: Path) -> None:

@@ -110,7 +110,7 @@ def test_logits_of_a_few_rows_at_once_are_all_that_is_held(monkeypatch):
     model, tokens, rows = make_model(), random_tokens(26), []
     logits = model.logits
     monkeypatch.setattr(model, "logits", lambda states: rows.append(len(states)) or logits(states))
-    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", 10 * model.config.vocab_size)
+    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", 10 * 4 * model.config.vocab_size)
     nats = score(model, tokens, context=40, stride=40, start_token=None)
     assert rows == [10, 10, 5]
     np.testing.assert_allclose(nats, token_by_token(model, tokens, context=40, stride=40, start_token=None), atol=1e-5)

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
+from lm.model.activations import ACTIVATIONS
 from lm.model.experts import Experts, Gate, Routes, balance_loss, counted, routed, shares
-from lm.model.feed_forward import ACTIVATIONS, FeedForward
+from lm.model.feed_forward import FeedForward
 from lm.model.scope.masks import Mask
 from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model

@@ -1,8 +1,11 @@
 import pytest
 import torch
 
+from lm.config.lora import LoraConfig
 from lm.model import linear as module
+from lm.model.activations import ACTIVATIONS
 from lm.model.linear import Linear, linear
+from lm.model.lora import LoraLinear
 
 SIZES = [(1, 8, 8), (7, 160, 480), (64, 160, 480), (320, 160, 333)]
 
@@ -42,6 +45,46 @@ def test_gradients_are_those_of_torch(library):
     torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         assert ours(x).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("activation", ["gelu-tanh", "gelu", "swiglu"])
+def test_an_activation_is_what_it_is_in_float64(activation, dtype, rows, monkeypatch):
+    """Also where product and activation are one, if this processor can do that."""
+    layer, x = (
+        Linear(160, 480).to(dtype),
+        torch.randn(2, rows, 160, generator=torch.Generator().manual_seed(0)).to(dtype),
+    )
+    exact = ACTIVATIONS[activation](x.double() @ layer.weight.double().T + layer.bias.double())
+    most = 1e-5 if dtype is torch.float32 else 2e-2
+    for fused in {False, fuses(dtype)}:
+        monkeypatch.setattr(module, "_fused_is_faster", lambda _, fused=fused: fused)
+        with torch.no_grad():
+            found = layer.activated(x, activation)
+        assert found.dtype is dtype
+        torch.testing.assert_close(found.double(), exact, atol=most, rtol=most)
+
+
+def fuses(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has the product with its activation in this type here."""
+    try:
+        module._fused_by_onednn(torch.ones(2, 16, dtype=dtype), torch.ones(16, 16, dtype=dtype), None)
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
+def test_products_and_activations_that_are_trained_or_adapted_stay_apart(monkeypatch):
+    monkeypatch.setattr(module, "_fused_is_faster", lambda _: True)
+    monkeypatch.setattr(module, "_fused_by_onednn", lambda *_: pytest.fail("in one go"))
+    layer, x = Linear(1000, 1000), torch.randn(2, 1000)
+    expected = ACTIVATIONS["gelu-tanh"](layer(x))
+    torch.testing.assert_close(layer.activated(x, "gelu-tanh"), expected)
+    adapted = LoraLinear(layer, [1000], LoraConfig(rank=2))
+    with torch.no_grad():
+        adapted.lora_b.normal_()
+        assert torch.equal(adapted.activated(x, "gelu-tanh"), ACTIVATIONS["gelu-tanh"](adapted(x)))
 
 
 def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):

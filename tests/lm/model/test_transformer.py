@@ -56,6 +56,17 @@ def test_every_preset_builds_and_runs(name):
     assert model(*inputs).shape == (2, 7, 97)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_of_some_positions_are_those_of_all(dtype):
+    model = randomised(small()).to(dtype)
+    hidden = torch.randn(3, 7, 48, generator=torch.Generator().manual_seed(1)).to(dtype)
+    with torch.inference_mode():
+        logits = model.logits(hidden)
+        torch.testing.assert_close(model.logits(hidden[:, -1:]), logits[:, -1:])
+        torch.testing.assert_close(model.logits(hidden[1, 2]), logits[1, 2])
+        assert model.logits(hidden[:0]).shape == (0, 7, 97)
+
+
 def test_equals_hugging_face_gpt2():
     ours = randomised(small(positions="learned", norm="layernorm", activation="gelu-tanh", bias=True))
     theirs, tokens = hugging_face.gpt2(ours), ids(4, 32)
