@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -123,8 +124,15 @@ def line_of(
     for model, frame, ids in sources:
         room = len(ids) if model.source_limit is None else max(0, model.source_limit - len(frame))
         left_out = max(left_out, len(ids) - room)
-        read.append(framed(Ragged.of([ids[:room]]), frame).values.tolist())
+        read.append(_framed(np.asarray(ids[:room]), frame))
     return Line(number, text, tuple(read), prefix, left_out, heads)
+
+
+def _framed(ids: NDArray[Any], frame: Frame) -> Source:
+    """One source within its frame."""
+    if ids.ndim == 1:
+        return [*frame.before, *ids.tolist(), *frame.after]
+    return framed(Ragged.of([ids]), frame).values.tolist()
 
 
 def padded(sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
