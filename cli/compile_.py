@@ -21,12 +21,13 @@ def compile_(
         ),
     ] = None,
 ) -> None:
-    """Compile the step by which models generate, once for a machine, which makes generation on a CPU faster.
+    """Compile the step by which models generate and translate, once for a machine, which makes both faster on a CPU.
 
-    The machine code serves all models of blocks that attend to all positions or to a window of them, with weights in
-    float32 or int8; and the products of int8 weights of any model, whatever is done with it. It is kept in the folder
-    LM_CACHE; from then on `lm generate` and other commands load it when they generate more than a few tokens. It takes
-    half a minute or less, and the package numba: pip install 'lm-toolkit[native]'.
+    The machine code serves all models of blocks that attend to all positions or to a window of them, with an encoder
+    or without one, and with weights in float32 or int8; and the products of int8 weights of any model, whatever is done
+    with it. It is kept in the folder LM_CACHE; from then on `lm generate`, `lm translate` and other commands load it
+    when they generate more than a few tokens. It takes about a minute, and the package numba: pip install
+    'lm-toolkit[native]'.
 
     With a RUN, types of numbers are compared too, at generating (of a run that translates, translating): one text,
     several, and reading a prompt. The one that is fastest is what `--dtype auto` means for this run in lm generate,
