@@ -20,6 +20,11 @@ _PACKAGES = ("kernels", "native")
 _spent = 0.0
 
 
+def serves(seconds: float) -> bool:
+    """Whether compiled code is there, and worth loading, for what torch takes about so many seconds for."""
+    return is_compiled() and is_worth_loading(seconds) and is_ready()
+
+
 def is_worth_loading(seconds: float) -> bool:
     """Whether compiled code is worth loading for what torch takes about so many seconds for; if not, torch is to do it.
 

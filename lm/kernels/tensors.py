@@ -53,9 +53,7 @@ def best(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
         where torch is to find them: on other devices, in other types, or where nothing was compiled.
     """
     known = all(each.device.type == "cpu" and each.dtype is torch.float32 for each in (logits, filtered))
-    if not known or not compiled.is_compiled():
-        return None
-    if not (compiled.is_worth_loading(_SECONDS * logits.numel()) and compiled.is_ready()):
+    if not known or not compiled.serves(_SECONDS * logits.numel()):
         return None
     compiled.begin()
     from lm.kernels import best

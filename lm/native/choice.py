@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -43,9 +44,7 @@ def native_decoder(model: DecoderOnly | EncoderDecoder, *, tokens: int) -> Nativ
     found = _decoders.get(model)
     if found is not None and found.has_weights_of(model):
         return found
-    if not (_is_possible(model) and compiled.is_compiled()):
-        return None
-    if not (_is_worth_loading(model, tokens) and compiled.is_ready()):
+    if not (_is_possible(model) and compiled.serves(_plain_seconds(model, tokens))):
         return None
     _decoders[model] = load(model)
     return _decoders[model]
@@ -59,12 +58,13 @@ def load(model: DecoderOnly | EncoderDecoder) -> NativeDecoder:
     return NativeDecoder(model)
 
 
-def _is_worth_loading(model: DecoderOnly | EncoderDecoder, tokens: int) -> bool:
-    """Whether the step of a model is; with 8 bits it is what torch would take for products as well."""
+def _plain_seconds(model: DecoderOnly | EncoderDecoder, tokens: int) -> float:
+    """What torch takes for a step; without end with 8 bits, whose products compiled code makes from the first on."""
     weights, _ = model.output_layer
+    if weights.dtype is torch.int8:
+        return math.inf
     bytes_, products = torch.float32.itemsize * count_parameters(model), tokens * count_parameters(model)
-    plain_seconds = _OVERHEAD + max(bytes_ / _READ, products / _MULTIPLIED)
-    return weights.dtype is torch.int8 or compiled.is_worth_loading(plain_seconds)
+    return _OVERHEAD + max(bytes_ / _READ, products / _MULTIPLIED)
 
 
 def _is_possible(model: DecoderOnly | EncoderDecoder) -> bool:
