@@ -13,8 +13,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from lm.kernels.instructions import LANES
 from lm.kernels.scalars import LEAST, LN2_HIGH, LN2_LOW, LOG2E, POWERS
-from lm.kernels.tiles import LANES
 
 _ROWS = 4
 """Rows that are added up beside each other, for an addition must wait for the one before."""

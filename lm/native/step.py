@@ -40,7 +40,7 @@ MODEL = (
     HEAD, HEAD_SCALE, HEAD_BIAS,
 ) = range(len(MODEL))  # fmt: skip
 
-_ROWS_IN_CACHE = 32
+_ROWS_IN_CACHE = 96
 """Rows whose logits are made at a time, so that what a product makes of them stays near."""
 
 

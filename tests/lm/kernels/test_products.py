@@ -7,10 +7,20 @@ import pytest
 
 pytest.importorskip("numba")
 
+from lm.kernels.instructions import INPUTS
 from lm.kernels.products import product
-from lm.kernels.tiles import INPUTS, most_of
 
-SHAPES = [(1, 1, 1), (1, 8, 64), (3, 17, 96), (4, 8, 64), (5, 33, 100), (9, 70, 31), (16, 40, 128)]
+SHAPES = [
+    (1, 1, 1),
+    (1, 8, 64),
+    (3, 17, 96),
+    (4, 8, 64),
+    (5, 33, 100),
+    (9, 70, 31),
+    (16, 40, 128),
+    (31, 300, 700),
+    (60, 65, 1100),
+]
 
 
 def drawn(rows: int, outputs: int, inputs: int, *, in_8_bits: bool):
@@ -39,7 +49,7 @@ def test_products_are_those_of_float64(shape, in_8_bits):
     sizes = np.abs(x).astype(np.float64) @ np.abs(wide).T + np.abs(bias)
     bound = 1e-6 * sizes
     if in_8_bits:  # each input is rounded by half of a unit at most
-        bound += np.abs(x).max(1, keepdims=True) / most_of(shape[2]) / 2 * np.abs(wide).sum(1)
+        bound += np.abs(x).max(1, keepdims=True) / (2**14 - 1) / 2 * np.abs(wide).sum(1)
     assert (np.abs(found - expected) <= bound).all()
     again = found.copy()
     product(weights, scales, bias, x, again, True, 1)
