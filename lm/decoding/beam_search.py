@@ -17,11 +17,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from lm.decoding.candidates import Candidates
+from lm.decoding.candidates import Candidates, best_following
 from lm.decoding.filters import Filter, History, filtered
 from lm.decoding.generate import FinishReason
-from lm.decoding.steps.steps import Steps, leaves_freely
+from lm.decoding.steps.steps import FindsBest, Steps, leaves_freely
 from lm.errors import UsageError
+from lm.kernels.tensors import Best
 
 _GONE_BEFORE_ROWS_MOVE = 1 / 8
 """Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
@@ -93,13 +94,14 @@ def beam_search(
     sources = [_Source(row, limit, n, enough, length_penalty) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
     search = _Search(prompts, beam_size, stops, refill, filters, ending)
-    beams, logits = _Beams.start(sources), steps.feed(prompts, last_only=True)[:, -1]
+    beams, tokens = _Beams.start(sources), prompts
     while True:
-        beams, rows = search.step(beams, logits, at_once=leaves_freely(steps))
+        following = search.feed(steps, beams, tokens)
+        beams, rows = search.step(beams, following, at_once=leaves_freely(steps))
         if not beams.sources:
             return [source.best() for source in sources]
         steps.reorder(rows)
-        logits = steps.feed(beams.tokens[:, :, -1].reshape(-1, 1))[:, -1]
+        tokens = beams.tokens[:, :, -1].reshape(-1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +124,29 @@ class _Search:
     filters: Sequence[Filter]
     ending: Callable[[], Tensor] | None
 
-    def step(self, beams: _Beams, logits: Tensor, *, at_once: bool) -> tuple[_Beams, Tensor]:
+    def feed(self, steps: Steps, beams: _Beams, tokens: Tensor) -> Best:
+        """Feed the last tokens of the hypotheses, (rows, n), and find the best ones to follow each.
+
+        Even if every stop token is among them, enough are left to fill the beam.
+        """
+        k = self.beam_size + len(self.stops)
+        if not self.filters and isinstance(steps, FindsBest) and (found := steps.feed_for_best(tokens, k)) is not None:
+            return found
+        logits = steps.feed(tokens, last_only=True)[:, -1]
+        return best_following(logits, self._left(beams, logits) if self.filters else logits, k)
+
+    def step(self, beams: _Beams, following: Best, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Go on by a token: the best candidates end hypotheses or make longer ones.
 
         Args:
             beams: the hypotheses so far.
-            logits: (rows, vocabulary) of what follows each.
+            following: the best tokens to follow each.
             at_once: sources leave the batch as soon as they are done.
 
         Returns:
             The hypotheses that go on, and the rows of the steps that these continue.
         """
-        left = self._left(beams, logits) if self.filters else logits
-        # Even if every stop token is among the best, enough are left to fill the beam.
-        candidates = Candidates.of(beams.totals, logits, left, self.beam_size + len(self.stops))
+        candidates = Candidates.of(beams.totals, following)
         added = self.ending().view(beams.totals.shape).tolist() if self.ending else None
         ends, goes_on = self._chosen(beams, candidates)
         at_limit = beams.at_limit()

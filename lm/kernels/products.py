@@ -2,8 +2,8 @@
 
 One thread works where it is: on a busy machine, handing work to a thread and waiting for it takes longer than the work.
 
-For weights of 8 bits, the inputs are rounded to whole numbers of 15 bits, the largest of a row to the largest of them;
-products are exact, and sums of 1,024 of them. Rounding the weights has changed a product some 100 times as much, and
+For weights of 8 bits, the inputs are rounded to whole numbers of 16 bits, the largest of a row to the largest of them;
+products are exact, and sums of 512 of them. Rounding the weights has changed a product some 250 times as much, and
 processors multiply whole numbers several times as fast as floats. Many rows are multiplied in panels.
 """
 
@@ -27,7 +27,7 @@ _IN_CACHE = 2**17
 """Bytes of inputs that all outputs are made for before others are."""
 _MANY = 2 * panels.ROWS
 """Rows that pay for laying out weights anew."""
-_MOST = np.float32(2**14 - 1)
+_MOST = np.float32(2**15 - 1)
 _POSITIVE = np.int32(2**31 - 1)
 
 _square, _line, _single = tile_of(ROWS, OUTPUTS), tile_of(1, _LINE), tile_of(1, 1)
@@ -47,7 +47,7 @@ def _inputs_of_type(weights, x):
 
 @njit(cache=True)
 def _rounded(x):
-    """Rows in 15 bits, and what a one of each counts for; of a row that has no numbers that is none."""
+    """Rows in 16 bits, and what a one of each counts for; of a row that has no numbers that is none."""
     whole, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
     for row in range(len(x)):
         bits, largest = x[row].view(np.int32), np.int32(0)

@@ -29,8 +29,8 @@ from lm.kernels.instructions import (
 
 ROWS, OUTPUTS = 4, LANES // 4
 """Of the largest tile that stays in the registers that there are."""
-MOST_INPUTS = 1024
-"""Of a tile: so many products of numbers of 15 and of 8 bits have a sum within 32 bits."""
+MOST_INPUTS = 512
+"""Of a tile: so many products of numbers of 16 and of 8 bits have a sum within 32 bits."""
 
 
 def tile_of(rows: int, outputs: int) -> Any:

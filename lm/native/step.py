@@ -8,6 +8,7 @@ import numpy as np
 from numba import carray, njit
 from numpy.typing import NDArray
 
+from lm.kernels.best import best
 from lm.kernels.products import activated, product
 from lm.kernels.scalars import pointer
 from lm.kernels.vectors import SWIGLU, normalise, turn
@@ -41,7 +42,7 @@ MODEL = (
 ) = range(len(MODEL))  # fmt: skip
 
 _ROWS_IN_CACHE = 96
-"""Rows whose logits are made at a time, so that what a product makes of them stays near."""
+"""Rows whose logits are made at a time, where the best ones are wanted alone: they stay near."""
 
 
 class Shape(NamedTuple):
@@ -95,6 +96,14 @@ class Read(NamedTuple):
     positions: NDArray[np.int64]
     slots: NDArray[np.int64]
     lengths: NDArray[np.int64]
+
+
+class Found(NamedTuple):
+    """Room for the best logits: what `lm.kernels.best.best` fills."""
+
+    values: NDArray[np.float32]
+    places: NDArray[np.int64]
+    logprobs: NDArray[np.float32]
 
 
 class Scales(NamedTuple):
@@ -254,17 +263,26 @@ def _predict(x, model, shape, scales, like, logits, threads):
     weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
     bias = _vector(model[HEAD_BIAS], shape.vocabulary)
     scale = _vector(model[HEAD_SCALE], shape.vocabulary)
-    for begin in range(0, len(x), _ROWS_IN_CACHE):
-        end = min(begin + _ROWS_IN_CACHE, len(x))
-        product(weights, scale, bias, x[begin:end], logits[begin:end], False, threads)
+    product(weights, scale, bias, x, logits, False, threads)
     if scales.cap:
         for row in range(len(logits)):
             for i in range(shape.vocabulary):
                 logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
 
 
+@njit(cache=True)
+def _predict_best(x, model, shape, scales, like, found, threads):
+    """The best ones of what the output layer makes of final states, of which there are never many at a time."""
+    room = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocabulary), np.float32)
+    for begin in range(0, len(x), _ROWS_IN_CACHE):
+        end = min(begin + _ROWS_IN_CACHE, len(x))
+        logits = room[: end - begin]
+        _predict(x[begin:end], model, shape, scales, like, logits, threads)
+        best(logits, logits, found.values[begin:end], found.places[begin:end], found.logprobs[begin:end])
+
+
 @njit(nogil=True, cache=True)
-def step(read, layers, caches, memories, model, shape, scales, like, logits, threads):
+def step(read, layers, caches, memories, model, shape, scales, like, logits, found, threads):
     """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
 
     Args:
@@ -277,7 +295,8 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, thr
         shape: the whole numbers.
         scales: the fractions.
         like: an empty array of the type of the matrices.
-        logits: (number, vocabulary) float32, to be filled.
+        logits: (number, vocabulary) float32, to be filled; or (0, vocabulary), if the best ones are wanted alone.
+        found: those, to be filled as `lm.kernels.best.best` does.
         threads: how many share the work.
     """
     x = np.empty((len(read.ids), shape.width), np.float32)
@@ -313,4 +332,7 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, thr
             _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, x)
     if model[FINAL_NORM]:
         _norms(x, model[FINAL_NORM], model[FINAL_NORM_BIAS], shape, scales, x)
-    _predict(x, model, shape, scales, like, logits, threads)
+    if len(logits):
+        _predict(x, model, shape, scales, like, logits, threads)
+    else:
+        _predict_best(x, model, shape, scales, like, found, threads)

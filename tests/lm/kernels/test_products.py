@@ -49,7 +49,7 @@ def test_products_are_those_of_float64(shape, in_8_bits):
     sizes = np.abs(x).astype(np.float64) @ np.abs(wide).T + np.abs(bias)
     bound = 1e-6 * sizes
     if in_8_bits:  # each input is rounded by half of a unit at most
-        bound += np.abs(x).max(1, keepdims=True) / (2**14 - 1) / 2 * np.abs(wide).sum(1)
+        bound += np.abs(x).max(1, keepdims=True) / (2**15 - 1) / 2 * np.abs(wide).sum(1)
     assert (np.abs(found - expected) <= bound).all()
     again = found.copy()
     product(weights, scales, bias, x, again, True, 1)
