@@ -25,6 +25,8 @@ class Matrix:
     """Numbers in memory, those of a row beside each other; what has one dimension is a row.
 
     Attributes:
+        number: their type.
+        in_32_bits: how many of them that are.
         is_whole: whether they are no floats.
     """
 
@@ -32,7 +34,8 @@ class Matrix:
         array = context.make_array(kind)(context, builder, value)
         self._builder, self._begin = builder, builder.ptrtoint(array.data, INDEX)
         self._stride = cgutils.unpack_tuple(builder, array.strides)[0] if kind.ndim > 1 else INDEX(0)
-        self._number, self._bytes = _NUMBERS[kind.dtype], kind.dtype.bitwidth // 8
+        self.number, self._bytes = _NUMBERS[kind.dtype], kind.dtype.bitwidth // 8
+        self.in_32_bits = 4 // self._bytes
         self.is_whole = kind.dtype != types.float32
 
     def vector(self, row: int | ir.Value, first: ir.Value, count: int = INPUTS) -> ir.Value:
@@ -41,11 +44,11 @@ class Matrix:
 
     def spread(self, row: int, index: ir.Value) -> ir.Value:
         """The 32 bits at an index of a row, counted in 32 bits, in all lanes: a float, or two numbers of 16 bits."""
-        first = self._builder.mul(index, INDEX(4 // self._bytes))
-        one = self._builder.bitcast(self._builder.load(self._place(row, first, 4 // self._bytes), align=1), BITS_32)
+        first = self._builder.mul(index, INDEX(self.in_32_bits))
+        one = self._builder.bitcast(self._builder.load(self._place(row, first, self.in_32_bits), align=1), BITS_32)
         alone = self._builder.insert_element(ir.Constant(ir.VectorType(BITS_32, LANES), None), one, BITS_32(0))
         lanes = picked(self._builder, alone, alone, [0] * LANES)
-        return self._builder.bitcast(lanes, ir.VectorType(self._number, LANES * 4 // self._bytes))
+        return self._builder.bitcast(lanes, ir.VectorType(self.number, LANES * self.in_32_bits))
 
     def fetch(self, row: int, first: ir.Value) -> None:
         """Have the numbers brought near that `vector` will load, if there are any.
@@ -70,7 +73,7 @@ class Matrix:
         index = INDEX(row) if isinstance(row, int) else row
         of_row = self._builder.add(self._begin, self._builder.mul(self._stride, index))
         address = self._builder.add(of_row, self._builder.mul(first, INDEX(self._bytes)))
-        return self._builder.inttoptr(address, ir.VectorType(self._number, count).as_pointer())
+        return self._builder.inttoptr(address, ir.VectorType(self.number, count).as_pointer())
 
 
 def nothing(number: ir.Type) -> ir.Value:

@@ -12,7 +12,18 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lm.kernels.instructions import BITS_32, FLOAT, INDEX, INPUTS, LANES, Matrix, nothing, picked, whole_added
+from lm.kernels.instructions import (
+    BITS_32,
+    FLOAT,
+    INDEX,
+    INPUTS,
+    LANES,
+    Matrix,
+    floats_added,
+    nothing,
+    picked,
+    whole_added,
+)
 from lm.kernels.tiles import MOST_INPUTS
 
 OUTPUTS = 2 * LANES
@@ -23,25 +34,27 @@ ROWS = 12 if LANES == 16 else 6
 
 @intrinsic
 def lay_out(_context, weights, times, panel):
-    """Fill a panel with some weights, widened to 16 bits.
+    """Fill a panel with some weights; whole numbers are widened to 16 bits.
 
     Args:
-        weights: (`OUTPUTS`, inputs) int8.
+        weights: (`OUTPUTS`, inputs) float32 or int8.
         times: how many times `INPUTS` of them count.
-        panel: (pairs of inputs, 2 × `OUTPUTS`) int16.
+        panel: (inputs, `OUTPUTS`) float32, or (pairs of inputs, 2 × `OUTPUTS`) int16.
     """
 
     def generate(context, builder, signature, arguments):
         of_weights, of_panel = (Matrix(context, builder, signature.args[place], arguments[place]) for place in (0, 2))
-        wide = ir.VectorType(ir.IntType(16), INPUTS)
-        with cgutils.for_range(builder, arguments[1]) as loop:
-            first, pair = (builder.mul(loop.index, INDEX(size)) for size in (INPUTS, LANES))
-            for begin in range(0, OUTPUTS, LANES):
-                outputs = range(begin, begin + LANES)
-                pairs = [builder.sext(of_weights.vector(output, first), wide) for output in outputs]
-                as_one = [builder.bitcast(vector, ir.VectorType(BITS_32, LANES)) for vector in pairs]
-                for index, vector in enumerate(_turned(builder, as_one)):
-                    of_panel.store(builder.bitcast(vector, wide), builder.add(pair, INDEX(index)), INDEX(2 * begin))
+        at_once = LANES * of_panel.in_32_bits
+        kind = ir.VectorType(of_panel.number, at_once)
+        with cgutils.for_range(builder, builder.mul(arguments[1], INDEX(INPUTS // at_once))) as loop:
+            first, row = (builder.mul(loop.index, INDEX(size)) for size in (at_once, LANES))
+            for begin in (0, LANES):
+                read = [of_weights.vector(output, first, at_once) for output in range(begin, begin + LANES)]
+                wide = [builder.sext(vector, kind) for vector in read] if of_weights.is_whole else read
+                in_32_bits = [builder.bitcast(vector, ir.VectorType(BITS_32, LANES)) for vector in wide]
+                for index, vector in enumerate(_turned(builder, in_32_bits)):
+                    place = builder.add(row, INDEX(index))
+                    of_panel.store(builder.bitcast(vector, kind), place, INDEX(begin * of_panel.in_32_bits))
         return context.get_dummy_value()
 
     return types.void(weights, types.intp, panel), generate
@@ -53,10 +66,10 @@ def multiply(_context, panel, x, times, units, scales, bias, out, add):
 
     Args:
         panel: as `lay_out` fills it.
-        x: (`ROWS`, inputs) int16.
+        x: (`ROWS`, inputs) float32 or int16.
         times: how many times `INPUTS` of them count.
-        units: (`ROWS`,) float32, what a one of each row counts for.
-        scales: (`OUTPUTS`,) float32, of the weights.
+        units: (`ROWS`,) float32, what a one of each row counts for, of whole numbers.
+        scales: (`OUTPUTS`,) float32, of the weights, if these are whole numbers.
         bias: (`OUTPUTS`,) float32.
         out: (`ROWS`, `OUTPUTS`) float32.
         add: whether to add to what is there.
@@ -67,40 +80,43 @@ def multiply(_context, panel, x, times, units, scales, bias, out, add):
             Matrix(context, builder, kind, value) if isinstance(kind, types.Array) else value
             for kind, value in zip(signature.args[:-1], arguments[:-1], strict=True)
         )
-        totals = _totals(builder, of_panel, of_x, arguments[2])
         columns = [INDEX(0), INDEX(LANES)]
-        of_outputs = [[one.vector(0, first, LANES) for first in columns] for one in (of_scales, of_bias)]
-        for row, sums in enumerate(totals):
+        shifts = [of_bias.vector(0, first, LANES) for first in columns]
+        scaled = [of_scales.vector(0, first, LANES) if of_x.is_whole else None for first in columns]
+        for row, totals in enumerate(_totals(builder, of_panel, of_x, arguments[2])):
             unit = of_units.spread(0, INDEX(row))
-            for first, total, scale, shift in zip(columns, sums, *of_outputs, strict=True):
-                value = builder.fadd(builder.fmul(builder.fmul(total, unit), scale), shift)
+            for first, total, scale, shift in zip(columns, totals, scaled, shifts, strict=True):
+                value = total if scale is None else builder.fmul(builder.fmul(total, unit), scale)
                 there = builder.select(arguments[-1], of_out.vector(row, first, LANES), nothing(FLOAT))
-                of_out.store(builder.fadd(there, value), row, first)
+                of_out.store(builder.fadd(there, builder.fadd(value, shift)), row, first)
         return context.get_dummy_value()
 
     return types.void(panel, x, types.intp, units, scales, bias, out, types.boolean), generate
 
 
 def _totals(builder: ir.IRBuilder, panel: Matrix, x: Matrix, times: ir.Value) -> list[list[ir.Value]]:
-    """The sums of products of each row in float32, of which those of `MOST_INPUTS` are whole numbers."""
+    """The sums of products of each row in float32: those of `MOST_INPUTS`, and then of these."""
+    add, number = (whole_added, BITS_32) if panel.is_whole else (floats_added, FLOAT)
     totals, sums = (
         [[cgutils.alloca_once_value(builder, nothing(of)) for _ in range(2)] for _ in range(ROWS)]
-        for of in (FLOAT, BITS_32)
+        for of in (FLOAT, number)
     )
-    units, of_part = builder.mul(times, INDEX(LANES)), INDEX(MOST_INPUTS // 2)
-    with cgutils.for_range_slice(builder, INDEX(0), units, of_part, INDEX) as (begin, _):
+    half = LANES * panel.in_32_bits
+    inputs, of_part = builder.mul(times, INDEX(INPUTS // panel.in_32_bits)), INDEX(MOST_INPUTS // panel.in_32_bits)
+    with cgutils.for_range_slice(builder, INDEX(0), inputs, of_part, INDEX) as (begin, _):
         end = builder.add(begin, of_part)
-        end = builder.select(builder.icmp_signed("<", end, units), end, units)
+        end = builder.select(builder.icmp_signed("<", end, inputs), end, inputs)
         for place in itertools.chain(*sums):
-            builder.store(nothing(BITS_32), place)
-        with cgutils.for_range_slice(builder, begin, end, INDEX(1), INDEX) as (pair, _):
-            weights = [panel.vector(pair, INDEX(first)) for first in (0, INPUTS)]
+            builder.store(nothing(number), place)
+        with cgutils.for_range_slice(builder, begin, end, INDEX(1), INDEX) as (index, _):
+            weights = [panel.vector(index, INDEX(first), half) for first in (0, half)]
             for row, of_row in enumerate(sums):
-                inputs = x.spread(row, pair)
-                for half, place in zip(weights, of_row, strict=True):
-                    builder.store(whole_added(builder, builder.load(place), half, inputs), place)
+                read = x.spread(row, index)
+                for of_half, place in zip(weights, of_row, strict=True):
+                    builder.store(add(builder, builder.load(place), of_half, read), place)
         for total, place in zip(itertools.chain(*totals), itertools.chain(*sums), strict=True):
-            found = builder.sitofp(builder.load(place), ir.VectorType(FLOAT, LANES))
+            found = builder.load(place)
+            found = builder.sitofp(found, ir.VectorType(FLOAT, LANES)) if panel.is_whole else found
             builder.store(builder.fadd(builder.load(total), found), total)
     return [[builder.load(total) for total in of_row] for of_row in totals]
 

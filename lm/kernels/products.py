@@ -25,8 +25,9 @@ _SUMS = 2**15
 """That are made before others are, so that they stay near."""
 _IN_CACHE = 2**17
 """Bytes of inputs that all outputs are made for before others are."""
-_MANY = 2 * panels.ROWS
-"""Rows that pay for laying out weights anew."""
+_MANY, MANY_FLOATS = 2 * panels.ROWS, 72
+"""Rows that pay for laying out weights anew. Of floats they are more than are generated side by side: panels add them
+in another order than tiles do, and a text is to be the same beside any others, to the last bit."""
 _MOST = np.float32(2**15 - 1)
 _POSITIVE = np.int32(2**31 - 1)
 
@@ -84,34 +85,23 @@ def _add_last(weights, x, first, sums):
                 sums[row, output] += np.float32(weights[output, i]) * np.float32(x[row, i])
 
 
+@njit(cache=True)
 def _outputs(weights, scales, bias, x, units, out, begin, end, add):
     """Outputs `begin` to `end` of each row of `x`, written to `out` or added to it."""
-    raise NotImplementedError("only in compiled code")
-
-
-@overload(_outputs)
-def _outputs_of_type(weights, scales, bias, x, units, out, begin, end, add):
-    if weights.dtype == types.float32:
-        return lambda weights, scales, bias, x, units, out, begin, end, add: _by_tiles(
-            weights, scales, bias, x, units, out, begin, end, add
-        )
-
-    def of_whole(weights, scales, bias, x, units, out, begin, end, add):
-        rows = 0
-        if len(x) >= _MANY and x.shape[1] % INPUTS == 0:
-            rows, columns = len(x) // panels.ROWS * panels.ROWS, (end - begin) // panels.OUTPUTS * panels.OUTPUTS
-            _by_panels(weights, scales, bias, x[:rows], units, out, begin, begin + columns, add)
-            _by_tiles(weights, scales, bias, x[:rows], units, out, begin + columns, end, add)
-        _by_tiles(weights, scales, bias, x[rows:], units[rows:], out[rows:], begin, end, add)
-
-    return of_whole
+    rows, is_float = 0, x.itemsize == 4
+    many, most = (MANY_FLOATS, MOST_INPUTS) if is_float else (_MANY, x.shape[1])  # panels of more floats are too large
+    if len(x) >= many and x.shape[1] <= most and x.shape[1] % INPUTS == 0:
+        rows, columns = len(x) // panels.ROWS * panels.ROWS, (end - begin) // panels.OUTPUTS * panels.OUTPUTS
+        _by_panels(weights, scales, bias, x[:rows], units, out, begin, begin + columns, add)
+        _by_tiles(weights, scales, bias, x[:rows], units, out, begin + columns, end, add)
+    _by_tiles(weights, scales, bias, x[rows:], units[rows:], out[rows:], begin, end, add)
 
 
 @njit(cache=True)
 def _by_panels(weights, scales, bias, x, units, out, begin, end, add):
     """The same of whole numbers of panels and of their rows."""
-    times = x.shape[1] // INPUTS
-    panel = np.empty((times * INPUTS // 2, 2 * panels.OUTPUTS), np.int16)
+    times, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
+    panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.OUTPUTS), x.dtype)
     at_once = max(1, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS) * panels.ROWS
     shift = np.zeros(panels.OUTPUTS, np.float32)
     for first_row in range(0, len(x), at_once):
