@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 from llvmlite import ir
@@ -38,6 +39,12 @@ class Matrix:
         self.in_32_bits = 4 // self._bytes
         self.is_whole = kind.dtype != types.float32
 
+    def seen_from(self, row: ir.Value, first: ir.Value) -> Matrix:
+        """The same numbers, counted from a row and one of its numbers on."""
+        other = copy(self)
+        other._begin = self._address(row, first)
+        return other
+
     def vector(self, row: int | ir.Value, first: ir.Value, count: int = INPUTS) -> ir.Value:
         """Some numbers of a row from the first on."""
         return self._builder.load(self._place(row, first, count), align=self._bytes)
@@ -71,9 +78,11 @@ class Matrix:
 
     def _place(self, row: int | ir.Value, first: ir.Value, count: int) -> ir.Value:
         index = INDEX(row) if isinstance(row, int) else row
-        of_row = self._builder.add(self._begin, self._builder.mul(self._stride, index))
-        address = self._builder.add(of_row, self._builder.mul(first, INDEX(self._bytes)))
-        return self._builder.inttoptr(address, ir.VectorType(self.number, count).as_pointer())
+        return self._builder.inttoptr(self._address(index, first), ir.VectorType(self.number, count).as_pointer())
+
+    def _address(self, row: ir.Value, first: ir.Value) -> ir.Value:
+        of_row = self._builder.add(self._begin, self._builder.mul(self._stride, row))
+        return self._builder.add(of_row, self._builder.mul(first, INDEX(self._bytes)))
 
 
 def nothing(number: ir.Type) -> ir.Value:

@@ -33,20 +33,22 @@ ROWS = 12 if LANES == 16 else 6
 
 
 @intrinsic
-def lay_out(_context, weights, times, panel):
+def lay_out(_context, weights, output, times, panel):
     """Fill a panel with some weights; whole numbers are widened to 16 bits.
 
     Args:
-        weights: (`OUTPUTS`, inputs) float32 or int8.
+        weights: (outputs, inputs) float32 or int8.
+        output: the first one of the panel.
         times: how many times `INPUTS` of them count.
         panel: (inputs, `OUTPUTS`) float32, or (pairs of inputs, 2 × `OUTPUTS`) int16.
     """
 
     def generate(context, builder, signature, arguments):
-        of_weights, of_panel = (Matrix(context, builder, signature.args[place], arguments[place]) for place in (0, 2))
+        weights, of_panel = (Matrix(context, builder, signature.args[place], arguments[place]) for place in (0, 3))
+        of_weights = weights.seen_from(arguments[1], INDEX(0))
         at_once = LANES * of_panel.in_32_bits
         kind = ir.VectorType(of_panel.number, at_once)
-        with cgutils.for_range(builder, builder.mul(arguments[1], INDEX(INPUTS // at_once))) as loop:
+        with cgutils.for_range(builder, builder.mul(arguments[2], INDEX(INPUTS // at_once))) as loop:
             first, row = (builder.mul(loop.index, INDEX(size)) for size in (at_once, LANES))
             for begin in (0, LANES):
                 read = [of_weights.vector(output, first, at_once) for output in range(begin, begin + LANES)]
@@ -57,41 +59,45 @@ def lay_out(_context, weights, times, panel):
                     of_panel.store(builder.bitcast(vector, kind), place, INDEX(begin * of_panel.in_32_bits))
         return context.get_dummy_value()
 
-    return types.void(weights, types.intp, panel), generate
+    return types.void(weights, types.intp, types.intp, panel), generate
 
 
 @intrinsic
-def multiply(_context, panel, x, times, units, scales, bias, out, add):
-    """Make the outputs of a panel for some rows.
+def multiply(_context, panel, x, units, scales, bias, out, output, row, times, add):
+    """Make the outputs of a panel for `ROWS` rows.
 
     Args:
         panel: as `lay_out` fills it.
-        x: (`ROWS`, inputs) float32 or int16.
-        times: how many times `INPUTS` of them count.
-        units: (`ROWS`,) float32, what a one of each row counts for, of whole numbers.
-        scales: (`OUTPUTS`,) float32, of the weights, if these are whole numbers.
-        bias: (`OUTPUTS`,) float32.
-        out: (`ROWS`, `OUTPUTS`) float32.
+        x: (rows, inputs) float32 or int16.
+        units: (rows,) float32, what a one of each row counts for, of whole numbers.
+        scales: (outputs,) float32, of the weights, if these are whole numbers.
+        bias: (outputs,) float32, or empty.
+        out: (rows, outputs) float32.
+        output: the first one of the panel.
+        row: the first one.
+        times: how many times `INPUTS` of the inputs count.
         add: whether to add to what is there.
     """
 
     def generate(context, builder, signature, arguments):
-        of_panel, of_x, _, of_units, of_scales, of_bias, of_out = (
-            Matrix(context, builder, kind, value) if isinstance(kind, types.Array) else value
-            for kind, value in zip(signature.args[:-1], arguments[:-1], strict=True)
+        panel, x, units, scales, bias, out = (
+            Matrix(context, builder, kind, value) for kind, value in zip(signature.args[:6], arguments[:6], strict=True)
         )
+        output, row, times, add = arguments[6:]
+        of_x, of_units, of_out = x.seen_from(row, INDEX(0)), units.seen_from(INDEX(0), row), out.seen_from(row, output)
         columns = [INDEX(0), INDEX(LANES)]
-        shifts = [of_bias.vector(0, first, LANES) for first in columns]
-        scaled = [of_scales.vector(0, first, LANES) if of_x.is_whole else None for first in columns]
-        for row, totals in enumerate(_totals(builder, of_panel, of_x, arguments[2])):
-            unit = of_units.spread(0, INDEX(row))
+        scaled, shifts = (
+            [one.seen_from(INDEX(0), output).vector(0, first, LANES) for first in columns] for one in (scales, bias)
+        )
+        for index, totals in enumerate(_totals(builder, panel, of_x, times)):
+            unit = of_units.spread(0, INDEX(index))
             for first, total, scale, shift in zip(columns, totals, scaled, shifts, strict=True):
-                value = total if scale is None else builder.fmul(builder.fmul(total, unit), scale)
-                there = builder.select(arguments[-1], of_out.vector(row, first, LANES), nothing(FLOAT))
-                of_out.store(builder.fadd(there, builder.fadd(value, shift)), row, first)
+                value = builder.fmul(builder.fmul(total, unit), scale) if x.is_whole else total
+                there = builder.select(add, of_out.vector(index, first, LANES), nothing(FLOAT))
+                of_out.store(builder.fadd(there, builder.fadd(value, shift)), index, first)
         return context.get_dummy_value()
 
-    return types.void(panel, x, types.intp, units, scales, bias, out, types.boolean), generate
+    return types.void(panel, x, units, scales, bias, out, *[types.intp] * 3, types.boolean), generate
 
 
 def _totals(builder: ir.IRBuilder, panel: Matrix, x: Matrix, times: ir.Value) -> list[list[ir.Value]]:

@@ -62,18 +62,18 @@ def _rounded(x):
 
 
 @njit(cache=True)
-def _tiles(weights, x, times, sums):
+def _tiles(weights, x, sums, first, times):
     """Add the sums of products of some inputs, in tiles."""
     outputs, in_tiles = len(weights) // _LINE * _LINE, len(x) // ROWS * ROWS
     for block in range(0, outputs, _LINE):
         for row in range(0, in_tiles, ROWS):
-            for first in range(block, block + _LINE, OUTPUTS):
-                _square(weights[first:], x[row:], times, sums[row:, first:])
+            for output in range(block, block + _LINE, OUTPUTS):
+                _square(weights, x, sums, output, row, first, times)
         for row in range(in_tiles, len(x)):
-            _line(weights[block:], x[row:], times, sums[row:, block:])
+            _line(weights, x, sums, block, row, first, times)
     for output in range(outputs, len(weights)):
         for row in range(len(x)):
-            _single(weights[output:], x[row:], times, sums[row:, output:])
+            _single(weights, x, sums, output, row, first, times)
 
 
 @njit(fastmath={"contract"}, cache=True)
@@ -103,14 +103,12 @@ def _by_panels(weights, scales, bias, x, units, out, begin, end, add):
     times, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
     panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.OUTPUTS), x.dtype)
     at_once = max(1, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS) * panels.ROWS
-    shift = np.zeros(panels.OUTPUTS, np.float32)
+    shifts = bias if len(bias) else np.zeros(len(weights), np.float32)
     for first_row in range(0, len(x), at_once):
-        for first in range(begin, end, panels.OUTPUTS):
-            panels.lay_out(weights[first:], times, panel)
-            if len(bias):
-                shift = bias[first:]
+        for output in range(begin, end, panels.OUTPUTS):
+            panels.lay_out(weights, output, times, panel)
             for row in range(first_row, min(first_row + at_once, len(x)), panels.ROWS):
-                panels.multiply(panel, x[row:], times, units[row:], scales[first:], shift, out[row:, first:], add)
+                panels.multiply(panel, x, units, scales, shifts, out, output, row, times, add)
 
 
 @njit(cache=True)
@@ -130,7 +128,7 @@ def _by_tiles(weights, scales, bias, x, units, out, begin, end, add):
             room[:] = np.float32(0.0)
             for part in range(0, inputs, MOST_INPUTS):
                 times = (min(part + MOST_INPUTS, inputs) - part) // INPUTS
-                _tiles(of_outputs[:, part:], of_rows[:, part:], times, sums)
+                _tiles(of_outputs, of_rows, sums, part, times)
             if inputs < x.shape[1]:
                 _add_last(of_outputs, of_rows, inputs, sums)
             for index in range(len(of_rows)):

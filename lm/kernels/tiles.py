@@ -36,24 +36,29 @@ MOST_INPUTS = 512
 def tile_of(rows: int, outputs: int) -> Any:
     """A function of compiled code that makes a tile.
 
-    It takes (outputs, inputs) weights in float32 or int8; (rows, inputs) inputs in float32 or int16; how many times
-    `INPUTS` of them count, `MOST_INPUTS` at most; and (rows, outputs) float32, to which it adds.
+    It takes (outputs, inputs) weights in float32 or int8; (rows, inputs) inputs in float32 or int16; (rows, outputs)
+    float32, to which it adds; the first output, row and input of the tile; and how many times `INPUTS` of these count,
+    `MOST_INPUTS` at most. All that from indices: views of arrays take as long as a fifth of a tile.
     """
 
     @intrinsic
-    def tile(_context, weights, x, times, out):
+    def tile(_context, weights, x, out, output, row, first, times):
         def generate(context, builder, signature, arguments):
-            of_weights, of_x, of_out = (
-                Matrix(context, builder, signature.args[place], arguments[place]) for place in (0, 1, 3)
+            weights, x, out = (
+                Matrix(context, builder, kind, value)
+                for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
             )
-            totals = _totals(builder, _sums(builder, of_weights, of_x, arguments[2], rows, outputs))
-            for row in range(rows):
-                of_row = range(row * outputs, (row + 1) * outputs)
-                of_out.add(picked(builder, totals, totals, of_row), row)
+            output, row, first, times = arguments[3:]
+            of_weights, of_x = weights.seen_from(output, first), x.seen_from(row, first)
+            of_out = out.seen_from(row, output)
+            totals = totals_of(builder, _sums(builder, of_weights, of_x, times, rows, outputs))
+            for index in range(rows):
+                of_row = range(index * outputs, (index + 1) * outputs)
+                of_out.add(picked(builder, totals, totals, of_row), index)
             return context.get_dummy_value()
 
         assert (weights.dtype, x.dtype) in {(types.float32, types.float32), (types.int8, types.int16)}
-        return types.void(weights, x, types.intp, out), generate
+        return types.void(weights, x, out, *[types.intp] * 4), generate
 
     return tile
 
@@ -83,7 +88,7 @@ def _halves_added(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: 
     return total
 
 
-def _totals(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
+def totals_of(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
     """A vector of float32 that begins with the sum of each; its numbers are always added in the same order."""
     is_whole = vectors[0].type.element != FLOAT
     add = builder.add if is_whole else builder.fadd
