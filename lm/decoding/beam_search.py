@@ -10,9 +10,11 @@ the one wins that continues the better hypothesis, and then the one with the low
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -172,6 +174,27 @@ class _Search:
         return first & is_stop, others & (others.cumsum(1) <= self.beam_size)
 
 
+class _Finished(NamedTuple):
+    """A hypothesis that has ended, of which most are not among the best.
+
+    Attributes:
+        score: see `Hypothesis`.
+        tokens: ids.
+        sums: of the log-probabilities up to each of them.
+        reason: why it ended.
+    """
+
+    score: float
+    tokens: Sequence[int]
+    sums: Sequence[float]
+    reason: FinishReason
+
+    def hypothesis(self) -> Hypothesis:
+        """The same with log-probabilities of its tokens."""
+        logprobs = tuple(after - before for before, after in pairwise((0.0, *self.sums)))
+        return Hypothesis(tuple(self.tokens), logprobs, self.score, self.reason)
+
+
 @dataclass(slots=True)
 class _Source:
     """What is known of one source.
@@ -182,7 +205,7 @@ class _Source:
         n: hypotheses wanted.
         enough: hypotheses that end the search; None if only others that cannot win do.
         length_penalty: see `Hypothesis.score`.
-        finished: hypotheses so far, best first.
+        finished: those that ended so far, best first.
     """
 
     row: int
@@ -190,14 +213,12 @@ class _Source:
     n: int
     enough: int | None
     length_penalty: float
-    finished: list[Hypothesis] = field(default_factory=list)
+    finished: list[_Finished] = field(default_factory=list)
 
     def finish(self, tokens: Sequence[int], sums: Sequence[float], reason: FinishReason, added: float) -> None:
         """Take a hypothesis, with the summed log-probability up to each of its tokens."""
-        logprobs = [after - before for before, after in pairwise((0.0, *sums))]
         score = sums[-1] / len(tokens) ** self.length_penalty + added
-        self.finished.append(Hypothesis(tuple(tokens), tuple(logprobs), score, reason))
-        self.finished.sort(key=lambda hypothesis: -hypothesis.score)
+        insort(self.finished, _Finished(score, tokens, sums, reason), key=lambda finished: -finished.score)
 
     def is_done(self, best: float) -> bool:
         """Whether no hypothesis that goes on, the best with this total, can end among those wanted.
@@ -212,7 +233,7 @@ class _Source:
 
     def best(self) -> list[Hypothesis]:
         """The hypotheses wanted, best first."""
-        return self.finished[: self.n]
+        return [finished.hypothesis() for finished in self.finished[: self.n]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,11 +181,13 @@ def _attention(x, layer, cache, read, model, shape, scales, like, firsts, is_fir
     for token in range(number):
         row, slot = read.rows[token], read.slots[token if len(read.slots) > 1 else 0, read.positions[token]]
         for index in range(kv_heads):
-            of_key = (shape.heads + index) * head
-            of_value = of_key + kv_heads * head
+            key, value = keys[row, index, slot], values[row, index, slot]
+            of_key = projected[token, (shape.heads + index) * head :]
+            of_value = projected[token, (shape.heads + kv_heads + index) * head :]
             for i in range(head):
-                keys[row, index, slot, i] = projected[token, of_key + i]
-                values[row, index, slot, i] = projected[token, of_value + i]
+                key[i] = of_key[i]
+            for i in range(head):
+                value[i] = of_value[i]
     biases = carray(pointer(model[BIASES]), (shape.heads if model[BIASES] else 0, shape.table), np.float32)
     queries = np.ascontiguousarray(projected[:, :n_attended])
     _attended(
