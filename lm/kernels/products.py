@@ -15,7 +15,7 @@ from numba.extending import overload
 
 from lm.kernels import panels
 from lm.kernels.instructions import INPUTS
-from lm.kernels.scalars import float_of
+from lm.kernels.scalars import float_of, plain
 from lm.kernels.tiles import MOST_INPUTS, OUTPUTS, ROWS, tile_of
 from lm.kernels.vectors import SWIGLU, activate
 
@@ -167,7 +167,7 @@ def product(weights, scales, bias, x, out, add, threads):
     outputs = len(weights)
     taken, units = _inputs(weights, x)
     if threads == 1:
-        _outputs(weights, scales, bias, taken, units, out, 0, outputs, add)
+        _outputs(weights, scales, bias, taken, units, out, plain(0), outputs, add)
     else:
         for part in prange(threads):
             begin, end = outputs * part // threads, outputs * (part + 1) // threads
@@ -177,9 +177,9 @@ def product(weights, scales, bias, x, out, add, threads):
 @njit(cache=True)
 def _activated(weights, scales, bias, x, units, out, kind, begin, end):
     width = len(weights) // 2 if kind == SWIGLU else len(weights)
-    _outputs(weights, scales, bias, x, units, out, begin, end, False)
+    _outputs(weights, scales, bias, x, units, out, begin, end, plain(False))
     if kind == SWIGLU:
-        _outputs(weights, scales, bias, x, units, out, width + begin, width + end, False)
+        _outputs(weights, scales, bias, x, units, out, width + begin, width + end, plain(False))
     for row in range(len(x)):
         activate(out[row, begin:end], kind)
         if kind == SWIGLU:
@@ -203,7 +203,7 @@ def activated(weights, scales, bias, x, out, kind, threads):
     width = len(weights) // 2 if kind == SWIGLU else len(weights)
     taken, units = _inputs(weights, x)
     if threads == 1:
-        _activated(weights, scales, bias, taken, units, out, kind, 0, width)
+        _activated(weights, scales, bias, taken, units, out, kind, plain(0), width)
     else:
         for part in prange(threads):
             begin, end = width * part // threads, width * (part + 1) // threads

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit, prange
 
 from lm.kernels.lanes import exponentials, largest, mix, products
+from lm.kernels.scalars import plain
 
 _BYTES = 4
 _BYTES_OF_SLOTS = 8
@@ -57,7 +58,7 @@ def attend(queries, keys, values, rows, positions, slots, biases, window, scores
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:
-        _heads(queries, keys, values, rows, positions, slots, biases, window, scores[0], out, 0, number)
+        _heads(queries, keys, values, rows, positions, slots, biases, window, scores[0], out, plain(0), number)
     else:
         for part in prange(threads):
             begin, end = number * part // threads, number * (part + 1) // threads

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lm.kernels.best import best
 from lm.kernels.products import activated, product
-from lm.kernels.scalars import pointer
+from lm.kernels.scalars import plain, pointer
 from lm.kernels.vectors import SWIGLU, normalise, turn
 from lm.native.attention import attend
 
@@ -173,8 +173,8 @@ def _attention(x, layer, cache, read, model, shape, scales, like, firsts, is_fir
     projected = np.empty((number, n_projected), np.float32)
     weights = carray(pointer(layer[INPUT]), (n_projected, shape.width), like.dtype)
     product(
-        weights, _vector(layer[INPUT_SCALE], n_projected), _vector(layer[INPUT_BIAS], n_projected), x, projected, False,
-        threads,
+        weights, _vector(layer[INPUT_SCALE], n_projected), _vector(layer[INPUT_BIAS], n_projected), x, projected,
+        plain(False), threads,
     )  # fmt: skip
     _heads_ready(projected, layer, read.positions, model, shape, scales, firsts, is_first)
     keys, values = _cached(cache, read, shape)
@@ -203,8 +203,9 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
     queries = np.empty((len(x), width), np.float32)
     weights = carray(pointer(layer[C_INPUT]), (width, shape.width), like.dtype)
     product(
-        weights, _vector(layer[C_INPUT_SCALE], width), _vector(layer[C_INPUT_BIAS], width), x, queries, False, threads
-    )
+        weights, _vector(layer[C_INPUT_SCALE], width), _vector(layer[C_INPUT_BIAS], width), x, queries, plain(False),
+        threads,
+    )  # fmt: skip
     norm = _vector(layer[C_QUERY_NORM], shape.head)
     for token in range(len(x) if len(norm) else 0):
         for first in range(0, width, shape.head):
@@ -213,7 +214,7 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
     keys, values = _cached(memory, read, shape)
     slots, last = np.arange(memory[2]).reshape(1, memory[2]), read.lengths[read.rows] - 1
     _attended(
-        queries, keys, values, read.rows, last, slots, empty.reshape(0, 0), 0, layer[C_OUTPUT],
+        queries, keys, values, read.rows, last, slots, empty.reshape(0, 0), plain(0), layer[C_OUTPUT],
         layer[C_OUTPUT_SCALE], layer[C_OUTPUT_BIAS], shape, like, out, threads,
     )  # fmt: skip
 
@@ -238,7 +239,7 @@ def _attended(
         threads,
     )  # fmt: skip
     weights = carray(pointer(weight), (shape.width, width), like.dtype)
-    product(weights, _vector(scale, shape.width), _vector(bias, shape.width), found, out, True, threads)
+    product(weights, _vector(scale, shape.width), _vector(bias, shape.width), found, out, plain(True), threads)
 
 
 @njit(cache=True)
@@ -254,8 +255,8 @@ def _feed_forward(x, layer, shape, like, out, threads):
     weights = carray(pointer(layer[DOWN]), (shape.width, width), like.dtype)
     fed = np.ascontiguousarray(inner[:, :width])
     product(
-        weights, _vector(layer[DOWN_SCALE], shape.width), _vector(layer[DOWN_BIAS], shape.width), fed, out, True,
-        threads,
+        weights, _vector(layer[DOWN_SCALE], shape.width), _vector(layer[DOWN_BIAS], shape.width), fed, out,
+        plain(True), threads,
     )  # fmt: skip
 
 
@@ -265,7 +266,7 @@ def _predict(x, model, shape, scales, like, logits, threads):
     weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
     bias = _vector(model[HEAD_BIAS], shape.vocabulary)
     scale = _vector(model[HEAD_SCALE], shape.vocabulary)
-    product(weights, scale, bias, x, logits, False, threads)
+    product(weights, scale, bias, x, logits, plain(False), threads)
     if scales.cap:
         for row in range(len(logits)):
             for i in range(shape.vocabulary):
