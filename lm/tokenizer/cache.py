@@ -11,7 +11,7 @@ import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
-from lm.files import cache_root
+from lm.files import cache_root, check_cache
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -39,7 +39,7 @@ def tokenizer_of(
         unknown: the character that stands for characters that the texts do not have.
 
     Raises:
-        InputError: there is no text.
+        InputError: there is no text, or nothing can be kept in the cache.
         UsageError: the settings contradict each other.
     """
     training.check(config, special_tokens=special_tokens, unknown=unknown)
@@ -49,6 +49,7 @@ def tokenizer_of(
     try:
         return Tokenizer.load(path)
     except InputError:
+        check_cache()
         trained = training.train(
             texts(), config, corpus_bytes=corpus_bytes, special_tokens=special_tokens, unknown=unknown
         )
