@@ -46,10 +46,11 @@ def tokenizer_of(
     settings = [dataclasses.asdict(config), list(special_tokens), unknown, training.SAMPLE_BYTES]
     depends = [KEY_VERSION, tokenizers.__version__, settings, list(identity)]
     path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
+    if not path.is_file():
+        check_cache()
     try:
         return Tokenizer.load(path)
     except InputError:
-        check_cache()
         trained = training.train(
             texts(), config, corpus_bytes=corpus_bytes, special_tokens=special_tokens, unknown=unknown
         )
