@@ -28,3 +28,13 @@ def test_an_ensemble_averages_probabilities():
     torch.testing.assert_close(again, found[[2, 2], 2:], atol=1e-5, rtol=0)
     alone = Ensemble([EncoderDecoderSteps(models[0], source, LENGTHS)]).feed(tokens)
     torch.testing.assert_close(alone.double().exp(), probabilities[0], atol=1e-6, rtol=0)
+
+
+def test_rows_leave_freely_where_they_leave_all_models_so():
+    members = [EncoderDecoderSteps(make_model(seed=seed), random_ids(2, 5)) for seed in (1, 2)]
+    found = []
+    for count in range(3):
+        for member in members[:count]:
+            member.leaves_freely = True
+        found.append(Ensemble(members).leaves_freely)
+    assert found == [False, False, True]
