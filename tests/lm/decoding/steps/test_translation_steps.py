@@ -52,7 +52,7 @@ def test_future_target_tokens_never_change_past_logits(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_rows_that_are_repeated_and_left_out_go_on_as_the_rows_they_were(shape, seed):
     """Random walks over layouts, equal and ragged, long enough for slots to be given up."""
     model, source, lengths = make_model(shape), random_ids(3, 7), LENGTHS
