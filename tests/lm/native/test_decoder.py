@@ -25,6 +25,7 @@ from lm.model.transformer import DecoderOnly, build_model
 from lm.native import choice
 from lm.native.compiling import compile_step
 from tests.cli.small_runs import make_tokenizer
+from tests.lm.decoding.encoder_decoders import uncached
 from tests.lm.decoding.random_blocks import random_block
 from tests.lm.machine_code import kept_code
 
@@ -130,13 +131,6 @@ def of_pairs(seed: int) -> ModelConfig:
     return replace(drawn(seed), n_encoder_layers=1, parallel_residual=False, context_length=24)
 
 
-def read_alone(model, source, lengths, tokens, n: int) -> torch.Tensor:
-    """(rows, n, vocabulary) logits after the last tokens of each row, read alone with its source, without a cache."""
-    rows = zip(source, lengths, tokens, strict=True)
-    with torch.inference_mode():
-        return torch.cat([model(one[None, :length], row[None])[:, -n:] for one, length, row in rows])
-
-
 @pytest.mark.parametrize("in_8_bits", [False, True])
 @pytest.mark.parametrize("seed", range(7))
 def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
@@ -152,7 +146,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
         n = min(of.choice([1, 1, 1, 2]), known - tokens.shape[1])
         fresh = torch.randint(37, (len(tokens), n))
         tokens = torch.cat((tokens, fresh), dim=1)
-        expected = read_alone(model, source, lengths, tokens, n)
+        expected = uncached(model, source, lengths, tokens)[:, -n:]
         torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error)
         width = steps._slots.width
         sentences = list(range(len(tokens) // width))

@@ -2,22 +2,15 @@ import torch
 
 from lm.decoding.steps.ensemble import Ensemble
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
-from tests.lm.decoding.encoder_decoders import make_model, random_ids
+from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
 
 LENGTHS = torch.tensor([7, 3, 1])
-
-
-def uncached(model, source, tokens):
-    """(rows, n, vocabulary): each row read alone, its source without padding."""
-    rows = zip(source, LENGTHS, tokens, strict=True)
-    with torch.no_grad():
-        return torch.cat([model(one[None, :length], row[None]) for one, length, row in rows])
 
 
 def test_an_ensemble_averages_probabilities():
     source, tokens = random_ids(3, 7), random_ids(3, 5, seed=1)
     models = [make_model(seed=seed) for seed in (1, 2, 3)]
-    probabilities = [uncached(model, source, tokens).double().softmax(-1) for model in models]
+    probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
     together = Ensemble([EncoderDecoderSteps(model, source, LENGTHS) for model in models])
     found = together.feed(tokens)
     torch.testing.assert_close(found.double().exp(), sum(probabilities) / 3, atol=1e-6, rtol=0)

@@ -3,16 +3,9 @@ import torch
 
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from lm.model.capture import captured
-from tests.lm.decoding.encoder_decoders import SHAPES, make_model, random_ids
+from tests.lm.decoding.encoder_decoders import SHAPES, make_model, random_ids, uncached
 
 LENGTHS = torch.tensor([7, 3, 1])
-
-
-def uncached(model, source, lengths, tokens):
-    """(rows, n, vocabulary): each row read alone, its source without padding."""
-    rows = zip(source, lengths, tokens, strict=True)
-    with torch.no_grad():
-        return torch.cat([model(one[None, :length], row[None]) for one, length, row in rows])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
