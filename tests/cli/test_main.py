@@ -52,3 +52,15 @@ def test_help_imports_nothing_heavy(command):
     done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "Usage: lm" in done.stdout
+
+
+def test_ctrl_c_ends_without_a_word_while_modules_are_being_imported():
+    code = (
+        "import sys; from cli.__main__ import main\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted()); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
