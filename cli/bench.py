@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,10 @@ from lm.config.options import suggestion
 from lm.config.presets import PRESETS, is_preset, resolve
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from lm.benchmark.limits import Limits
+    from lm.benchmark.measuring import Measurement
 
 _DEFAULT = ("tiny", "small")
 
@@ -89,33 +94,37 @@ def bench(
     configs = [_config(name, generating) for name in presets or _DEFAULT]
     from cli import bench_report
     from lm.benchmark.hugging_face import is_installed
-    from lm.benchmark.limits import measure_limits
-    from lm.benchmark.measuring import TASKS, measure
 
     if compare and not is_installed():
         raise InputError("comparing with Hugging Face needs its package: pip install transformers")
     comparing = is_installed() if compare is None else compare
-    with bench_report.watching(1 + TASKS * len(configs)) as progress:
+    limits, found = _measured(configs, generating, seconds=seconds, compare=comparing, rows=batch_size)
+    if as_json:
+        bench_report.print_json(generating, limits, found, comparing=comparing)
+    else:
+        bench_report.print_tables(generating, limits, found, comparing=comparing)
+        bench_report.print_notes(configs, found, comparing=comparing, wanted=compare is not False)
+
+
+def _measured(
+    configs: Sequence[RunConfig], generating: HardwareConfig, *, seconds: float, compare: bool, rows: int | None
+) -> tuple[Limits, list[Measurement]]:
+    """The limits of the machine, and each figure of each model."""
+    from cli.bench_report import watching
+    from lm.benchmark.limits import measure_limits
+    from lm.benchmark.measuring import TASKS, measure
+
+    with watching(1 + TASKS * len(configs)) as progress:
         progress("the limits of the machine")
         limits = measure_limits(generating)
         found = [
             measurement
             for config in configs
             for measurement in measure(
-                config,
-                limits,
-                seconds=seconds,
-                generating=generating,
-                compare=comparing,
-                rows=batch_size,
-                progress=progress,
+                config, limits, seconds=seconds, generating=generating, compare=compare, rows=rows, progress=progress
             )
         ]
-    if as_json:
-        bench_report.print_json(generating, limits, found, comparing=comparing)
-    else:
-        bench_report.print_tables(generating, limits, found, comparing=comparing)
-        bench_report.print_notes(configs, found, comparing=comparing, wanted=compare is not False)
+    return limits, found
 
 
 def _config(name: str, asked: HardwareConfig) -> RunConfig:

@@ -60,7 +60,7 @@ def info(
     """
     training = {"batch_tokens": batch_tokens, "micro_batch_size": micro_batch_size,
                 "checkpoint_activations": checkpoint_activations or None}  # fmt: skip
-    changed: dict[str, Any] = {name: value for name, value in training.items() if value is not None}
+    changed = {name: value for name, value in training.items() if value is not None}
     if processes is None and (changed or shard):
         raise UsageError("say how many processes share that (--processes)")
     if target is None and processes is not None:
@@ -69,25 +69,29 @@ def info(
         _list_presets(as_json)
         return
     config, progress = _find(target)
-    if batch_tokens is not None and batch_tokens < config.model.context_length:
-        window = f"one sequence of {config.model.context_length:,}"
-        raise UsageError(f"--batch-tokens {batch_tokens:,} is less than {window}; give as many, or more")
+    shared = _shared(config, changed, shard=shard)
     from cli.costs import costs, costs_of_each
 
     described = {
         "name": target, "preset": config.preset, **costs(config), "config": config.to_dict(), **progress,
     }  # fmt: skip
     if processes is not None:
-        config = dataclasses.replace(
-            config,
-            training=dataclasses.replace(config.training, **changed),
-            distribution=dataclasses.replace(config.distribution, shard=shard),
-        )
-        described["each"] = costs_of_each(config, processes)
+        described["each"] = costs_of_each(shared, processes)
     if as_json:
         print(json_line(described))
         return
     _print(described)
+
+
+def _shared(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> RunConfig:
+    """A run as several processes share it, with other settings of training; UsageError if a batch holds no sequence."""
+    training = dataclasses.replace(config.training, **changed)
+    context, tokens = config.model.context_length, changed.get("batch_tokens")
+    if tokens is not None and tokens < context:
+        window = f"one sequence of {context:,}"
+        raise UsageError(f"--batch-tokens {tokens:,} is less than {window}; give as many, or more")
+    distribution = dataclasses.replace(config.distribution, shard=shard)
+    return dataclasses.replace(config, training=training, distribution=distribution)
 
 
 def _list_presets(as_json: bool) -> None:

@@ -21,7 +21,6 @@ from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from cli.generation.samples import Output
     from lm.decoding.generator import Generator
 
 _SIDE_BY_SIDE, _OF_MANY = 16, 64
@@ -170,24 +169,20 @@ def generate(
     _refuse_of_many({"--out": out is not None, "--processes": "processes" in given.typed["workers"]})
     text = _prompt(prompt, prompt_file, interactive=interactive)
 
-    from cli.generation.interactive import converse
-    from cli.generation.samples import JsonLines, Texts, write_found
-    from lm.decoding.continuation import Continuation
     from lm.decoding.generator import PROMPT, Generator
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
     size = batch_size or _SIDE_BY_SIDE
     drafting = draft if draft is None or draft == PROMPT else load_draft(Path(draft), hardware, loaded)
     generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting)
-    shown = text if echo or as_json else ""
     if interactive:
+        from cli.generation.interactive import converse
+
         return converse(generator, opening=text, stats=bool(stats))
+    shown = text if echo or as_json else ""
     if beam.beam is not None:
-        found = generator.search(text, beam_size=beam.beam, length_penalty=beam.length_penalty, n=samples)
-        return write_found(found, shown, as_json=as_json)
-    drawn = [Continuation() for _ in range(samples)]
-    output = JsonLines(drawn, shown, generator, alternatives=top_alternatives > 0) if as_json else Texts(drawn, shown)
-    return _draw(generator, text, output, alternatives=top_alternatives, stats=stats)
+        return _search(generator, text, beam, samples, shown, as_json=as_json)
+    return _sample(generator, text, samples, shown, as_json=as_json, alternatives=top_alternatives, stats=stats)
 
 
 def _check(given: Given, others: Mapping[str, Any]) -> None:
@@ -232,14 +227,27 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
     return (None if interactive and argument is None else text_argument(argument)) or ""
 
 
-def _draw(generator: Generator, prompt: str, output: Output, *, alternatives: int, stats: bool | None) -> None:
-    """Write samples as they are drawn."""
-    from cli.generation.samples import Watch
+def _search(generator: Generator, prompt: str, beam: BeamConfig, n: int, shown: str, *, as_json: bool) -> None:
+    """Write the likeliest texts, each after what is shown of the prompt."""
+    from cli.generation.samples import write_found
 
-    watch = Watch()
+    assert beam.beam is not None
+    found = generator.search(prompt, beam_size=beam.beam, length_penalty=beam.length_penalty, n=n)
+    write_found(found, shown, as_json=as_json)
+
+
+def _sample(
+    generator: Generator, prompt: str, n: int, shown: str, *, as_json: bool, alternatives: int, stats: bool | None
+) -> None:
+    """Write samples as they are drawn, each after what is shown of the prompt."""
+    from cli.generation.samples import JsonLines, Texts, Watch
+    from lm.decoding.continuation import Continuation
+
+    drawn, watch = [Continuation() for _ in range(n)], Watch()
+    output = JsonLines(drawn, shown, generator, alternatives=alternatives > 0) if as_json else Texts(drawn, shown)
     try:
-        for event in generator.generate(prompt, n=len(output.samples), alternatives=alternatives):
-            output.samples[event.row].take(event)
+        for event in generator.generate(prompt, n=n, alternatives=alternatives):
+            drawn[event.row].take(event)
             output.advance()
             watch.saw_token()
     except KeyboardInterrupt:
@@ -247,5 +255,5 @@ def _draw(generator: Generator, prompt: str, output: Output, *, alternatives: in
         raise typer.Abort from None
     finally:
         if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
-            tokens = sum(len(sample.tokens) for sample in output.samples)
+            tokens = sum(len(sample.tokens) for sample in drawn)
             watch.report(tokens, generator.sampler, generator.agreement, number_type=generator.number_type)

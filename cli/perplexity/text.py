@@ -22,7 +22,7 @@ from lm.errors import InputError
 from lm.evaluation import perplexity_comparison
 from lm.evaluation.perplexity import FileScore, Scored, Tally
 from lm.evaluation.perplexity_comparison import Difference
-from lm.evaluation.scoring import Stretch
+from lm.evaluation.stretches import Stretch
 from lm.evaluation.surprisal import spans, token_scores
 from lm.files import replaced
 from lm.text.files import TextFile, text_size

@@ -22,7 +22,7 @@ from torch import Tensor
 from lm.decoding.candidates import Candidates, best_following
 from lm.decoding.filters import Filter, History, filtered
 from lm.decoding.generate import FinishReason
-from lm.decoding.steps.steps import FindsBest, Steps, leaves_freely
+from lm.decoding.steps.steps import FindsBest, Steps
 from lm.errors import UsageError
 from lm.kernels.tensors import Best
 
@@ -99,7 +99,7 @@ def beam_search(
     beams, tokens = _Beams.start(sources), prompts
     while True:
         following = search.feed(steps, beams, tokens)
-        beams, rows = search.step(beams, following, at_once=leaves_freely(steps))
+        beams, rows = search.step(beams, following, at_once=steps.leaves_freely)
         if not beams.sources:
             return [source.best() for source in sources]
         steps.reorder(rows)
@@ -288,7 +288,7 @@ class _Beams:
         """
         best = candidates.totals[:, 0].tolist() if candidates.totals.shape[1] else [-math.inf] * len(self.sources)
         done = [source.is_done(total) for source, total in zip(self.sources, best, strict=True)]
-        kept = _going(done) if at_once else _kept(done)
+        kept = _kept(done, at_once=at_once)
         parents, tokens = candidates.parents[kept], candidates.tokens[kept]
         totals = candidates.totals[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
         before = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
@@ -302,16 +302,14 @@ class _Beams:
         return grown, rows.flatten()
 
 
-def _going(done: Sequence[bool]) -> Tensor:
-    """The places of the sources that go on."""
-    return torch.tensor([place for place, is_done in enumerate(done) if not is_done], dtype=torch.long)
+def _kept(done: Sequence[bool], *, at_once: bool) -> Tensor:
+    """The places of the sources that stay in the batch: those that go on, and others unless they leave at once.
 
-
-def _kept(done: Sequence[bool]) -> Tensor:
-    """The places of the sources that stay in the batch: those that go on and, to round their number, some others."""
-    going = len(done) - sum(done)
-    if going and len(done) - going <= _GONE_BEFORE_ROWS_MOVE * len(done):
-        return torch.arange(len(done))
-    size = -(-going // _SOURCES_ROUNDED_TO) * _SOURCES_ROUNDED_TO
+    Else all stay while few are done, and then some, to round their number.
+    """
+    size = going = len(done) - sum(done)
+    if not at_once:
+        few_are_done = going and len(done) - going <= _GONE_BEFORE_ROWS_MOVE * len(done)
+        size = len(done) if few_are_done else -(-going // _SOURCES_ROUNDED_TO) * _SOURCES_ROUNDED_TO
     first = sorted(range(len(done)), key=lambda place: done[place])[:size]
     return torch.tensor(sorted(first), dtype=torch.long)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lm.evaluation.packing import W
-from lm.evaluation.scoring import Nats, Reading, Stretch, stretches
+from lm.evaluation.scoring import Nats
+from lm.evaluation.stretches import Reading, Stretch, stretches
 from lm.evaluation.sums import Sums
 from lm.processes import Share
 from lm.text.files import TextFile

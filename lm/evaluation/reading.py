@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from lm.evaluation.masked_windows import MaskedCutter, MaskedWindow
-from lm.evaluation.scoring import Nats, Reading, Stretch, score_windows, surprisals
+from lm.evaluation.scoring import Nats, score_windows, surprisals
+from lm.evaluation.stretches import Reading, Stretch
 from lm.evaluation.windows import Cutter, Window
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.tokenizer.framing import Frame, mask_of, text_frame

@@ -10,7 +10,8 @@ from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
 from lm.evaluation.perplexity import FileScore, Scored, measure
 from lm.evaluation.reading import reading_of
-from lm.evaluation.scoring import Nats, Reading, Stretch
+from lm.evaluation.scoring import Nats
+from lm.evaluation.stretches import Reading, Stretch
 from lm.evaluation.windows import window_sizes
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.processes import Share

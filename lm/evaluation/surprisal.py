@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lm.evaluation.scoring import Stretch
+from lm.evaluation.stretches import Stretch
 from lm.text.files import TextFile
 
 _JOINER = "\u200d"

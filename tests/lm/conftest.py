@@ -1,4 +1,4 @@
-"""The order in which things come to be on the disk, and tokenizers that were made elsewhere."""
+"""The order in which things come to be on the disk, tokenizers that were made elsewhere, and compiled code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.machine_code import kept_code
 from tests.lm.tokenizers_elsewhere import MADE, backend
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The compiler, which asks for this when it is imported, keeps code where other tests find it, and the next run."""
+    with kept_code(config) as folder:
+        os.environ["NUMBA_CACHE_DIR"] = str(folder)
 
 
 class DiskJournal:

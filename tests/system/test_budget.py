@@ -34,7 +34,7 @@ def config(folder):
 
 
 def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
-    assert run(["train", str(place / "text.txt"), "--budget", "12s", "-o", str(tmp_path / "run")]) == 0
+    assert run(["train", str(place / "text.txt"), "--budget", "6s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert "enough for" in said
     assert "weight decay" in said
@@ -42,7 +42,7 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     assert "the learning rate falls from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")
-    assert made["training"]["budget"] == "12s"
+    assert made["training"]["budget"] == "6s"
     assert made["plan"]["deadline"] is None
     assert made["training"]["r_drop"] > 0  # the text is short, and seen very often
     assert "each batch goes through twice" in said
@@ -52,7 +52,7 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
 
 
 def test_with_a_preset_only_the_length_follows_the_clock(place, steady, tmp_path):
-    command = ["train", str(place / "text.txt"), "--preset", "nanogpt-cpu", *SMALL, "--budget", "10s"]
+    command = ["train", str(place / "text.txt"), "--preset", "nanogpt-cpu", *SMALL, "--budget", "2s"]
     assert run([*command, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert (made["preset"], made["model"]["d_model"], made["training"]["schedule"]) == ("nanogpt-cpu", 32, "wsd")
@@ -62,12 +62,12 @@ def test_the_text_for_a_budget_may_come_from_a_pipe(place, steady, tmp_path, mon
     """It is looked at for the size of the model, and read again."""
     text = (place / "text.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert run(["train", "-", "--budget", "10s", "-o", str(tmp_path / "run")]) == 0
+    assert run(["train", "-", "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
 
 
 def test_what_is_given_wins_over_what_a_budget_chooses(place, steady, tmp_path):
     flags = ["--n-layers", "1", "--vocab-size", "300", "--batch-size", "4", "--dropout", "0.0"]
-    assert run(["train", str(place / "text.txt"), "--budget", "10s", *flags, "-o", str(tmp_path / "run")]) == 0
+    assert run(["train", str(place / "text.txt"), "--budget", "2s", *flags, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert (made["model"]["n_layers"], made["model"]["dropout"]) == (1, 0.0)
     assert made["training"]["r_drop"] == 0  # without dropout two passes are the same
@@ -77,7 +77,7 @@ def test_what_is_given_wins_over_what_a_budget_chooses(place, steady, tmp_path):
 
 def test_so_does_what_a_file_says(place, steady, tmp_path):
     (tmp_path / "settings.toml").write_text("[training]\nevaluate_every = 3\nweight_decay = 0.05\n")
-    command = ["train", str(place / "text.txt"), "--budget", "10s", "--config", str(tmp_path / "settings.toml")]
+    command = ["train", str(place / "text.txt"), "--budget", "2s", "--config", str(tmp_path / "settings.toml")]
     assert run([*command, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")

@@ -26,6 +26,11 @@ class Ensemble:
         """Tokens in each row."""
         return self._members[0].length
 
+    @property
+    def leaves_freely(self) -> bool:
+        """Whether rows leave all of the models so."""
+        return all(member.leaves_freely for member in self._members)
+
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
         """Append (rows, n) tokens; see `Steps.feed`. The logits are logarithms of probabilities."""
         logits = [member.feed(tokens, last_only=last_only).log_softmax(-1) for member in self._members]

@@ -17,6 +17,8 @@ class PrefixSteps:
     Sources may be of different lengths: each row goes on from where its own source ends. See `Slots` for the rest.
     """
 
+    leaves_freely = False
+
     def __init__(self, model: DecoderOnly, source: Tensor, lengths: Tensor | None = None) -> None:
         """Read the sources.
 

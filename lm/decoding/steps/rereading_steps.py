@@ -15,6 +15,8 @@ class RereadingSteps:
     row.
     """
 
+    leaves_freely = False
+
     def __init__(self, model: DecoderOnly, source: Tensor, lengths: Tensor | None = None) -> None:
         """Keep the sources.
 

@@ -18,6 +18,8 @@ class RowSteps:
     next.
     """
 
+    leaves_freely = False
+
     def __init__(
         self, model: EncoderDecoder, source: Tensor, lengths: Tensor | None = None, *, coverage: bool = False
     ) -> None:

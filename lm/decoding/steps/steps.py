@@ -22,6 +22,13 @@ class Steps(Protocol):
     def length(self) -> int:
         """Tokens in each row: fed so far, less those taken back."""
 
+    @property
+    def leaves_freely(self) -> bool:
+        """Whether it costs nothing that rows leave, whatever number stays, as it does where nothing moves.
+
+        Else moving costs about as much as a step, and a product of new size takes oneDNN some milliseconds to prepare.
+        """
+
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
         """Append tokens to every row.
 
@@ -49,14 +56,6 @@ class FindsBest(Protocol):
 
         None, and nothing is appended, where `feed` is to be called.
         """
-
-
-def leaves_freely(steps: Steps) -> bool:
-    """Whether it costs nothing that rows leave, whatever number stays, as it does where nothing moves: some steps say.
-
-    Else moving costs about as much as a step, and a product of new size takes oneDNN some milliseconds to prepare.
-    """
-    return bool(getattr(steps, "leaves_freely", False))
 
 
 def window_start(length: int, context_length: int) -> int:
@@ -91,6 +90,8 @@ def _stepped(model: DecoderOnly, tokens: Tensor, cache: DecoderCache) -> Tensor 
 
 class DecoderSteps:
     """Steps of a decoder-only model, with a key/value cache or, as the reference, reading all again each time."""
+
+    leaves_freely = False
 
     def __init__(self, model: DecoderOnly, *, cached: bool = True) -> None:
         self._model = model

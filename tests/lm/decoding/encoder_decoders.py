@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.transformer import EncoderDecoder, build_model
+from lm.model.transformer import EncoderDecoder, Transformer, build_model
 
 VOCABULARY, START, END = 40, 0, 1
 
@@ -36,6 +36,20 @@ def make_model(shape: str = "learned", *, seed: int = 1, **fields) -> EncoderDec
 
 def random_ids(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(2, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def uncached(model: Transformer, source: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
+    """(rows, n, vocabulary): each row read at once, its source without padding, beside those with as long a source."""
+    found, order = [], []
+    with torch.no_grad():
+        for length in lengths.unique():
+            rows = (lengths == length).nonzero()[:, 0]
+            order.append(rows)
+            if isinstance(model, EncoderDecoder):
+                found.append(model(source[rows, :length], tokens[rows]))
+            else:
+                found.append(model(torch.cat((source[rows, :length], tokens[rows]), dim=1))[:, length:])
+    return torch.cat(found)[torch.cat(order).argsort()]
 
 
 def forced(model: EncoderDecoder, source: list[int], tokens: list[int], start: int = START) -> list[float]:

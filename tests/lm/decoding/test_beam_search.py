@@ -118,6 +118,8 @@ def test_several_sources_side_by_side_are_as_each_alone():
 class Table:
     """Steps of a model whose logits depend on the last token alone; counts what is fed."""
 
+    leaves_freely = False
+
     def __init__(self, logits):
         self.logits, self.fed = torch.tensor(logits), 0
 

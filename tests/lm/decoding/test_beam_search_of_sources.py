@@ -127,6 +127,8 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
 
 def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
     class Flat:
+        leaves_freely = False
+
         def feed(self, tokens, *, last_only=False):
             return torch.zeros(len(tokens), 1, 3 * VOCABULARY)
 
@@ -143,7 +145,8 @@ def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
 )
 def test_rows_move_when_more_than_an_eighth_of_the_sources_are_done_and_then_to_a_multiple_of_eight(going, done, kept):
     flags = [True] * done + [False] * going
-    found = _kept(flags).tolist()
+    found = _kept(flags, at_once=False).tolist()
     assert len(found) == kept
     assert found == sorted(found)
     assert {*range(done, done + going)} <= {*found}
+    assert _kept(flags, at_once=True).tolist() == [*range(done, done + going)]

@@ -5,7 +5,7 @@ import pytest
 
 from lm.evaluation.perplexity_comparison import Difference, aligned, compare
 from lm.evaluation.reading import reading_of
-from lm.evaluation.scoring import Stretch, stretches
+from lm.evaluation.stretches import Stretch, stretches
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
 from tests.lm.evaluation.test_surprisal import stretch

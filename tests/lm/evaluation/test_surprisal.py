@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm.evaluation.reading import reading_of
-from lm.evaluation.scoring import Passage, Stretch, stretches
+from lm.evaluation.stretches import Passage, Stretch, stretches
 from lm.evaluation.surprisal import Span, joined, spans, token_scores
 from lm.text.files import text_files
 from lm.tokenizer.pieces import Piece

@@ -6,17 +6,16 @@ import pytest
 import torch
 
 from lm.kernels import compiled, tensors
+from tests.lm.machine_code import kept_code
 
 pytest.importorskip("numba")
 
 
 @pytest.fixture
-def ready(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+def ready(monkeypatch, pytestconfig):
     monkeypatch.setattr(compiled, "is_ready", lambda: True)
-    compiled.begin.cache_clear()
-    yield
-    compiled.begin.cache_clear()
+    with kept_code(pytestconfig):
+        yield
 
 
 def drawn():

@@ -25,46 +25,38 @@ from lm.model.transformer import DecoderOnly, build_model
 from lm.native import choice
 from lm.native.compiling import compile_step
 from tests.cli.small_runs import make_tokenizer
+from tests.lm.decoding.encoder_decoders import uncached
+from tests.lm.decoding.random_blocks import random_block
+from tests.lm.machine_code import kept_code
 
 pytest.importorskip("numba")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _with_compiled_step(tmp_path_factory):
-    """A cache of its own, with the compiled step, which serves from the first token on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LM_CACHE", str(tmp_path_factory.mktemp("cache")))
+def _with_compiled_step(pytestconfig):
+    """The compiled step, which serves from the first token on."""
+    with kept_code(pytestconfig), pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "_LOADING", 0.0)
-        compiled._folder.cache_clear()
-        compiled.is_compiled.cache_clear()
-        assert not compiled.is_ready()
         compile_step()
         assert compiled.is_ready()
         yield
-    compiled._folder.cache_clear()
-    compiled.is_compiled.cache_clear()
+
+
+POSITIONS = ("rotary", "learned", "sinusoidal", "sinusoidal-half", "alibi", "t5", "none")
 
 
 def drawn(seed: int) -> ModelConfig:
     """Any model that the step takes."""
     of = random.Random(seed)
-    fields = {
-        "d_model": of.choice([16, 24]), "n_layers": of.choice([1, 3]), "n_heads": 4,
-        "n_kv_heads": of.choice([None, 2, 1]),
-        "positions": of.choice(["rotary", "learned", "sinusoidal", "sinusoidal-half", "alibi", "t5", "none"]),
-        "norm": of.choice(["layernorm", "rmsnorm"]), "norm_position": of.choice(["pre", "post"]),
-        "activation": of.choice(["relu", "gelu", "gelu-tanh", "swiglu", "relu2"]), "qk_norm": of.random() < 0.5,
-        "bias": of.random() < 0.5, "tie_embeddings": of.random() < 0.5, "scale_embeddings": of.random() < 0.3,
-        "softcap": of.choice([0.0, 5.0]), "value_residual": of.random() < 0.5, "d_head": of.choice([None, 6]),
+    fields = random_block(of, seed, POSITIONS, ["relu", "gelu", "gelu-tanh", "swiglu", "relu2"])
+    fields |= {
+        "scale_embeddings": of.random() < 0.3, "d_head": of.choice([None, 6]),
         "attention_bias": of.choice([None, "inputs"]),
     }  # fmt: skip
-    if fields["norm_position"] == "pre":
-        fields |= {"parallel_residual": of.random() < 0.3, "embedding_shortcut": of.random() < 0.3}
     if fields["positions"] == "rotary":
-        fields |= of.choice([{}, {"rotary_share": 0.5}, {"rope_scaling": "linear", "rope_factor": 2.0}])
-    if of.random() < 0.3:
-        fields |= {"attention": "window", "attention_window": 3}
-    return ModelConfig(vocab_size=37, context_length=8, init_std=0.3, **fields)
+        head = fields["d_head"] or fields["d_model"] // 4
+        fields |= of.choice([{}, {"rotary_share": 2 / head}, {"rope_scaling": "linear", "rope_factor": 2.0}])
+    return ModelConfig(vocab_size=37, context_length=8, **fields)
 
 
 def built(config: ModelConfig, *, in_8_bits: bool = False) -> DecoderOnly:
@@ -89,13 +81,13 @@ def widened(model: DecoderOnly) -> DecoderOnly:
 
 
 @pytest.mark.parametrize("in_8_bits", [False, True])
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(14))  # twice as many as there are kinds of positions
 def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
     """Beyond the context too, with rows that are left out, repeated, and taken back.
 
     Of weights in 8 bits the inputs are rounded to 16, which is a part of what rounding the weights changes.
     """
-    error = 1e-3 if in_8_bits else 1e-5
+    error = 2e-3 if in_8_bits else 1e-5
     config = drawn(seed)
     model = built(config, in_8_bits=in_8_bits)
     of, rows = random.Random(seed), seed % 5 + 1
@@ -139,29 +131,22 @@ def of_pairs(seed: int) -> ModelConfig:
     return replace(drawn(seed), n_encoder_layers=1, parallel_residual=False, context_length=24)
 
 
-def read_alone(model, source, lengths, tokens, n: int) -> torch.Tensor:
-    """(rows, n, vocabulary) logits after the last tokens of each row, read alone with its source, without a cache."""
-    rows = zip(source, lengths, tokens, strict=True)
-    with torch.inference_mode():
-        return torch.cat([model(one[None, :length], row[None])[:, -n:] for one, length, row in rows])
-
-
 @pytest.mark.parametrize("in_8_bits", [False, True])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(7))
 def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
     """Hypotheses change places, sources are left out and repeated, tokens taken back, and more read than the context.
 
     What 8 bits round is rounded alike in both.
     """
     model = built(of_pairs(seed), in_8_bits=in_8_bits)
-    of, error = random.Random(seed), 2e-3 if in_8_bits else 2e-5
+    of, error = random.Random(seed), 2e-3 if in_8_bits else 4e-5
     source, lengths, tokens = torch.randint(37, (4, 7)), torch.tensor([7, 3, 1, 5]), torch.empty(4, 0, dtype=torch.long)
     steps, known = EncoderDecoderSteps(model, source, lengths), model.config.position_limit or 30
     for _ in range(30):
         n = min(of.choice([1, 1, 1, 2]), known - tokens.shape[1])
         fresh = torch.randint(37, (len(tokens), n))
         tokens = torch.cat((tokens, fresh), dim=1)
-        expected = read_alone(model, source, lengths, tokens, n)
+        expected = uncached(model, source, lengths, tokens)[:, -n:]
         torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error)
         width = steps._slots.width
         sentences = list(range(len(tokens) // width))

@@ -2,22 +2,15 @@ import torch
 
 from lm.decoding.steps.ensemble import Ensemble
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
-from tests.lm.decoding.encoder_decoders import make_model, random_ids
+from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
 
 LENGTHS = torch.tensor([7, 3, 1])
-
-
-def uncached(model, source, tokens):
-    """(rows, n, vocabulary): each row read alone, its source without padding."""
-    rows = zip(source, LENGTHS, tokens, strict=True)
-    with torch.no_grad():
-        return torch.cat([model(one[None, :length], row[None]) for one, length, row in rows])
 
 
 def test_an_ensemble_averages_probabilities():
     source, tokens = random_ids(3, 7), random_ids(3, 5, seed=1)
     models = [make_model(seed=seed) for seed in (1, 2, 3)]
-    probabilities = [uncached(model, source, tokens).double().softmax(-1) for model in models]
+    probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
     together = Ensemble([EncoderDecoderSteps(model, source, LENGTHS) for model in models])
     found = together.feed(tokens)
     torch.testing.assert_close(found.double().exp(), sum(probabilities) / 3, atol=1e-6, rtol=0)
@@ -28,3 +21,13 @@ def test_an_ensemble_averages_probabilities():
     torch.testing.assert_close(again, found[[2, 2], 2:], atol=1e-5, rtol=0)
     alone = Ensemble([EncoderDecoderSteps(models[0], source, LENGTHS)]).feed(tokens)
     torch.testing.assert_close(alone.double().exp(), probabilities[0], atol=1e-6, rtol=0)
+
+
+def test_rows_leave_freely_where_they_leave_all_models_so():
+    members = [EncoderDecoderSteps(make_model(seed=seed), random_ids(2, 5)) for seed in (1, 2)]
+    found = []
+    for count in range(3):
+        for member in members[:count]:
+            member.leaves_freely = True
+        found.append(Ensemble(members).leaves_freely)
+    assert found == [False, False, True]

@@ -12,7 +12,7 @@ from lm.decoding.translation import Translator
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.tokenizer.framing import pair_frames
-from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, random_ids
+from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, random_ids, uncached
 from tests.lm.decoding.test_translation import texts, untrained
 
 LENGTHS = torch.tensor([7, 3, 1])
@@ -28,13 +28,6 @@ def make_model(shape: str = "learned", **fields) -> DecoderOnly:
     model = build_model(ModelConfig(**config), seed=1).eval().requires_grad_(False)
     assert isinstance(model, DecoderOnly)
     return model
-
-
-def uncached(model, source, lengths, tokens):
-    """(rows, n, vocabulary): each row read alone, right after its source without padding."""
-    rows = zip(source, lengths, tokens, strict=True)
-    with torch.no_grad():
-        return torch.cat([model(torch.cat((one[:length], row))[None])[:, length:] for one, length, row in rows])
 
 
 @pytest.mark.parametrize("shape", ALL_SHAPES)

@@ -7,8 +7,8 @@ import torch
 
 from lm.config.decoding import TranslationConfig
 from lm.decoding.steps.rereading_steps import RereadingSteps
-from tests.lm.decoding.encoder_decoders import random_ids
-from tests.lm.decoding.steps.test_prefix_steps import LENGTHS, make_model, uncached
+from tests.lm.decoding.encoder_decoders import random_ids, uncached
+from tests.lm.decoding.steps.test_prefix_steps import LENGTHS, make_model
 from tests.lm.decoding.test_translation import texts, untrained
 
 COMPRESSED = {"attention": "compressed", "attention_block": 4}

@@ -11,8 +11,8 @@ from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
 from lm.model.capture import captured
 from lm.tokenizer.framing import pair_frames
-from tests.lm.decoding.encoder_decoders import make_model, random_ids
-from tests.lm.decoding.steps.test_translation_steps import LENGTHS, uncached
+from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
+from tests.lm.decoding.steps.test_translation_steps import LENGTHS
 from tests.lm.decoding.test_translation import Translator, texts, untrained
 from tests.lm.model.test_recurrent import small
 

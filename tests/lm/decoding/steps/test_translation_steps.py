@@ -3,16 +3,9 @@ import torch
 
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from lm.model.capture import captured
-from tests.lm.decoding.encoder_decoders import SHAPES, make_model, random_ids
+from tests.lm.decoding.encoder_decoders import SHAPES, make_model, random_ids, uncached
 
 LENGTHS = torch.tensor([7, 3, 1])
-
-
-def uncached(model, source, lengths, tokens):
-    """(rows, n, vocabulary): each row read alone, its source without padding."""
-    rows = zip(source, lengths, tokens, strict=True)
-    with torch.no_grad():
-        return torch.cat([model(one[None, :length], row[None]) for one, length, row in rows])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -52,7 +45,7 @@ def test_future_target_tokens_never_change_past_logits(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_rows_that_are_repeated_and_left_out_go_on_as_the_rows_they_were(shape, seed):
     """Random walks over layouts, equal and ragged, long enough for slots to be given up."""
     model, source, lengths = make_model(shape), random_ids(3, 7), LENGTHS

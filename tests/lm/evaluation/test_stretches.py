@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from lm.evaluation.reading import reading_of
+from lm.evaluation.scoring import score
+from lm.evaluation.stretches import stretches
+from lm.text.documents import Fragment
+from lm.text.files import text_files
+from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
+
+
+def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
+    for index, text in enumerate(texts):
+        (tmp_path / f"{index}.txt").write_bytes(text.encode())
+    sources = text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
+    reading = reading_of(make_model(), tokenizer, context=context, stride=stride)
+    batches = list(stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size))
+    assert all(batches)
+    return [stretch for batch in batches for stretch in batch]
+
+
+@pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
+@pytest.mark.parametrize("batch_size", [1, 4, 50])
+def test_stretches_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
+    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.tokenizer.pieces.pieces.__kwdefaults__", {"limit": 300})
+    parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
+    found = scored(tokenizer, tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts), batch_size=batch_size)
+    assert len({(s.passage.file, s.passage.document, s.passage.first) for s in found}) > 8
+    for file, texts in enumerate(parts):
+        for document, text in enumerate(texts):
+            own = [s for s in found if (s.passage.file, s.passage.document) == (file, document)]
+            tokens, start = tokenizer.encode(text), tokenizer.start_of_text
+            assert np.concatenate([s.tokens for s in own]).tolist() == tokens
+            spelled = [s.passage.data[a:b] for s in own for a, b in zip([s.start, *s.ends[:-1]], s.ends, strict=True)]
+            assert spelled == [tokenizer.token_bytes(token) for token in tokens]
+            begins = [s.passage.offset + s.start for s in own]
+            assert begins == np.cumsum([0, *(sum(map(len, _spelled(s))) for s in own)])[:-1].tolist()
+            nats = np.concatenate([s.nats for s in own])
+            expected = score(make_model(), tokens, context=16, stride=8, start_token=start)
+            assert np.isnan(nats[: start is None]).all()
+            np.testing.assert_allclose(nats[int(start is None) :], expected, atol=1e-5)
+    order = [(s.passage.file, s.passage.document, s.passage.first + s.first) for s in found]
+    assert order == sorted(order)
+
+
+def _spelled(stretch):
+    return [stretch.passage.data[a:b] for a, b in zip([stretch.start, *stretch.ends[:-1]], stretch.ends, strict=True)]
+
+
+def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.tokenizer.pieces.pieces.__kwdefaults__", {"limit": 200})
+    passages = {s.passage.first: s.passage for s in scored(BPE, tmp_path, "owl" * 300 + " and the fox " * 100)}
+    assert len(passages) > 3
+    assert sum(passage.words for passage in passages.values()) == 1 + 3 * 100
+
+
+def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
+    """A batch is scored as soon as there is enough text for it, whatever follows."""
+    taken = []
+
+    def endless(_source, _separator):
+        while True:
+            taken.append(len(taken))
+            yield Fragment(TEXT * 500, starts_document=len(taken) == 1)
+
+    monkeypatch.setattr("lm.evaluation.stretches.fragments", endless)
+    (tmp_path / "a.txt").touch()
+    sources = text_files([str(tmp_path / "a.txt")])
+    reading = reading_of(make_model(), CHAR, context=16, stride=16)
+    batches = stretches(reading, CHAR, sources, separator=SEPARATOR, batch_size=16)
+    seen = sum(len(stretch.nats) for _ in range(300) for stretch in next(batches))
+    assert seen == 300 * 16 * 16 + 1
+    assert len(taken) < seen / len(TEXT * 500) + 4

@@ -1,0 +1,32 @@
+"""Where the tests keep compiled code: beside what else pytest keeps from one run to the next."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lm.kernels import compiled
+
+
+def _forget() -> None:
+    """Ask again where compiled code is, and whether."""
+    for answer in (compiled._folder, compiled.begin, compiled.is_compiled, compiled._is_of_this_processor):
+        answer.cache_clear()
+
+
+@contextmanager
+def kept_code(config: pytest.Config) -> Iterator[Path]:
+    """Compiled code is in the cache of pytest, in the folder of this compiler and these sources; others are removed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(config.cache.mkdir("machine-code")))
+        _forget()
+        folder = compiled._folder()
+        for other in folder.parent.glob("*"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+        yield folder
+    _forget()
