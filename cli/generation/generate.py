@@ -170,7 +170,6 @@ def generate(
     _refuse_of_many({"--out": out is not None, "--processes": "processes" in given.typed["workers"]})
     text = _prompt(prompt, prompt_file, interactive=interactive)
 
-    from cli.generation.interactive import converse
     from cli.generation.samples import JsonLines, Texts, write_found
     from lm.decoding.continuation import Continuation
     from lm.decoding.generator import PROMPT, Generator
@@ -181,6 +180,8 @@ def generate(
     generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting)
     shown = text if echo or as_json else ""
     if interactive:
+        from cli.generation.interactive import converse
+
         return converse(generator, opening=text, stats=bool(stats))
     if beam.beam is not None:
         found = generator.search(text, beam_size=beam.beam, length_penalty=beam.length_penalty, n=samples)
