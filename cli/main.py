@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import io
 import os
@@ -166,6 +168,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point of the `lm` command. File names that are not UTF-8 are escaped in what it prints."""
+    atexit.register(gc.freeze)  # called last: to look for cycles in all that torch has takes longer than most commands
     _open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
