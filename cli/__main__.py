@@ -1,5 +1,19 @@
-"""`python -m cli`, which is what `torchrun -m cli` starts."""
+"""The door of `lm` and of `python -m cli`, open while the rest is still being imported."""
 
-from cli.main import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line of this process; Ctrl-C ends it without a word at any moment, with exit code 130."""
+    try:
+        from cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +45,7 @@ def compile_(
     """
     from cli.console.messages import note
     from cli.console.numbers import duration
+    from lm.files import check_cache
     from lm.kernels.compiled import is_installed
     from lm.native.compiling import compile_step
     from lm.run_folder import find_checkpoint, verify
@@ -49,10 +53,25 @@ def compile_(
     checkpoint = None if run is None else find_checkpoint(run)
     if checkpoint is not None:
         verify(checkpoint, to_train=False)  # before anything is compiled
+    check_cache()
     if checkpoint is None or is_installed():
-        note(f"compiled the step of generation in {duration(compile_step())}")
+        with _ended_at_once():
+            seconds = compile_step()
+        note(f"compiled the step of generation in {duration(seconds)}")
     if run is not None and checkpoint is not None:
         _choose_type(run, checkpoint)
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """While open, Ctrl-C and SIGTERM end the process: an exception would be lost where the compiler calls Python."""
+    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _choose_type(run: Path, checkpoint: Path) -> None:

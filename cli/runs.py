@@ -64,7 +64,7 @@ def _row(summary: Summary) -> tuple[str, ...]:
     best = ("–", "–") if state.best_loss is None else (f"{state.best_loss:.4f}", perplexity(state.best_loss))
     steps = f"{state.step:,}/{summary.steps:,}"
     status = "finished" if state.finished else "unfinished"
-    return (str(summary.folder), str(summary.config.preset), count(summary.parameters), steps, *best,
+    return (str(summary.folder), summary.config.preset or "–", count(summary.parameters), steps, *best,
             duration(state.seconds), status)  # fmt: skip
 
 

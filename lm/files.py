@@ -55,7 +55,10 @@ def check_folder(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, unless it is there; InputError if that cannot be."""
     check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror}; choose another place") from None
 
 
 def check_place(path: Path) -> None:
@@ -208,3 +211,11 @@ def cache_root() -> Path:
     if chosen := os.environ.get("LM_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
+
+
+def check_cache() -> None:
+    """InputError if nothing can be kept in the cache, which is better known before long work than after."""
+    try:
+        make_folder(cache_root())
+    except InputError as error:
+        raise InputError(f"{error} (LM_CACHE)") from None

@@ -131,6 +131,14 @@ def pointed_to(run: Path, pointer: Pointer | Literal["base"]) -> str | None:
     return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
 
 
+def lost_last(run: Path) -> str | None:
+    """The name of the checkpoint that a run calls its last, if that is gone."""
+    name = pointed_to(run, "last")
+    if name is None or not is_name_of_checkpoint(name) or (run / CHECKPOINTS / name / MANIFEST).is_file():
+        return None
+    return name
+
+
 def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     """The checkpoint that a path means: itself, or the best or last one of a run.
 
@@ -215,13 +223,16 @@ def find_tokenizer(path: Path) -> Path:
     return found
 
 
-def refuse_existing(folder: Path) -> None:
-    """InputError if a folder holds a run or anything else, or cannot be made: nothing is written over."""
+def refuse_existing(folder: Path, *, instead: str = "") -> None:
+    """InputError if a folder holds a run or anything else, or cannot be made: nothing is written over.
+
+    Args:
+        folder: of the new run.
+        instead: what else a person can do with a run that is there, for the message.
+    """
     _check_name(folder)
     if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
-        raise InputError(
-            f"{folder}: holds a run already; choose another -o, or go on training it: lm train --resume {folder}"
-        )
+        raise InputError(f"{folder}: holds a run already; choose another -o{instead and f', or {instead}'}")
     files.check_folder(folder)
     if (others := _visible(folder)) and not _is_begun(folder):
         some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")

@@ -15,9 +15,14 @@ def count(number: float) -> str:
     return f"{number:.3g}"
 
 
+def many(number: int, noun: str) -> str:
+    """How many there are of something: 1 line, 2,000 lines."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def threads(number: int) -> str:
     """How many there are: 1 thread, 2 threads."""
-    return f"{number} thread{'' if number == 1 else 's'}"
+    return many(number, "thread")
 
 
 def quantity(number: float, unit: str) -> str:

@@ -16,7 +16,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from cli.console.messages import note
-from cli.console.numbers import duration
+from cli.console.numbers import duration, many
 from cli.console.progress import progress
 from cli.flags.loading import load_decoder, load_tokenizer
 from cli.generation.samples import drawn_values, found_values, write_json, write_whole
@@ -24,6 +24,7 @@ from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.continuation import Continuation
 from lm.decoding.generator import Generator
+from lm.decoding.number_type import type_to_decode
 from lm.decoding.prompts import by_length, shared_beginning
 from lm.decoding.sampling import Sampler
 from lm.errors import InputError
@@ -102,7 +103,7 @@ class Form:
         out: where to; None for stdout.
         as_json: a line of JSON each.
         echo: each prompt in front of its text.
-        stats: say speed and seed in the end, if not only where stderr is a terminal.
+        stats: say speed, type and seed in the end, if not only where stderr is a terminal.
     """
 
     out: Path | None
@@ -121,6 +122,8 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
         processes: how many share out the prompts.
     """
     prompts = _read(file)
+    if not prompts:
+        note(f"{file}: no prompts, so nothing to do")
     asked = dataclasses.replace(asked, sampling=_seeded(asked.sampling))
     beginning = shared_beginning([prompt.text for prompt in prompts])
     tokenizer = load_tokenizer(asked.run) if form.as_json and asked.alternatives else None
@@ -178,7 +181,8 @@ def _watched(
         drawn = not asked.sampling.greedy and asked.beam.beam is None
         took = duration(time.perf_counter() - began)
         seed = f", seed {asked.sampling.seed}" if drawn else ""
-        note(f"{done:,} prompts, {tokens:,} tokens in {took}, {speed}{seed}")
+        number_type = type_to_decode(asked.run, asked.hardware)
+        note(f"{many(done, 'prompt')}, {many(tokens, 'token')} in {took}, {speed}, {number_type}{seed}")
 
 
 def _write(  # noqa: PLR0917

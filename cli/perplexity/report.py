@@ -11,7 +11,7 @@ from typing import Any
 
 from cli.console.escapes import for_stream, json_line
 from cli.console.messages import note, paragraph
-from cli.console.numbers import figure
+from cli.console.numbers import figure, many
 from cli.console.tables import table
 from lm.checkpoint import LoadedModel
 from lm.errors import InputError
@@ -69,7 +69,7 @@ def described(how: dict[str, Any], total: Tally) -> str:
     return (
         f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
         f"context {how['context']}, stride {how['stride']}; "
-        f"{total.documents:,} document{'' if total.documents == 1 else 's'}, of each {start} "
+        f"{many(total.documents, 'document')}, of each {start} "
         f"({total.unscored:,} tokens unscored)"
     )
 
@@ -79,7 +79,7 @@ def _described_examples(how: dict[str, Any], total: Tally) -> str:
     return (
         f"perplexity per token of the completions ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
         f"each included, after its prompt, as the run is supervised; context {how['context']}; "
-        f"{total.documents:,} example{'' if total.documents == 1 else 's'}"
+        f"{many(total.documents, 'example')}"
         + (f", of which {shortened:,} lost the beginning of the prompt" if shortened else "")
     )
 
@@ -90,7 +90,7 @@ def _described_masks(how: dict[str, Any], total: Tally) -> str:
         f"pseudo-perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in turn "
         f"and guessed from both sides, which no perplexity from one side compares with; {left_out}"
         f"context {how['context']}, stride {how['stride']}; "
-        f"{total.documents:,} document{'' if total.documents == 1 else 's'}"
+        f"{many(total.documents, 'document')}"
     )
 
 

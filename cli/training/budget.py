@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from cli.console.messages import fact
-from cli.console.numbers import count, duration, quantity, size
+from cli.console.numbers import count, duration, many, quantity, size
 from cli.training import clock
 from cli.training.pairs import PairCorpus
 from cli.training.text import TextCorpus
@@ -114,6 +114,6 @@ def warn_of_few_steps(steps: float, enough_for: str) -> None:
     """
     if steps < _FEWEST_STEPS:
         number = max(1, round(steps))
-        only = f"{number} step{'' if number == 1 else 's'} only"
+        only = f"{many(number, 'step')} only"
         advice = "more time would teach more, or a smaller model or batch (--budget, --preset, --batch-size)"
         fact("warning", f"{enough_for} {only}: {advice}")

@@ -17,7 +17,7 @@ from lm.config.training import LENGTHS
 from lm.distributed import launched
 from lm.distributed.world import World
 from lm.errors import UsageError
-from lm.run_folder import checkpoints, find_checkpoint, holds_runs, is_run, load_config
+from lm.run_folder import checkpoints, find_checkpoint, holds_runs, is_run, load_config, lost_last
 from lm.training import resuming
 from lm.training.compiling import check_compiler
 from lm.training.history import newest_unfinished
@@ -102,6 +102,8 @@ def _prepared_again(run: Path, files: TrainingFiles) -> Path:
 
 def _describe(run: Run) -> None:
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    if lost := lost_last(run.folder):
+        note(f"        {lost}, the last checkpoint, is gone: what was learned after step {run.state.step:,} is lost")
     if run.other_branch:
         names = ", ".join(folder.name for folder in run.other_branch)
         note(f"        {names}: of another branch from here on; removed once this one has saved")

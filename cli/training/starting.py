@@ -88,7 +88,7 @@ def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given, *, proc
 
 def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: bool) -> None:
     """Refuse what would fail only after the text has been prepared."""
-    refuse_existing(folder)
+    refuse_existing(folder, instead=f"go on training it: lm train --resume {folder}")
     refuse_trained(folder)
     check_model(config.model, pairs=pairs)
     if is_portable(config.preset):

@@ -14,7 +14,7 @@ from rich.progress import SpinnerColumn, TextColumn
 
 from cli.console.escapes import for_stream, json_line
 from cli.console.messages import note
-from cli.console.numbers import duration
+from cli.console.numbers import duration, many
 from cli.console.progress import progress
 from cli.flags.arguments import STDIN, read_lines
 from lm.decoding.translation import Translated
@@ -92,6 +92,6 @@ def watched(results: Iterable[Translated], *, shown: bool) -> Iterator[Translate
             bar.update(task, completed=number, speed=speed)
             if shown and not drawn and now - noted > _SECONDS_BETWEEN_NOTES:
                 noted = now
-                note(f"{number:,} lines, {speed}")
+                note(f"{many(number, 'line')}, {speed}")
     if shown and number and (drawn or noted > began):
-        note(f"{number:,} lines in {duration(time.perf_counter() - began)}, {speed}")
+        note(f"{many(number, 'line')} in {duration(time.perf_counter() - began)}, {speed}")

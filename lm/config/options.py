@@ -203,8 +203,14 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:  # noqa: ANN401
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like another; None if none is close."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
+    """The known word that another abbreviates (--lr is --learning-rate), or is most like; None if none is close."""
+    known = list(known)
+    abbreviated = (one for one in known if len(_initials(one)) > 1 and _initials(one) == word.strip("-"))
+    return next(abbreviated, None) or next(iter(difflib.get_close_matches(word, known, n=1)), None)
+
+
+def _initials(word: str) -> str:
+    return "".join(part[0] for part in word.split("-") if part)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -10,18 +10,21 @@ the one wins that continues the better hypothesis, and then the one with the low
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lm.decoding.candidates import Candidates
+from lm.decoding.candidates import Candidates, best_following
 from lm.decoding.filters import Filter, History, filtered
 from lm.decoding.generate import FinishReason
-from lm.decoding.steps.steps import Steps, leaves_freely
+from lm.decoding.steps.steps import FindsBest, Steps, leaves_freely
 from lm.errors import UsageError
+from lm.kernels.tensors import Best
 
 _GONE_BEFORE_ROWS_MOVE = 1 / 8
 """Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
@@ -93,13 +96,14 @@ def beam_search(
     sources = [_Source(row, limit, n, enough, length_penalty) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
     search = _Search(prompts, beam_size, stops, refill, filters, ending)
-    beams, logits = _Beams.start(sources), steps.feed(prompts, last_only=True)[:, -1]
+    beams, tokens = _Beams.start(sources), prompts
     while True:
-        beams, rows = search.step(beams, logits, at_once=leaves_freely(steps))
+        following = search.feed(steps, beams, tokens)
+        beams, rows = search.step(beams, following, at_once=leaves_freely(steps))
         if not beams.sources:
             return [source.best() for source in sources]
         steps.reorder(rows)
-        logits = steps.feed(beams.tokens[:, :, -1].reshape(-1, 1))[:, -1]
+        tokens = beams.tokens[:, :, -1].reshape(-1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +126,29 @@ class _Search:
     filters: Sequence[Filter]
     ending: Callable[[], Tensor] | None
 
-    def step(self, beams: _Beams, logits: Tensor, *, at_once: bool) -> tuple[_Beams, Tensor]:
+    def feed(self, steps: Steps, beams: _Beams, tokens: Tensor) -> Best:
+        """Feed the last tokens of the hypotheses, (rows, n), and find the best ones to follow each.
+
+        Even if every stop token is among them, enough are left to fill the beam.
+        """
+        k = self.beam_size + len(self.stops)
+        if not self.filters and isinstance(steps, FindsBest) and (found := steps.feed_for_best(tokens, k)) is not None:
+            return found
+        logits = steps.feed(tokens, last_only=True)[:, -1]
+        return best_following(logits, self._left(beams, logits) if self.filters else logits, k)
+
+    def step(self, beams: _Beams, following: Best, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Go on by a token: the best candidates end hypotheses or make longer ones.
 
         Args:
             beams: the hypotheses so far.
-            logits: (rows, vocabulary) of what follows each.
+            following: the best tokens to follow each.
             at_once: sources leave the batch as soon as they are done.
 
         Returns:
             The hypotheses that go on, and the rows of the steps that these continue.
         """
-        left = self._left(beams, logits) if self.filters else logits
-        # Even if every stop token is among the best, enough are left to fill the beam.
-        candidates = Candidates.of(beams.totals, logits, left, self.beam_size + len(self.stops))
+        candidates = Candidates.of(beams.totals, following)
         added = self.ending().view(beams.totals.shape).tolist() if self.ending else None
         ends, goes_on = self._chosen(beams, candidates)
         at_limit = beams.at_limit()
@@ -161,6 +174,27 @@ class _Search:
         return first & is_stop, others & (others.cumsum(1) <= self.beam_size)
 
 
+class _Finished(NamedTuple):
+    """A hypothesis that has ended, of which most are not among the best.
+
+    Attributes:
+        score: see `Hypothesis`.
+        tokens: ids.
+        sums: of the log-probabilities up to each of them.
+        reason: why it ended.
+    """
+
+    score: float
+    tokens: Sequence[int]
+    sums: Sequence[float]
+    reason: FinishReason
+
+    def hypothesis(self) -> Hypothesis:
+        """The same with log-probabilities of its tokens."""
+        logprobs = tuple(after - before for before, after in pairwise((0.0, *self.sums)))
+        return Hypothesis(tuple(self.tokens), logprobs, self.score, self.reason)
+
+
 @dataclass(slots=True)
 class _Source:
     """What is known of one source.
@@ -171,7 +205,7 @@ class _Source:
         n: hypotheses wanted.
         enough: hypotheses that end the search; None if only others that cannot win do.
         length_penalty: see `Hypothesis.score`.
-        finished: hypotheses so far, best first.
+        finished: those that ended so far, best first.
     """
 
     row: int
@@ -179,14 +213,12 @@ class _Source:
     n: int
     enough: int | None
     length_penalty: float
-    finished: list[Hypothesis] = field(default_factory=list)
+    finished: list[_Finished] = field(default_factory=list)
 
     def finish(self, tokens: Sequence[int], sums: Sequence[float], reason: FinishReason, added: float) -> None:
         """Take a hypothesis, with the summed log-probability up to each of its tokens."""
-        logprobs = [after - before for before, after in pairwise((0.0, *sums))]
         score = sums[-1] / len(tokens) ** self.length_penalty + added
-        self.finished.append(Hypothesis(tuple(tokens), tuple(logprobs), score, reason))
-        self.finished.sort(key=lambda hypothesis: -hypothesis.score)
+        insort(self.finished, _Finished(score, tokens, sums, reason), key=lambda finished: -finished.score)
 
     def is_done(self, best: float) -> bool:
         """Whether no hypothesis that goes on, the best with this total, can end among those wanted.
@@ -201,7 +233,7 @@ class _Source:
 
     def best(self) -> list[Hypothesis]:
         """The hypotheses wanted, best first."""
-        return self.finished[: self.n]
+        return [finished.hypothesis() for finished in self.finished[: self.n]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.filters import among_best
-from lm.kernels.tensors import best
+from lm.kernels.tensors import Best, best
 
 _ROWS_AT_A_TIME = 64
 """Rows of logits that a CPU looks at together: what is made of them stays in its second-level cache."""
@@ -32,22 +32,18 @@ class Candidates:
     tokens: Tensor
 
     @classmethod
-    def of(cls, totals: Tensor, logits: Tensor, filtered: Tensor, k: int) -> Candidates:
-        """The `k` best continuations of each hypothesis.
+    def of(cls, totals: Tensor, following: Best) -> Candidates:
+        """The continuations of each hypothesis by some tokens.
 
         Args:
             totals: (sources, width) float64, summed log-probabilities of the hypotheses; in float32 a long text's
                 total would make tokens equal that are not.
-            logits: (sources · width, vocabulary) of the tokens that may follow, before any filter.
-            filtered: the same after all filters; what they change counts as log-probability.
-            k: for each hypothesis; fewer where the vocabulary is smaller.
+            following: the best tokens that may follow each: (sources · width, k).
         """
-        values, tokens, logprobs = best(logits, filtered, min(k, logits.shape[1])) or _best_of_all(logits, filtered, k)
-        if filtered is not logits:
-            logprobs += values - logits.gather(1, tokens)
-        continued = totals[:, :, None] + logprobs.cpu().double().reshape(*totals.shape, -1)
+        continued = totals[:, :, None] + following.logprobs.cpu().double().reshape(*totals.shape, -1)
         ordered, order = continued.flatten(1).sort(stable=True, descending=True)
-        return cls(ordered, order // continued.shape[2], tokens.cpu().reshape(len(totals), -1).gather(1, order))
+        tokens = following.places.cpu().reshape(len(totals), -1)
+        return cls(ordered, order // continued.shape[2], tokens.gather(1, order))
 
     def selected(self, chosen: Tensor) -> Candidates:
         """Those that are chosen, (sources, n) booleans; where a source has fewer than others, totals of -inf follow."""
@@ -57,12 +53,25 @@ class Candidates:
         return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
 
 
-def _best_of_all(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `k` best filtered logits, their tokens, and the log-probabilities before the filters: (rows, k) each."""
+def best_following(logits: Tensor, filtered: Tensor, k: int) -> Best:
+    """The `k` best tokens of each row.
+
+    Args:
+        logits: (rows, vocabulary) of the tokens that may follow, before any filter.
+        filtered: the same after all filters; what they change counts as log-probability.
+        k: fewer are found where the vocabulary is smaller.
+    """
+    found = best(logits, filtered, min(k, logits.shape[1])) or _best_of_all(logits, filtered, k)
+    if filtered is logits:
+        return found
+    return found._replace(logprobs=found.logprobs + (found.values - logits.gather(1, found.places)))
+
+
+def _best_of_all(logits: Tensor, filtered: Tensor, k: int) -> Best:
+    """The `k` best filtered logits of each row, their tokens, and the log-probabilities before the filters."""
     rows = _ROWS_AT_A_TIME if logits.device.type == "cpu" else len(logits)
     parts = [_best_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
-    values, tokens, logprobs = (torch.cat(column) for column in zip(*parts, strict=True))
-    return values, tokens, logprobs
+    return Best(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _best_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

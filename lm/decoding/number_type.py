@@ -21,10 +21,14 @@ _ELSE = "float32"
 
 def load_to_decode(path: Path, config: HardwareConfig) -> LoadedModel:
     """The model of a run or checkpoint to generate or translate by; errors as of `load_model`."""
-    checkpoint = find_checkpoint(path)
+    return load_in(find_checkpoint(path), config, type_to_decode(path, config))
+
+
+def type_to_decode(path: Path, config: HardwareConfig) -> str:
+    """The type that a run or checkpoint generates or translates in: what is asked for, else what is remembered."""
     if config.dtype != "auto":
-        return load_model(checkpoint, inference_hardware(config))
-    return load_in(checkpoint, config, remembered(checkpoint, found_device(config)))
+        return config.dtype
+    return remembered(find_checkpoint(path), found_device(config))
 
 
 def load_in(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel:

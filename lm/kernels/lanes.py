@@ -13,8 +13,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from lm.kernels.instructions import LANES
 from lm.kernels.scalars import LEAST, LN2_HIGH, LN2_LOW, LOG2E, POWERS
-from lm.kernels.tiles import LANES
+from lm.kernels.tiles import totals_of
 
 _ROWS = 4
 """Rows that are added up beside each other, for an addition must wait for the one before."""
@@ -28,20 +29,36 @@ _LEAST = -1e30
 
 
 @intrinsic
-def dot(_context, a, b, width):
-    """The sum of the products of two vectors of `width` float32, at the addresses `a` and `b`."""
+def products(_context, vector, rows, places, count, width, out):
+    """Write to `out` the product of a vector with row `places[i]`, for each i below `count`.
+
+    All but `count` and `width` are addresses: of `width` float32, of rows of as many, of int64 places, and of float32
+    to be written. A register of rows is multiplied at a time, of the last ones some again and again.
+    """
 
     def generate(_, builder, __, arguments):
-        of_a, of_b, length = arguments
-        total = _filled(builder, 0.0)
+        vector, rows, places, count, width, out = arguments
+        last = builder.sub(count, _INDEX(1))
 
-        def add(first: ir.Value, mask: ir.Value | None) -> None:
-            _add_product(builder, total, *(_loaded(builder, one, first, mask) for one in (of_a, of_b)))
+        def write(first: ir.Value, mask: ir.Value | None) -> None:
+            totals = [_filled(builder, 0.0) for _ in range(LANES)]
+            indices = (builder.add(first, _INDEX(lane)) for lane in range(LANES))
+            if mask is not None:
+                indices = (builder.select(builder.icmp_unsigned("<", i, last), i, last) for i in indices)
+            of_rows = [builder.mul(builder.load(_place(builder, places, i, _INDEX)), width) for i in indices]
 
-        _for_parts(builder, length, add)
-        return _sum(builder, builder.load(total))
+            def add(begin: ir.Value, mask: ir.Value | None) -> None:
+                of_vector = _loaded(builder, vector, begin, mask)
+                for row, total in zip(of_rows, totals, strict=True):
+                    _add_product(builder, total, of_vector, _loaded(builder, rows, builder.add(row, begin), mask))
 
-    return types.float32(a, b, width), generate
+            _for_parts(builder, width, add)
+            _store(builder, totals_of(builder, [builder.load(total) for total in totals]), out, first, mask)
+
+        _for_parts(builder, count, write)
+        return ir.Constant(ir.LiteralStructType([]), [])
+
+    return types.void(vector, rows, places, count, width, out), generate
 
 
 @intrinsic

@@ -3,8 +3,8 @@
 One thread works where it is: on a busy machine, handing work to a thread and waiting for it takes longer than the work.
 
 For weights of 8 bits, the inputs are rounded to whole numbers of 16 bits, the largest of a row to the largest of them;
-products and sums of those are exact. Rounding the weights has changed a product some 250 times as much, and processors
-multiply whole numbers several times as fast as floats.
+products are exact, and sums of 512 of them. Rounding the weights has changed a product some 250 times as much, and
+processors multiply whole numbers several times as fast as floats. Many rows are multiplied in panels.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import overload
 
-from lm.kernels.scalars import float_of
-from lm.kernels.tiles import INPUTS, OUTPUTS, ROWS, most_of, tile_of
+from lm.kernels import panels
+from lm.kernels.instructions import INPUTS
+from lm.kernels.scalars import float_of, plain
+from lm.kernels.tiles import MOST_INPUTS, OUTPUTS, ROWS, tile_of
 from lm.kernels.vectors import SWIGLU, activate
 
-_BLOCK = 8
-"""Outputs that are made for all rows before others are."""
+_LINE = 8
+"""Outputs that are made of one row at a time."""
+_SUMS = 2**15
+"""That are made before others are, so that they stay near."""
 _IN_CACHE = 2**17
 """Bytes of inputs that all outputs are made for before others are."""
+_MANY, MANY_FLOATS = 2 * panels.ROWS, 72
+"""Rows that pay for laying out weights anew. Of floats they are more than are generated side by side: panels add them
+in another order than tiles do, and a text is to be the same beside any others, to the last bit."""
+_MOST = np.float32(2**15 - 1)
 _POSITIVE = np.int32(2**31 - 1)
 
-_square, _line, _single = tile_of(ROWS, OUTPUTS), tile_of(1, _BLOCK), tile_of(1, 1)
-_most_of = njit(cache=True)(most_of)
+_square, _line, _single = tile_of(ROWS, OUTPUTS), tile_of(1, _LINE), tile_of(1, 1)
 
 
 def _inputs(weights, x):
@@ -33,68 +40,115 @@ def _inputs(weights, x):
 
 
 @overload(_inputs)
-def _inputs_of_type(weights, x):  # noqa: ARG001 (numba goes by the names)
+def _inputs_of_type(weights, x):
     if weights.dtype == types.float32:
-        return lambda weights, x: (x, np.ones(len(x), np.float32))  # noqa: ARG005
-    return lambda weights, x: _rounded(x)  # noqa: ARG005
+        return lambda weights, x: (x, np.ones(len(x), np.float32))
+    return lambda weights, x: _rounded(x)
 
 
 @njit(cache=True)
 def _rounded(x):
     """Rows in 16 bits, and what a one of each counts for; of a row that has no numbers that is none."""
     whole, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
-    most = np.float32(_most_of(x.shape[1]))
     for row in range(len(x)):
         bits, largest = x[row].view(np.int32), np.int32(0)
         for i in range(len(bits)):  # sizes of floats are in the order of their bits; what is no number is largest
             largest = max(largest, bits[i] & _POSITIVE)
         size = float_of(np.int32(largest))
-        units[row], times = size / most, most / size if largest else np.float32(0.0)
+        units[row], times = size / _MOST, _MOST / size if largest else np.float32(0.0)
         for i in range(len(bits)):
             whole[row, i] = np.int16(np.rint(x[row, i] * times))
     return whole, units
 
 
 @njit(cache=True)
-def _sums(weights, x, out):
-    """The sums of all products of each row with each output, in their tiles."""
-    outputs, times = len(weights), x.shape[1] // INPUTS
-    in_blocks, at_once = outputs // _BLOCK * _BLOCK, max(ROWS, _IN_CACHE // (x.shape[1] * x.itemsize) // ROWS * ROWS)
-    for begin in range(0, len(x), at_once):
-        end = min(begin + at_once, len(x))
-        in_tiles = end - (end - begin) % ROWS
-        for block in range(0, in_blocks, _BLOCK):
-            for row in range(begin, in_tiles, ROWS):
-                for first in range(block, block + _BLOCK, OUTPUTS):
-                    _square(weights[first:], x[row:], times, out[row:, first:])
-            for row in range(in_tiles, end):
-                _line(weights[block:], x[row:], times, out[row:, block:])
-        for output in range(in_blocks, outputs):
-            for row in range(begin, end):
-                _single(weights[output:], x[row:], times, out[row:, output:])
+def _tiles(weights, x, sums, first, times):
+    """Add the sums of products of some inputs, in tiles."""
+    outputs, in_tiles = len(weights) // _LINE * _LINE, len(x) // ROWS * ROWS
+    for block in range(0, outputs, _LINE):
+        for row in range(0, in_tiles, ROWS):
+            for output in range(block, block + _LINE, OUTPUTS):
+                _square(weights, x, sums, output, row, first, times)
+        for row in range(in_tiles, len(x)):
+            _line(weights, x, sums, block, row, first, times)
+    for output in range(outputs, len(weights)):
+        for row in range(len(x)):
+            _single(weights, x, sums, output, row, first, times)
 
 
 @njit(fastmath={"contract"}, cache=True)
+def _add_last(weights, x, first, sums):
+    """Add the products of the inputs from the first on, too few for a tile."""
+    for row in range(len(x)):
+        for i in range(first, x.shape[1]):
+            for output in range(len(weights)):
+                sums[row, output] += np.float32(weights[output, i]) * np.float32(x[row, i])
+
+
+@njit(cache=True)
 def _outputs(weights, scales, bias, x, units, out, begin, end, add):
     """Outputs `begin` to `end` of each row of `x`, written to `out` or added to it."""
-    found = np.empty((len(x), end - begin), np.float32)
-    _sums(weights[begin:end], x, found)
-    for row in range(len(x)):
-        of_row, to = found[row], out[row, begin:end]
-        for i in range(x.shape[1] // INPUTS * INPUTS, x.shape[1]):  # those that no tile took
-            for output in range(len(of_row)):
-                of_row[output] += np.float32(weights[begin + output, i]) * np.float32(x[row, i])
-        for output in range(len(of_row)):
-            of_row[output] *= units[row]
-        for output in range(len(of_row) if len(scales) else 0):
-            of_row[output] *= scales[begin + output]
-        for output in range(len(of_row) if len(bias) else 0):
-            of_row[output] += bias[begin + output]
-        if add:
-            for output in range(len(of_row)):
-                to[output] += of_row[output]
-        else:
-            to[:] = of_row
+    rows, is_float = 0, x.itemsize == 4
+    many, most = (MANY_FLOATS, MOST_INPUTS) if is_float else (_MANY, x.shape[1])  # panels of more floats are too large
+    if len(x) >= many and x.shape[1] <= most and x.shape[1] % INPUTS == 0:
+        rows, columns = len(x) // panels.ROWS * panels.ROWS, (end - begin) // panels.OUTPUTS * panels.OUTPUTS
+        _by_panels(weights, scales, bias, x[:rows], units, out, begin, begin + columns, add)
+        _by_tiles(weights, scales, bias, x[:rows], units, out, begin + columns, end, add)
+    _by_tiles(weights, scales, bias, x[rows:], units[rows:], out[rows:], begin, end, add)
+
+
+@njit(cache=True)
+def _by_panels(weights, scales, bias, x, units, out, begin, end, add):
+    """The same of whole numbers of panels and of their rows."""
+    times, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
+    panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.OUTPUTS), x.dtype)
+    at_once = max(1, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS) * panels.ROWS
+    shifts = bias if len(bias) else np.zeros(len(weights), np.float32)
+    for first_row in range(0, len(x), at_once):
+        for output in range(begin, end, panels.OUTPUTS):
+            panels.lay_out(weights, output, times, panel)
+            for row in range(first_row, min(first_row + at_once, len(x)), panels.ROWS):
+                panels.multiply(panel, x, units, scales, shifts, out, output, row, times, add)
+
+
+@njit(cache=True)
+def _by_tiles(weights, scales, bias, x, units, out, begin, end, add):
+    """The same of any number."""
+    if len(x) == 0:
+        return
+    inputs = x.shape[1] // INPUTS * INPUTS
+    at_once = max(_MANY, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS * panels.ROWS)
+    outputs = max(_SUMS // min(at_once, len(x)) // panels.OUTPUTS, 1) * panels.OUTPUTS
+    room = np.empty((min(at_once, len(x)), min(outputs, end - begin)), np.float32)
+    for row in range(0, len(x), at_once):
+        of_rows = x[row : row + at_once]
+        for first in range(begin, end, outputs):
+            last = min(first + outputs, end)
+            sums, of_outputs = room[: len(of_rows), : last - first], weights[first:last]
+            room[:] = np.float32(0.0)
+            for part in range(0, inputs, MOST_INPUTS):
+                times = (min(part + MOST_INPUTS, inputs) - part) // INPUTS
+                _tiles(of_outputs, of_rows, sums, part, times)
+            if inputs < x.shape[1]:
+                _add_last(of_outputs, of_rows, inputs, sums)
+            for index in range(len(of_rows)):
+                to = out[row + index, first:last]
+                _finish(room[index, : len(to)], scales[first:last], bias[first:last], units[row + index], to, add)
+
+
+@njit(cache=True)
+def _finish(sums, scales, bias, unit, out, add):
+    """Write the sums of a row to `out` or add them to it, in what they count for, and with what is added to each."""
+    for output in range(len(scales)):
+        sums[output] = sums[output] * unit * scales[output]
+    for output in range(len(bias)):
+        sums[output] += bias[output]
+    if add:
+        for output in range(len(out)):
+            out[output] += sums[output]
+    else:
+        for output in range(len(out)):
+            out[output] = sums[output]
 
 
 @njit(parallel=True, cache=True)
@@ -113,7 +167,7 @@ def product(weights, scales, bias, x, out, add, threads):
     outputs = len(weights)
     taken, units = _inputs(weights, x)
     if threads == 1:
-        _outputs(weights, scales, bias, taken, units, out, 0, outputs, add)
+        _outputs(weights, scales, bias, taken, units, out, plain(0), outputs, add)
     else:
         for part in prange(threads):
             begin, end = outputs * part // threads, outputs * (part + 1) // threads
@@ -123,9 +177,9 @@ def product(weights, scales, bias, x, out, add, threads):
 @njit(cache=True)
 def _activated(weights, scales, bias, x, units, out, kind, begin, end):
     width = len(weights) // 2 if kind == SWIGLU else len(weights)
-    _outputs(weights, scales, bias, x, units, out, begin, end, False)
+    _outputs(weights, scales, bias, x, units, out, begin, end, plain(False))
     if kind == SWIGLU:
-        _outputs(weights, scales, bias, x, units, out, width + begin, width + end, False)
+        _outputs(weights, scales, bias, x, units, out, width + begin, width + end, plain(False))
     for row in range(len(x)):
         activate(out[row, begin:end], kind)
         if kind == SWIGLU:
@@ -149,7 +203,7 @@ def activated(weights, scales, bias, x, out, kind, threads):
     width = len(weights) // 2 if kind == SWIGLU else len(weights)
     taken, units = _inputs(weights, x)
     if threads == 1:
-        _activated(weights, scales, bias, taken, units, out, kind, 0, width)
+        _activated(weights, scales, bias, taken, units, out, kind, plain(0), width)
     else:
         for part in prange(threads):
             begin, end = width * part // threads, width * (part + 1) // threads

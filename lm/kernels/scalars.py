@@ -17,6 +17,17 @@ POWERS = (
 
 
 @intrinsic
+def plain(_context, value):
+    """A constant as any other value: for each constant that a function is called with, it would be compiled anew."""
+    kind = types.unliteral(value)
+
+    def generate(_, __, ___, arguments):
+        return arguments[0]
+
+    return kind(kind), generate
+
+
+@intrinsic
 def pointer(_context, address):
     """A number as an address, for `numba.carray`."""
 

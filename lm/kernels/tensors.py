@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,6 +12,25 @@ from lm.kernels import compiled
 
 _SECONDS = 1.3e-9
 """About what torch takes for a logit to find the best ones."""
+
+
+class Best(NamedTuple):
+    """The largest numbers of each row, the largest and the first first: (rows, k) each.
+
+    Attributes:
+        values: the numbers.
+        places: where in their row they are.
+        logprobs: their log-probabilities, of the logits before all filters.
+    """
+
+    values: Tensor
+    places: Tensor
+    logprobs: Tensor
+
+    @classmethod
+    def to_be_filled(cls, rows: int, k: int) -> Best:
+        """Room for them."""
+        return cls(torch.empty(rows, k), torch.empty(rows, k, dtype=torch.long), torch.empty(rows, k))
 
 
 def product(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) -> Tensor | None:
@@ -40,7 +61,7 @@ def product(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) -> T
     return torch.from_numpy(out).view(*x.shape[:-1], -1)
 
 
-def best(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor] | None:
+def best(logits: Tensor, filtered: Tensor, k: int) -> Best | None:
     """The `k` best filtered logits of each row by `lm.kernels.best`; torch rounds log-probabilities otherwise.
 
     Args:
@@ -49,8 +70,7 @@ def best(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
         k: at most n.
 
     Returns:
-        The best filtered logits, their places, and their log-probabilities before the filters: (rows, k) each. None
-        where torch is to find them: on other devices, in other types, or where nothing was compiled.
+        None where torch is to find them: on other devices, in other types, or where nothing was compiled.
     """
     known = all(each.device.type == "cpu" and each.dtype is torch.float32 for each in (logits, filtered))
     if not known or not compiled.serves(_SECONDS * logits.numel()):
@@ -58,7 +78,6 @@ def best(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
     compiled.begin()
     from lm.kernels import best
 
-    values, logprobs = torch.empty(len(logits), k), torch.empty(len(logits), k)
-    places = torch.empty(len(logits), k, dtype=torch.long)
-    best.best(*(each.contiguous().numpy() for each in (logits, filtered, values, places, logprobs)))
-    return values, places, logprobs
+    found = Best.to_be_filled(len(logits), k)
+    best.best(*(each.contiguous().numpy() for each in (logits, filtered, *found)))
+    return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from lm.kernels.lanes import dot, exponentials, largest, mix
+from lm.kernels.lanes import exponentials, largest, mix, products
+from lm.kernels.scalars import plain
 
 _BYTES = 4
 _BYTES_OF_SLOTS = 8
@@ -24,15 +25,15 @@ def _heads(queries, keys, values, rows, positions, slots, biases, window, scores
         length, places = last - first, (query if len(slots) > 1 else 0)
         of_head = _BYTES * (rows[query] * kv_heads + head // group) * room * width
         of_query, of_keys = queries.ctypes.data + _BYTES * index * width, keys.ctypes.data + of_head
+        of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (places * slots.shape[1] + first)
+        of_scores = scores.ctypes.data
+        products(of_query, of_keys, of_slots, length, width, of_scores)
         for t in range(length):
-            of_key = of_keys + _BYTES * slots[places, first + t] * width
-            scores[t] = dot(of_query, of_key, width) * scale
+            scores[t] *= scale
         if len(biases):
             for t in range(length):
                 scores[t] += biases[head, length - 1 - t]
-        of_scores = scores.ctypes.data
         share = np.float32(1.0) / exponentials(of_scores, length, largest(of_scores, length), of_scores)
-        of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (places * slots.shape[1] + first)
         to = out.ctypes.data + _BYTES * index * width
         mix(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
 
@@ -57,7 +58,7 @@ def attend(queries, keys, values, rows, positions, slots, biases, window, scores
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:
-        _heads(queries, keys, values, rows, positions, slots, biases, window, scores[0], out, 0, number)
+        _heads(queries, keys, values, rows, positions, slots, biases, window, scores[0], out, plain(0), number)
     else:
         for part in prange(threads):
             begin, end = number * part // threads, number * (part + 1) // threads

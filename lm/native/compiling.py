@@ -14,6 +14,7 @@ from lm.model.quantised import quantise
 from lm.model.scope.cache import DecoderCache
 from lm.model.transformer import DecoderOnly
 from lm.native import choice
+from lm.native.reading import Reading
 
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
 """Nothing of a model's shape is compiled in, so any will do."""
@@ -38,7 +39,9 @@ def compile_step() -> float:
             model.hidden(token, cache=cache)
             for layer in cache.own:
                 layer.grow(1)
-            choice.load(model).logits(token[0], torch.zeros_like(token[0]), torch.ones_like(token[0]), cache.own)
+            choice.load(model).logits(
+                Reading(token[0], torch.zeros_like(token[0]), torch.ones_like(token[0]), cache.own)
+            )
     compiled.note_compiled()
     with torch.inference_mode():
         logits = model.logits(model.hidden(token))[0]  # its products alone

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.kernels import compiled
+from lm.kernels.tensors import Best
 from lm.kernels.vectors import ACTIVATIONS
 from lm.model.block import Stack
 from lm.model.positions.distances import BucketedBiases, LinearBiases
@@ -19,7 +20,8 @@ from lm.model.positions.positions import RotaryPositions
 from lm.model.quantised import tensors
 from lm.model.scope.cache import KeyValueCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.native.step import LAYER, MODEL, Read, Scales, Shape, step
+from lm.native.reading import Reading
+from lm.native.step import LAYER, MODEL, Found, Read, Scales, Shape, step
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
 """The types that matrices may have, and how compiled code reads them."""
@@ -46,43 +48,30 @@ class NativeDecoder:
         fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
         self._scales = Scales(*map(np.float32, fractions))
 
-    def logits(
-        self,
-        tokens: Tensor,
-        rows: Tensor,
-        positions: Tensor,
-        layers: Sequence[KeyValueCache],
-        *,
-        slots: Tensor | None = None,
-        memory: Sequence[KeyValueCache] = (),
-        lengths: Tensor | None = None,
-    ) -> Tensor:
-        """Read some tokens, several of a row among them, and write their keys and values.
+    def logits(self, reading: Reading) -> Tensor:
+        """(number, vocabulary) float32: what follows each token that is read."""
+        logits = torch.empty(len(reading.tokens), self._shape.vocabulary)
+        self._step(reading, logits, Best.to_be_filled(0, 1))
+        return logits
 
-        Args:
-            tokens: (number,) ids.
-            rows: (number,) the row of the caches that each token belongs to.
-            positions: (number,) where it stands in its row.
-            layers: the cache of each layer, with room for the new positions.
-            slots: (number, positions) where in its row of the caches that is which stands at each position up to its
-                own; None if it stands at that position.
-            memory: of each layer of an encoder-decoder, keys and values of each row's source.
-            lengths: (rows,) how many of these are real.
+    def best(self, reading: Reading, k: int) -> Best:
+        """The `k` best tokens to follow each that is read; fewer where the vocabulary is smaller."""
+        vocabulary = self._shape.vocabulary
+        found = Best.to_be_filled(len(reading.tokens), min(k, vocabulary))
+        self._step(reading, torch.empty(0, vocabulary), found)
+        return found
 
-        Returns:
-            (number, vocabulary) float32.
-        """
+    def _step(self, reading: Reading, logits: Tensor, found: Best) -> None:
+        positions, slots, lengths = reading.positions, reading.slots, reading.lengths
         if slots is None:
             slots = torch.arange(int(positions.max()) + 1)[None]
         lengths = positions[:0] if lengths is None else lengths
-        read = Read(*(numbers.contiguous().numpy() for numbers in (tokens, rows, positions, slots, lengths)))
-        caches, memories = (_addresses(each) for each in (layers, memory))
-        logits = np.empty((len(tokens), self._shape.vocabulary), np.float32)
+        numbers = (reading.tokens, reading.rows, positions, slots, lengths)
         step(
-            read, self._layers, caches, memories, self._model, self._shape, self._scales, self._like, logits,
-            compiled.threads(),
+            Read(*(each.contiguous().numpy() for each in numbers)), self._layers, _addresses(reading.layers),
+            _addresses(reading.memory), self._model, self._shape, self._scales, self._like, logits.numpy(),
+            Found(*(each.numpy() for each in found)), compiled.threads(),
         )  # fmt: skip
-        return torch.from_numpy(logits)
 
     def has_weights_of(self, model: DecoderOnly | EncoderDecoder) -> bool:
         """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""

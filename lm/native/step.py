@@ -8,8 +8,9 @@ import numpy as np
 from numba import carray, njit
 from numpy.typing import NDArray
 
+from lm.kernels.best import best
 from lm.kernels.products import activated, product
-from lm.kernels.scalars import pointer
+from lm.kernels.scalars import plain, pointer
 from lm.kernels.vectors import SWIGLU, normalise, turn
 from lm.native.attention import attend
 
@@ -40,8 +41,8 @@ MODEL = (
     HEAD, HEAD_SCALE, HEAD_BIAS,
 ) = range(len(MODEL))  # fmt: skip
 
-_ROWS_IN_CACHE = 32
-"""Rows whose logits are made at a time, so that what a product makes of them stays near."""
+_ROWS_IN_CACHE = 96
+"""Rows whose logits are made at a time, where the best ones are wanted alone: they stay near."""
 
 
 class Shape(NamedTuple):
@@ -95,6 +96,14 @@ class Read(NamedTuple):
     positions: NDArray[np.int64]
     slots: NDArray[np.int64]
     lengths: NDArray[np.int64]
+
+
+class Found(NamedTuple):
+    """Room for the best logits: what `lm.kernels.best.best` fills."""
+
+    values: NDArray[np.float32]
+    places: NDArray[np.int64]
+    logprobs: NDArray[np.float32]
 
 
 class Scales(NamedTuple):
@@ -164,19 +173,21 @@ def _attention(x, layer, cache, read, model, shape, scales, like, firsts, is_fir
     projected = np.empty((number, n_projected), np.float32)
     weights = carray(pointer(layer[INPUT]), (n_projected, shape.width), like.dtype)
     product(
-        weights, _vector(layer[INPUT_SCALE], n_projected), _vector(layer[INPUT_BIAS], n_projected), x, projected, False,
-        threads,
+        weights, _vector(layer[INPUT_SCALE], n_projected), _vector(layer[INPUT_BIAS], n_projected), x, projected,
+        plain(False), threads,
     )  # fmt: skip
     _heads_ready(projected, layer, read.positions, model, shape, scales, firsts, is_first)
     keys, values = _cached(cache, read, shape)
     for token in range(number):
         row, slot = read.rows[token], read.slots[token if len(read.slots) > 1 else 0, read.positions[token]]
         for index in range(kv_heads):
-            of_key = (shape.heads + index) * head
-            of_value = of_key + kv_heads * head
+            key, value = keys[row, index, slot], values[row, index, slot]
+            of_key = projected[token, (shape.heads + index) * head :]
+            of_value = projected[token, (shape.heads + kv_heads + index) * head :]
             for i in range(head):
-                keys[row, index, slot, i] = projected[token, of_key + i]
-                values[row, index, slot, i] = projected[token, of_value + i]
+                key[i] = of_key[i]
+            for i in range(head):
+                value[i] = of_value[i]
     biases = carray(pointer(model[BIASES]), (shape.heads if model[BIASES] else 0, shape.table), np.float32)
     queries = np.ascontiguousarray(projected[:, :n_attended])
     _attended(
@@ -192,8 +203,9 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
     queries = np.empty((len(x), width), np.float32)
     weights = carray(pointer(layer[C_INPUT]), (width, shape.width), like.dtype)
     product(
-        weights, _vector(layer[C_INPUT_SCALE], width), _vector(layer[C_INPUT_BIAS], width), x, queries, False, threads
-    )
+        weights, _vector(layer[C_INPUT_SCALE], width), _vector(layer[C_INPUT_BIAS], width), x, queries, plain(False),
+        threads,
+    )  # fmt: skip
     norm = _vector(layer[C_QUERY_NORM], shape.head)
     for token in range(len(x) if len(norm) else 0):
         for first in range(0, width, shape.head):
@@ -202,7 +214,7 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
     keys, values = _cached(memory, read, shape)
     slots, last = np.arange(memory[2]).reshape(1, memory[2]), read.lengths[read.rows] - 1
     _attended(
-        queries, keys, values, read.rows, last, slots, empty.reshape(0, 0), 0, layer[C_OUTPUT],
+        queries, keys, values, read.rows, last, slots, empty.reshape(0, 0), plain(0), layer[C_OUTPUT],
         layer[C_OUTPUT_SCALE], layer[C_OUTPUT_BIAS], shape, like, out, threads,
     )  # fmt: skip
 
@@ -227,7 +239,7 @@ def _attended(
         threads,
     )  # fmt: skip
     weights = carray(pointer(weight), (shape.width, width), like.dtype)
-    product(weights, _vector(scale, shape.width), _vector(bias, shape.width), found, out, True, threads)
+    product(weights, _vector(scale, shape.width), _vector(bias, shape.width), found, out, plain(True), threads)
 
 
 @njit(cache=True)
@@ -243,8 +255,8 @@ def _feed_forward(x, layer, shape, like, out, threads):
     weights = carray(pointer(layer[DOWN]), (shape.width, width), like.dtype)
     fed = np.ascontiguousarray(inner[:, :width])
     product(
-        weights, _vector(layer[DOWN_SCALE], shape.width), _vector(layer[DOWN_BIAS], shape.width), fed, out, True,
-        threads,
+        weights, _vector(layer[DOWN_SCALE], shape.width), _vector(layer[DOWN_BIAS], shape.width), fed, out,
+        plain(True), threads,
     )  # fmt: skip
 
 
@@ -254,17 +266,26 @@ def _predict(x, model, shape, scales, like, logits, threads):
     weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
     bias = _vector(model[HEAD_BIAS], shape.vocabulary)
     scale = _vector(model[HEAD_SCALE], shape.vocabulary)
-    for begin in range(0, len(x), _ROWS_IN_CACHE):
-        end = min(begin + _ROWS_IN_CACHE, len(x))
-        product(weights, scale, bias, x[begin:end], logits[begin:end], False, threads)
+    product(weights, scale, bias, x, logits, plain(False), threads)
     if scales.cap:
         for row in range(len(logits)):
             for i in range(shape.vocabulary):
                 logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
 
 
+@njit(cache=True)
+def _predict_best(x, model, shape, scales, like, found, threads):
+    """The best ones of what the output layer makes of final states, of which there are never many at a time."""
+    room = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocabulary), np.float32)
+    for begin in range(0, len(x), _ROWS_IN_CACHE):
+        end = min(begin + _ROWS_IN_CACHE, len(x))
+        logits = room[: end - begin]
+        _predict(x[begin:end], model, shape, scales, like, logits, threads)
+        best(logits, logits, found.values[begin:end], found.places[begin:end], found.logprobs[begin:end])
+
+
 @njit(nogil=True, cache=True)
-def step(read, layers, caches, memories, model, shape, scales, like, logits, threads):
+def step(read, layers, caches, memories, model, shape, scales, like, logits, found, threads):
     """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
 
     Args:
@@ -277,7 +298,8 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, thr
         shape: the whole numbers.
         scales: the fractions.
         like: an empty array of the type of the matrices.
-        logits: (number, vocabulary) float32, to be filled.
+        logits: (number, vocabulary) float32, to be filled; or (0, vocabulary), if the best ones are wanted alone.
+        found: those, to be filled as `lm.kernels.best.best` does.
         threads: how many share the work.
     """
     x = np.empty((len(read.ids), shape.width), np.float32)
@@ -313,4 +335,7 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, thr
             _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, x)
     if model[FINAL_NORM]:
         _norms(x, model[FINAL_NORM], model[FINAL_NORM_BIAS], shape, scales, x)
-    _predict(x, model, shape, scales, like, logits, threads)
+    if len(logits):
+        _predict(x, model, shape, scales, like, logits, threads)
+    else:
+        _predict_best(x, model, shape, scales, like, found, threads)

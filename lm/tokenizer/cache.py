@@ -11,7 +11,7 @@ import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
-from lm.files import cache_root
+from lm.files import cache_root, check_cache
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -39,13 +39,15 @@ def tokenizer_of(
         unknown: the character that stands for characters that the texts do not have.
 
     Raises:
-        InputError: there is no text.
+        InputError: there is no text, or nothing can be kept in the cache.
         UsageError: the settings contradict each other.
     """
     training.check(config, special_tokens=special_tokens, unknown=unknown)
     settings = [dataclasses.asdict(config), list(special_tokens), unknown, training.SAMPLE_BYTES]
     depends = [KEY_VERSION, tokenizers.__version__, settings, list(identity)]
     path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
+    if not path.is_file():
+        check_cache()
     try:
         return Tokenizer.load(path)
     except InputError:

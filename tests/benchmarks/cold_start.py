@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["auto", "float32", "int8"])
     parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()
-    first = ["-m", "cli.main", "generate", str(given.run), "The", "--max-tokens", "1", "--seed", "1", "--dtype"]
+    first = ["-m", "cli", "generate", str(given.run), "The", "--max-tokens", "1", "--seed", "1", "--dtype"]
     commands = {_TORCH: [sys.executable, "-c", _TORCH]}
     commands |= {f"lm, {dtype}": [sys.executable, *first, dtype] for dtype in given.dtypes}
     with tempfile.TemporaryDirectory() as folder:

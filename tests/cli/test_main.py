@@ -62,3 +62,15 @@ def test_a_command_imports_no_other():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_ends_without_a_word_while_modules_are_being_imported():
+    code = (
+        "import sys; from cli.__main__ import main\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted()); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

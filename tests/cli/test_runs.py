@@ -48,7 +48,9 @@ def test_runs_are_listed(folder):
     assert described["parameters"] == count_parameters(
         build_model(load_config(folder / "novel/checkpoints/step-0").model)
     )
-    assert "unfinished" in without_torch("runs", str(folder))
+    (row,) = without_torch("runs", str(folder)).splitlines()[1:]
+    assert row.split()[1] == "–"  # of no preset
+    assert row.endswith("unfinished")
 
 
 def test_curves_are_drawn(folder):

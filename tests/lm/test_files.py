@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -169,6 +170,25 @@ def test_the_cache_is_where_the_environment_says(variables, expected, monkeypatc
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert files.cache_root() == Path(expected)
+
+
+def test_a_cache_that_cannot_be_is_told_with_the_variable_that_moves_it(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "file" / "below"))
+    with pytest.raises(InputError, match=r"below: cannot be made, .* choose another place \(LM_CACHE\)$"):
+        files.check_cache()
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "new" / "below"))
+    files.check_cache()
+    assert (tmp_path / "new" / "below").is_dir()
+
+
+def test_a_folder_that_the_system_will_not_make_is_told(tmp_path, monkeypatch):
+    def full(*_args, **_flags):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(InputError, match="new: cannot be made: No space left on device; choose another place$"):
+        files.make_folder(tmp_path / "new")
 
 
 def test_a_new_file_takes_its_name_once_it_is_whole(tmp_path):

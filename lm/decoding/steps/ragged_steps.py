@@ -15,6 +15,7 @@ from lm.model.scope.cache import DecoderCache, RecurrentCache
 from lm.model.scope.ragged import RaggedCache, RaggedStates
 from lm.model.transformer import DecoderOnly
 from lm.native.choice import native_decoder
+from lm.native.reading import Reading
 
 _TOKENS_AT_ONCE = 4096
 """Tokens, padding included, that are read together."""
@@ -134,7 +135,8 @@ class RaggedSteps:
         native = native_decoder(self._model, tokens=len(rows))
         if native is not None and isinstance(self._cache, RaggedCache):
             self._cache.make_room(positions)
-            return native.logits(tokens[places, 0], places, torch.tensor(list(last.values())), self._cache.own)
+            where = torch.tensor(list(last.values()))
+            return native.logits(Reading(tokens[places, 0], places, where, self._cache.own))
         if isinstance(self._cache, RaggedCache):
             logits = static_logits(self._model, tokens[:, 0], torch.tensor(positions), self._cache)
             if logits is not None:

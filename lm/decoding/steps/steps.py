@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from lm.decoding.steps.static_step import static_logits
+from lm.kernels.tensors import Best
 from lm.model.scope.cache import DecoderCache, RecurrentCache
 from lm.model.transformer import DecoderOnly
 from lm.native.choice import native_decoder
-
-if TYPE_CHECKING:
-    from lm.native.decoder import NativeDecoder
+from lm.native.reading import Reading
 
 
 class Steps(Protocol):
@@ -41,6 +40,17 @@ class Steps(Protocol):
         """Take back all tokens but the first `length`."""
 
 
+@runtime_checkable
+class FindsBest(Protocol):
+    """Steps that can find the best tokens to follow without keeping all logits, of which there are many in a beam."""
+
+    def feed_for_best(self, tokens: Tensor, k: int) -> Best | None:
+        """Append (rows, 1) tokens and find the `k` best to follow.
+
+        None, and nothing is appended, where `feed` is to be called.
+        """
+
+
 def leaves_freely(steps: Steps) -> bool:
     """Whether it costs nothing that rows leave, whatever number stays, as it does where nothing moves: some steps say.
 
@@ -59,15 +69,14 @@ def window_start(length: int, context_length: int) -> int:
     return -(-max(0, length - context_length) // advance) * advance
 
 
-def _fed(native: NativeDecoder, tokens: Tensor, cache: DecoderCache) -> Tensor:
-    """(rows, n, vocabulary) logits of what follows each of (rows, n) tokens, which are in the cache then."""
+def _reading(tokens: Tensor, cache: DecoderCache) -> Reading:
+    """What the compiled step is to read of (rows, n) tokens, which are in the cache then."""
     rows, n = tokens.shape
     begin = cache.length
     for layer in cache.own:
         layer.grow(n)
     of_rows, positions = torch.arange(rows)[:, None].expand(rows, n), torch.arange(begin, begin + n).expand(rows, n)
-    found = native.logits(tokens.flatten(), of_rows.flatten(), positions.flatten(), cache.own)
-    return found.view(rows, n, -1)
+    return Reading(tokens.flatten(), of_rows.flatten(), positions.flatten(), cache.own)
 
 
 def _stepped(model: DecoderOnly, tokens: Tensor, cache: DecoderCache) -> Tensor | None:
@@ -119,7 +128,8 @@ class DecoderSteps:
             unread = self._tokens[:, start + self._cache.length : end]
             native = native_decoder(self._model, tokens=unread.numel())
             if native is not None:
-                return _fed(native, unread, self._cache)[:, position - end :]
+                logits = native.logits(_reading(unread, self._cache))
+                return logits.view(*unread.shape, -1)[:, position - end :]
             if unread.shape[1] == 1 and (found := _stepped(self._model, unread, self._cache)) is not None:
                 return found
         return self._model.logits(self._hidden(start, end)[:, position - end :]).float()

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from lm.decoding.steps.coverage import Coverage
 from lm.decoding.steps.slots import Slots
+from lm.kernels.tensors import Best
 from lm.model.capture import captured
 from lm.model.scope.cache import DecoderCache
 from lm.model.scope.masks import Mask, padding
 from lm.model.scope.scope import Scope
 from lm.model.transformer import EncoderDecoder
 from lm.native.choice import native_decoder
+from lm.native.reading import Reading
 
 if TYPE_CHECKING:
     from lm.native.decoder import NativeDecoder
@@ -67,8 +69,17 @@ class EncoderDecoderSteps:
         self.leaves_freely = native is not None
         if native is None:
             return self._read(tokens, last_only=last_only)
-        logits = self._fed(native, tokens)
+        logits = native.logits(self._reading(tokens)).view(*tokens.shape, -1)
         return logits[:, -1:] if last_only else logits
+
+    @torch.inference_mode()
+    def feed_for_best(self, tokens: Tensor, k: int) -> Best | None:
+        """Append (rows, 1) tokens, and find the `k` best to follow; see `FindsBest`."""
+        native = self._native(tokens)
+        if native is None or tokens.shape[1] > 1:
+            return None
+        self.leaves_freely = True
+        return native.best(self._reading(tokens), k)
 
     def _native(self, tokens: Tensor) -> NativeDecoder | None:
         """The compiled step, if it is to read (rows, n) tokens: after the first ones, for which torch reads the memory.
@@ -78,8 +89,8 @@ class EncoderDecoderSteps:
         is_known = self._cache.length > 0 and self.length + tokens.shape[1] <= self._model.config.context_length
         return native_decoder(self._model, tokens=tokens.numel()) if is_known and self._coverage is None else None
 
-    def _fed(self, native: NativeDecoder, tokens: Tensor) -> Tensor:
-        """(rows, n, vocabulary) logits of what follows each of (rows, n) tokens, by the compiled step."""
+    def _reading(self, tokens: Tensor) -> Reading:
+        """What the compiled step is to read of (rows, n) tokens, which are in the cache then."""
         rows, n = tokens.shape
         start, slots = self.length, self._slots
         past = slots.take(n)
@@ -87,11 +98,10 @@ class EncoderDecoderSteps:
             layer.grow(slots.width * n)
         sentences = slots.rows.repeat_interleave(slots.width * n)
         positions, seen = torch.arange(start, start + n).repeat(rows), past.repeat_interleave(n, 0)
-        logits = native.logits(
+        return Reading(
             tokens.flatten(), sentences, positions, self._cache.own, slots=seen, memory=self._cache.memory,
             lengths=self._real_lengths(),
         )  # fmt: skip
-        return logits.view(rows, n, -1)
 
     def _real_lengths(self) -> Tensor:
         """(rows of the cache,) how many positions of each source are real."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.console.numbers import count, duration, figure, perplexity, quantity, size, threads
+from cli.console.numbers import count, duration, figure, many, perplexity, quantity, size, threads
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,4 @@ def test_a_figure_stays_short(value, decimals, shown):
 
 def test_one_thread_and_several():
     assert [threads(number) for number in (1, 2)] == ["1 thread", "2 threads"]
+    assert [many(number, "line") for number in (0, 1, 2000)] == ["0 lines", "1 line", "2,000 lines"]

@@ -104,18 +104,20 @@ def test_a_search_has_the_best_texts_of_each(runs, prompts, lm):
     assert found[:2] == alone
 
 
-def test_an_empty_file_has_no_results(runs, lm, tmp_path):
-    (tmp_path / "none.txt").write_text("")
-    assert lm(runs["bpe"], "--prompts", tmp_path / "none.txt") == ""
+def test_an_empty_file_has_no_results_and_that_is_said(runs, capsys, tmp_path):
+    empty, out = tmp_path / "none.txt", tmp_path / "out.txt"
+    empty.write_text("")
+    assert run(["generate", str(runs["bpe"]), "--prompts", str(empty), "-o", str(out)]) == 0
+    assert capsys.readouterr() == ("", f"{empty}: no prompts, so nothing to do\n")
+    assert out.read_text() == ""
 
 
-def test_speed_and_seed_are_told(runs, prompts, capsys):
-    assert (
-        run(["generate", str(runs["bpe"]), "--prompts", str(prompts), "--max-tokens", "3", "--seed", "5", "--stats"])
-        == 0
-    )
+@pytest.mark.parametrize(("dtype", "told"), [("auto", "float32"), ("bfloat16", "bfloat16")])
+def test_speed_type_and_seed_are_told(runs, prompts, capsys, dtype, told):
+    flags = ["--max-tokens", "3", "--seed", "5", "--stats", "--dtype", dtype]
+    assert run(["generate", str(runs["bpe"]), "--prompts", str(prompts), *flags]) == 0
     assert "5 prompts, 15 tokens in " in (error := capsys.readouterr().err)
-    assert error.endswith(" tokens/s, seed 5\n")
+    assert error.endswith(f" tokens/s, {told}, seed 5\n")
 
 
 def test_mistakes_are_told_in_a_line(runs, prompts, refused, tmp_path):

@@ -65,3 +65,16 @@ def test_going_on_from_an_older_checkpoint_says_which_ones_will_go(place, capsys
     assert run(["train", "--resume", str(older), "--steps", "32"]) == 0
     assert "step-33: of another branch from here on; removed once this one has saved" in capsys.readouterr().err
     assert {path.name for path in older.parent.iterdir()} == {"step-30", "step-32"}
+
+
+def test_a_last_checkpoint_that_is_gone_is_told(place, capsys, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "33"]) == 0
+    assert "is gone" not in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-33")
+    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "33"]) == 0
+    told = capsys.readouterr().err
+    assert "at step 30 of 33" in told
+    assert "step-33, the last checkpoint, is gone: what was learned after step 30 is lost" in told
+    assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "34"]) == 0
+    assert "is gone" not in capsys.readouterr().err

@@ -64,6 +64,14 @@ def test_numbers_are_finite_and_texts_are_utf8(config):
                 described.check("caf\udce9" if described.kind is str else ["one", "caf\udce9"])
 
 
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [("--lr", "--learning-rate"), ("--lor", "--lora"), ("--stepz", "--steps"), ("xyz", None), ("", None)],
+)
+def test_what_is_meant_is_what_is_abbreviated_or_most_like(word, found):
+    assert options.nearest(word, ["--lora", "--learning-rate", "--steps", "--depth"]) == found
+
+
 def test_unknown_keys_suggest_the_nearest():
     with pytest.raises(UsageError, match=r"my.toml: unknown key 'learning_rte' \(did you mean 'learning_rate'\?\)"):
         options.build(TrainingConfig, {"learning_rte": 1}, where="my.toml")

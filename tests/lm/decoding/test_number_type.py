@@ -8,7 +8,7 @@ import torch
 from lm.config.hardware import HardwareConfig
 from lm.decoding import number_type
 from lm.decoding.generator import Generator
-from lm.decoding.number_type import load_to_decode, remember, remembered
+from lm.decoding.number_type import load_to_decode, remember, remembered, type_to_decode
 from lm.kernels import compiled
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import make_run, make_tokenizer
@@ -58,3 +58,5 @@ def test_8_bits_that_were_chosen_are_those_that_can_be_asked_for(run):
     assert (auto(ids) - plain(ids)).abs().max() > 1e-3
     tokenizer = make_tokenizer("bpe")
     assert [Generator(model, tokenizer).number_type for model in (auto, plain)] == ["int8", "float32"]
+    asked = [HardwareConfig(device="cpu", dtype=dtype) for dtype in ("auto", "int8", "float32")]
+    assert [type_to_decode(run, each) for each in asked] == ["int8", "int8", "float32"]

@@ -7,14 +7,14 @@ import pytest
 
 numba = pytest.importorskip("numba")
 
-from lm.kernels.lanes import dot, exponentials, largest, mix  # noqa: E402
+from lm.kernels.lanes import exponentials, largest, mix, products  # noqa: E402
 
 LENGTHS = [1, 7, 8, 15, 16, 17, 33, 48, 100]
 
 
 @numba.njit
-def _dot(a, b):
-    return dot(a.ctypes.data, b.ctypes.data, len(a))
+def _products(vector, rows, places, out):
+    products(vector.ctypes.data, rows.ctypes.data, places.ctypes.data, len(places), len(vector), out.ctypes.data)
 
 
 @numba.njit
@@ -38,10 +38,14 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_dot_products(length):
-    a, b = numbers(2, length)
-    assert _dot(a, b) == pytest.approx(a.astype(np.float64) @ b, abs=1e-5)
+@pytest.mark.parametrize("width", LENGTHS)
+@pytest.mark.parametrize("count", [1, 3, 16, 21])
+def test_products_with_rows(count, width):
+    rows, vector, places = numbers(23, width), numbers(width), np.arange(count)[::-1].copy() + 1
+    out = np.full(count + 1, 7.0, np.float32)
+    _products(vector, rows, places, out[:count])
+    np.testing.assert_allclose(out[:count], rows[places].astype(np.float64) @ vector, atol=1e-5)
+    assert out[count] == 7.0
 
 
 @pytest.mark.parametrize("width", LENGTHS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lm.config.tokenizer import TokenizerConfig
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.tokenizer.cache import tokenizer_of
 
 TEXT = "to be or not to be " * 20
@@ -71,3 +71,12 @@ def test_settings_are_checked_before_any_text_is_read() -> None:
     with pytest.raises(UsageError, match="--vocab-size"):
         tokenizer_of(texts, TokenizerConfig(vocab_size=10), identity=["a"], corpus_bytes=len(TEXT))
     assert texts.read == 0
+
+
+def test_no_text_is_read_where_no_tokenizer_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, file = Texts(), tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("LM_CACHE", str(file))
+    with pytest.raises(InputError, match=r"file: is a file, not a folder; choose another place \(LM_CACHE\)$"):
+        tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
+    assert not texts.read
