@@ -2,78 +2,54 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import importlib
 import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from cli import (
-    average,
-    bench,
-    classify,
-    compile_,
-    corpus,
-    demo,
-    export,
-    fill,
-    import_,
-    info,
-    merge,
-    prepare,
-    runs,
-    tokenizer,
-)
-from cli.attention import attention
 from cli.console.escapes import label
 from cli.flags.command_line import CommandLine
-from cli.flags.environment import PREFIX, misspelled
+from cli.flags.environment import misspelled, options_in
 from cli.flags.help import CONTEXT_SETTINGS, describe
 from cli.flags.usage import message_of
-from cli.generation import generate
-from cli.perplexity import perplexity
-from cli.training import clock, train
-from cli.translation import evaluate, translate
+from cli.training import clock
 from lm.distributed import launched
 from lm.errors import LMError
 
-app = typer.Typer(
-    name="lm",
-    help="Train, sample and measure language models on text of your own.",
-    epilog="Every option can be set in the environment too: LM_MAX_TOKENS=50 stands for --max-tokens 50 in each "
-    "command that has it. Flags win over the environment, and it wins over --config and --preset. LM_CACHE is the "
-    "folder of what is kept between runs.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings=CONTEXT_SETTINGS,
-)
-app.command()(demo.demo)
-app.command()(train.train)
-app.command()(generate.generate)
-app.command()(translate.translate)
-app.command()(fill.fill)
-app.command()(classify.classify)
-app.command()(perplexity.perplexity)
-app.command()(evaluate.evaluate)
-app.command()(attention.attention)
-app.command()(average.average)
-app.command()(merge.merge)
-app.command()(export.export)
-app.command("import")(import_.import_)
-app.command()(info.info)
-app.command()(runs.runs)
-app.command()(runs.plot)
-app.command()(bench.bench)
-app.command("compile")(compile_.compile_)
-app.command()(prepare.prepare)
-app.add_typer(tokenizer.app, name="tokenizer")
-app.add_typer(corpus.app, name="corpus")
-describe(app, tokenizer.app, corpus.app)
+COMMANDS = {
+    "demo": "cli.demo:demo",
+    "train": "cli.training.train:train",
+    "generate": "cli.generation.generate:generate",
+    "translate": "cli.translation.translate:translate",
+    "fill": "cli.fill:fill",
+    "classify": "cli.classify:classify",
+    "perplexity": "cli.perplexity.perplexity:perplexity",
+    "evaluate": "cli.translation.evaluate:evaluate",
+    "attention": "cli.attention.attention:attention",
+    "average": "cli.average:average",
+    "merge": "cli.merge:merge",
+    "export": "cli.export:export",
+    "import": "cli.import_:import_",
+    "info": "cli.info:info",
+    "runs": "cli.runs:runs",
+    "plot": "cli.runs:plot",
+    "bench": "cli.bench:bench",
+    "compile": "cli.compile_:compile_",
+    "prepare": "cli.prepare:prepare",
+    "tokenizer": "cli.tokenizer:app",
+    "corpus": "cli.corpus:app",
+}
+"""Where each command is, or the app of its own commands."""
 
 # typer bundles its own click; every usage error is a subclass of the base of its public BadParameter.
 _UsageProblem: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -95,7 +71,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool,
@@ -110,6 +85,32 @@ def options(
     """Train, sample and measure language models on text of your own."""
 
 
+@cache
+def app(*names: str) -> typer.Typer:
+    """The app with some of `COMMANDS`, or with all of them: what is not in it is not imported, which takes time."""
+    made = typer.Typer(
+        name="lm",
+        callback=options,
+        help="Train, sample and measure language models on text of your own.",
+        epilog="Every option can be set in the environment too: LM_MAX_TOKENS=50 stands for --max-tokens 50 in each "
+        "command that has it. Flags win over the environment, and it wins over --config and --preset. LM_CACHE is the "
+        "folder of what is kept between runs.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings=CONTEXT_SETTINGS,
+    )
+    for name in names or COMMANDS:
+        module, _, attribute = COMMANDS[name].partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            made.add_typer(found, name=name)
+            describe(found)
+        else:
+            made.command(name)(found)
+    describe(made)
+    return made
+
+
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped).
 
@@ -119,8 +120,9 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     """
     clock.begin(with_process=alone)
     try:
-        given = train.newest_by_default(arguments) or ["--help"]
-        return app(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run)) or 0
+        given = _completed(arguments)
+        asked = app(*[name for name in given[:1] if name in COMMANDS])
+        return asked(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run)) or 0
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
@@ -134,6 +136,15 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
         if not _is_about_memory(error):
             raise
         return _fail("the memory is not enough for this: ask for less at a time, or for a smaller model", 1)
+
+
+def _completed(arguments: Sequence[str]) -> list[str]:
+    """A command line with what is meant where it is left out."""
+    if list(arguments[:1]) == ["train"]:
+        from cli.training.train import newest_by_default
+
+        return newest_by_default(arguments)
+    return list(arguments) or ["--help"]
 
 
 def _is_about_memory(error: Exception) -> bool:
@@ -157,6 +168,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point of the `lm` command. File names that are not UTF-8 are escaped in what it prints."""
+    atexit.register(gc.freeze)  # called last: to look for cycles in all that torch has takes longer than most commands
     _open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -180,9 +192,9 @@ def _open_missing() -> None:
 
 def _warn_of_variables() -> None:
     """Note which variables look like misspelled options, unless it is the shell that asks for completions."""
-    set_here = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    set_here = options_in(os.environ)
     if set_here and "_LM_COMPLETE" not in os.environ:
-        for line in misspelled(set_here, typer.main.get_command(app)):
+        for line in misspelled(set_here, typer.main.get_command(app())):
             print(f"lm: note: {label(line)}", file=sys.stderr)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-
-from rich.console import Console
+from typing import TextIO
 
 from cli.console.escapes import harmless
-from cli.console.wrapping import hanging
 from lm.distributed import launched
 
 _HEADING = 8
@@ -22,10 +20,20 @@ def note(text: str) -> None:
 def fact(name: str, text: str) -> None:
     """Print a line on stderr that begins with a name; on a terminal it is broken between words."""
     line = f"{name:<{_HEADING - 1}} {text}"
-    note(hanging(line, width=Console(stderr=True).width, indent=_HEADING) if sys.stderr.isatty() else line)
+    note(_broken(line, sys.stderr, indent=_HEADING))
 
 
 def paragraph(text: str) -> None:
     """Print a line on stdout; on a terminal it is broken between words."""
-    text = harmless(text)
-    print(hanging(text, width=Console().width) if sys.stdout.isatty() else text)
+    print(_broken(harmless(text), sys.stdout))
+
+
+def _broken(text: str, stream: TextIO, *, indent: int = 0) -> str:
+    """A line as a stream is to have it; rich is imported for a terminal alone, for it takes time."""
+    if not stream.isatty():
+        return text
+    from rich.console import Console
+
+    from cli.console.wrapping import hanging
+
+    return hanging(text, width=Console(file=stream).width, indent=indent)

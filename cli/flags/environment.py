@@ -61,6 +61,11 @@ def used(context: typer.Context) -> dict[str, str]:
     return found
 
 
+def options_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are there for options, whether a command knows them or not."""
+    return {name: text for name, text in environment.items() if name.startswith(PREFIX) and name not in _TAKEN}
+
+
 def misspelled(environment: Mapping[str, str], command: Any) -> Iterator[str]:  # noqa: ANN401
     """A line for each variable that no command knows but that is nearly one; others may belong to another program."""
     known = {name.removeprefix(PREFIX) for name in _TAKEN | set(_variables(command))}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +27,17 @@ RunPath = Annotated[
         autocompletion=completion.runs,
     ),
 ]
+
+
+def import_torch() -> None:
+    """Import torch, unless it is there, and never search its many objects for garbage, for they stay."""
+    if "torch" in sys.modules:
+        return
+    gc.disable()
+    import torch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly, LoadedModel]:

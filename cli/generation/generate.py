@@ -12,7 +12,7 @@ import typer
 from cli.flags import completion
 from cli.flags.arguments import text_argument
 from cli.flags.environment import variable_of
-from cli.flags.loading import RunPath, load_decoder, load_draft
+from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.flags.options import Given, takes
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
@@ -160,6 +160,7 @@ def generate(
             "--draft": draft is not None,
         }  # fmt: skip
         _refuse_of_one(one)
+        import_torch()
         from cli.generation.prompts import Asked, Form, continue_file
 
         size = batch_size or _OF_MANY
@@ -169,6 +170,7 @@ def generate(
     _refuse_of_many({"--out": out is not None, "--processes": "processes" in given.typed["workers"]})
     text = _prompt(prompt, prompt_file, interactive=interactive)
 
+    import_torch()
     from lm.decoding.generator import PROMPT, Generator
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")

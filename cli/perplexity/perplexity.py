@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
-from cli.flags.loading import RunPath
+from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import Given, takes
 from cli.perplexity.request import Output, PairFiles
 from lm.config.data import DataConfig
@@ -188,11 +188,13 @@ def perplexity(
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
     if pair_files:
         _refuse_flags_of_text(files, output, given)
+        import_torch()
         from cli.perplexity.pairs import measure_pairs
 
         hardware, workers = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"])
         measure_pairs(run, pair_files, hardware, processes=workers.processes, as_json=as_json)
     else:
+        import_torch()
         from cli.perplexity.files import measure_files
 
         measure_files(run, files or (), output, given)

@@ -11,7 +11,7 @@ import typer
 
 from cli.flags import completion
 from cli.flags.arguments import read_lines
-from cli.flags.loading import RunPath
+from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import Given, takes
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
@@ -128,6 +128,7 @@ def translate(
     """
     _refuse_contradictions(given, sample=sample)
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
+    import_torch()
     from cli.attention.files import Maps
     from cli.console.messages import note
     from cli.translation.lines import read_parsed, read_prefixes, watched, write

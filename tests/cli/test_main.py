@@ -54,6 +54,16 @@ def test_help_imports_nothing_heavy(command):
     assert "Usage: lm" in done.stdout
 
 
+def test_a_command_imports_no_other():
+    code = (
+        "import sys; from cli.main import COMMANDS, run; run(['generate', '--help']);"
+        "others = {where.partition(':')[0] for where in COMMANDS.values()} - {'cli.generation.generate'};"
+        "sys.exit(f'{others & set(sys.modules)}' if others & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+
+
 def test_ctrl_c_ends_without_a_word_while_modules_are_being_imported():
     code = (
         "import sys; from cli.__main__ import main\n"

@@ -167,7 +167,7 @@ def test_every_option_but_cache_has_a_variable_and_they_are_distinct_within_a_co
 
 
 def test_only_what_is_nearly_an_option_is_remarked_on():
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(app())
     strange = {"LM_LICENSE_FILE": "x", "LM_CACHE": "x", "LM_TEMPERATURE": "1", "LMX": "1", "LM_": "1", "PATH": "x"}
     assert list(misspelled(strange, command)) == []
     (line,) = misspelled({**strange, "LM_TEMPERATUR": "1"}, command)
