@@ -71,7 +71,7 @@ def multiply(_context, panel, x, units, scales, bias, out, output, row, times, a
         x: (rows, inputs) float32 or int16.
         units: (rows,) float32, what a one of each row counts for, of whole numbers.
         scales: (outputs,) float32, of the weights, if these are whole numbers.
-        bias: (outputs,) float32, or empty.
+        bias: (outputs,) float32.
         out: (rows, outputs) float32.
         output: the first one of the panel.
         row: the first one.

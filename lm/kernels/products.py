@@ -1,10 +1,10 @@
-"""Products of a few rows with weights, shared out over threads: each takes some of the outputs.
+"""Products of rows with weights, shared out over threads: each takes some of the outputs.
 
 One thread works where it is: on a busy machine, handing work to a thread and waiting for it takes longer than the work.
 
 For weights of 8 bits, the inputs are rounded to whole numbers of 16 bits, the largest of a row to the largest of them;
 products are exact, and sums of 512 of them. Rounding the weights has changed a product some 250 times as much, and
-processors multiply whole numbers several times as fast as floats. Many rows are multiplied in panels.
+processors multiply whole numbers several times as fast as floats. A few rows are multiplied in tiles, many in panels.
 """
 
 from __future__ import annotations
