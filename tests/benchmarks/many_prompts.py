@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[64], help="of the refilled batch")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    model, _ = build(torch.float32, context=512)
+    model = build(torch.float32, context=512)[0].eval().requires_grad_(False)  # as one that was loaded to be used
     asked = requests(given.prompts, model.config.vocab_size, model.config.context_length)
     ordered = sorted(asked, key=lambda request: len(request.prompt))
     sampler = Sampler.of(SamplingConfig(greedy=given.greedy, seed=0))
