@@ -63,8 +63,8 @@ def main() -> None:
     for rows in given.rows:
         for outputs, inputs in SHAPES:
             found = ways(rows, outputs, inputs)
-            times = alternate([partial(seconds, work) for work in found.values()], seconds=given.seconds)
-            speeds = (rows * outputs * inputs / statistics.median(each) / 1e9 for each in times)
+            rounds = alternate([partial(seconds, work) for work in found.values()], seconds=given.seconds)
+            speeds = (rows * outputs * inputs / statistics.median(each) / 1e9 for each in zip(*rounds, strict=True))
             line = "  ".join(f"{name} {speed:4.0f}" for name, speed in zip(found, speeds, strict=True))
             print(f"{rows:4} rows, {outputs:5} x {inputs:4}: {line}", flush=True)
 
