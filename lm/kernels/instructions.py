@@ -53,8 +53,7 @@ class Matrix:
         """The 32 bits at an index of a row, counted in 32 bits, in all lanes: a float, or two numbers of 16 bits."""
         first = self._builder.mul(index, INDEX(self.in_32_bits))
         one = self._builder.bitcast(self._builder.load(self._place(row, first, self.in_32_bits), align=1), BITS_32)
-        alone = self._builder.insert_element(ir.Constant(ir.VectorType(BITS_32, LANES), None), one, BITS_32(0))
-        lanes = picked(self._builder, alone, alone, [0] * LANES)
+        lanes = repeated(self._builder, one)
         return self._builder.bitcast(lanes, ir.VectorType(self.number, LANES * self.in_32_bits))
 
     def fetch(self, row: int, first: ir.Value) -> None:
@@ -88,6 +87,12 @@ class Matrix:
 def nothing(number: ir.Type) -> ir.Value:
     """A register of zeros."""
     return ir.Constant(ir.VectorType(number, LANES), [0] * LANES)
+
+
+def repeated(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
+    """A register of one number."""
+    empty = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
+    return picked(builder, builder.insert_element(empty, number, BITS_32(0)), empty, [0] * LANES)
 
 
 def floats_added(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:

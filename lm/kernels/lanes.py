@@ -13,16 +13,15 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lm.kernels.instructions import LANES
+from lm.kernels.instructions import BITS_32, FLOAT, INDEX, LANES, nothing, repeated
 from lm.kernels.scalars import LEAST, LN2_HIGH, LN2_LOW, LOG2E, POWERS
 from lm.kernels.tiles import totals_of
 
 _ROWS = 4
 """Rows that are added up beside each other, for an addition must wait for the one before."""
 
-_INDEX, _BITS_32, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
-_VECTOR, _MASK = ir.VectorType(_FLOAT, LANES), ir.VectorType(ir.IntType(1), LANES)
-_NOTHING = ir.Constant(_VECTOR, [0.0] * LANES)
+_VECTOR, _MASK = ir.VectorType(FLOAT, LANES), ir.VectorType(ir.IntType(1), LANES)
+_NOTHING = nothing(FLOAT)
 _BYTES = 4
 _LEAST = -1e30
 """What is less than any other number."""
@@ -38,14 +37,14 @@ def products(_context, vector, rows, places, count, width, out):
 
     def generate(_, builder, __, arguments):
         vector, rows, places, count, width, out = arguments
-        last = builder.sub(count, _INDEX(1))
+        last = builder.sub(count, INDEX(1))
 
         def write(first: ir.Value, mask: ir.Value | None) -> None:
             totals = [_filled(builder, 0.0) for _ in range(LANES)]
-            indices = (builder.add(first, _INDEX(lane)) for lane in range(LANES))
+            indices = (builder.add(first, INDEX(lane)) for lane in range(LANES))
             if mask is not None:
                 indices = (builder.select(builder.icmp_unsigned("<", i, last), i, last) for i in indices)
-            of_rows = [builder.mul(builder.load(_place(builder, places, i, _INDEX)), width) for i in indices]
+            of_rows = [builder.mul(builder.load(_place(builder, places, i, INDEX)), width) for i in indices]
 
             def add(begin: ir.Value, mask: ir.Value | None) -> None:
                 of_vector = _loaded(builder, vector, begin, mask)
@@ -71,25 +70,25 @@ def mix(_context, weights, scale, places, count, rows, width, out):
 
     def generate(_, builder, __, arguments):
         weights, scale, places, count, rows, width, out = arguments
-        whole = builder.mul(builder.udiv(count, _INDEX(_ROWS)), _INDEX(_ROWS))
+        whole = builder.mul(builder.udiv(count, INDEX(_ROWS)), INDEX(_ROWS))
 
         def write(first: ir.Value, mask: ir.Value | None) -> None:
             totals = [_filled(builder, 0.0) for _ in range(_ROWS)]
 
             def add(total: ir.Value, index: ir.Value) -> None:
-                weight = builder.load(_place(builder, weights, index, _FLOAT))
-                row = builder.mul(builder.load(_place(builder, places, index, _INDEX)), width)
+                weight = builder.load(_place(builder, weights, index, FLOAT))
+                row = builder.mul(builder.load(_place(builder, places, index, INDEX)), width)
                 vector = _loaded(builder, rows, builder.add(row, first), mask)
-                _add_product(builder, total, _repeated(builder, weight), vector)
+                _add_product(builder, total, repeated(builder, weight), vector)
 
-            with cgutils.for_range_slice(builder, _INDEX(0), whole, _INDEX(_ROWS)) as (index, _):
+            with cgutils.for_range_slice(builder, INDEX(0), whole, INDEX(_ROWS)) as (index, _):
                 for place, total in enumerate(totals):
-                    add(total, builder.add(index, _INDEX(place)))
-            with cgutils.for_range_slice(builder, whole, count, _INDEX(1)) as (index, _):
+                    add(total, builder.add(index, INDEX(place)))
+            with cgutils.for_range_slice(builder, whole, count, INDEX(1)) as (index, _):
                 add(totals[0], index)
             a, b, c, d = (builder.load(total) for total in totals)
             sums = builder.fadd(builder.fadd(a, b), builder.fadd(c, d))
-            _store(builder, builder.fmul(sums, _repeated(builder, scale)), out, first, mask)
+            _store(builder, builder.fmul(sums, repeated(builder, scale)), out, first, mask)
 
         _for_parts(builder, width, write)
         return ir.Constant(ir.LiteralStructType([]), [])
@@ -124,8 +123,8 @@ def exponentials(_context, numbers, count, less, out):
 
     def generate(_, builder, __, arguments):
         numbers, count, less, out = arguments
-        total, by = _filled(builder, 0.0), _repeated(builder, less)
-        is_written = builder.icmp_unsigned("!=", out, _INDEX(0))
+        total, by = _filled(builder, 0.0), repeated(builder, less)
+        is_written = builder.icmp_unsigned("!=", out, INDEX(0))
 
         def add(first: ir.Value, mask: ir.Value | None) -> None:
             powers = _exponentials(builder, builder.fsub(_loaded(builder, numbers, first, mask, _LEAST), by))
@@ -158,7 +157,7 @@ def _exponentials(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     for share in POWERS[1:]:
         power = added(power, rest, of(share))
     power = builder.fadd(added(power, builder.fmul(rest, rest), rest), of(1.0))
-    bits = ir.VectorType(_BITS_32, LANES)
+    bits = ir.VectorType(BITS_32, LANES)
     exponent = builder.add(builder.fptosi(whole, bits), ir.Constant(bits, [127] * LANES))
     scale = builder.bitcast(builder.shl(exponent, ir.Constant(bits, [23] * LANES)), _VECTOR)
     return builder.select(is_tiny, _NOTHING, builder.fmul(power, scale))
@@ -167,8 +166,8 @@ def _exponentials(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 def _place(builder: ir.IRBuilder, begin: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
     """The pointer to one of the numbers from an address on; a vector begins at one of them."""
     number = kind.element if isinstance(kind, ir.VectorType) else kind
-    size = 8 if number is _INDEX else 4
-    return builder.inttoptr(builder.add(begin, builder.mul(index, _INDEX(size))), kind.as_pointer())
+    size = 8 if number is INDEX else 4
+    return builder.inttoptr(builder.add(begin, builder.mul(index, INDEX(size))), kind.as_pointer())
 
 
 def _loaded(
@@ -178,7 +177,7 @@ def _loaded(
     place = _place(builder, begin, first, _VECTOR)
     if mask is None:
         return builder.load(place, align=_BYTES)
-    return _masked(builder, "load", _VECTOR, [place, _BITS_32(_BYTES), mask, ir.Constant(_VECTOR, [otherwise] * LANES)])
+    return _masked(builder, "load", _VECTOR, [place, BITS_32(_BYTES), mask, ir.Constant(_VECTOR, [otherwise] * LANES)])
 
 
 def _store(builder: ir.IRBuilder, numbers: ir.Value, begin: ir.Value, first: ir.Value, mask: ir.Value | None) -> None:
@@ -187,7 +186,7 @@ def _store(builder: ir.IRBuilder, numbers: ir.Value, begin: ir.Value, first: ir.
     if mask is None:
         builder.store(numbers, place, align=_BYTES)
     else:
-        _masked(builder, "store", ir.VoidType(), [numbers, place, _BITS_32(_BYTES), mask])
+        _masked(builder, "store", ir.VoidType(), [numbers, place, BITS_32(_BYTES), mask])
 
 
 def _masked(builder: ir.IRBuilder, name: str, kind: ir.Type, arguments: list[ir.Value]) -> ir.Value:
@@ -198,20 +197,13 @@ def _masked(builder: ir.IRBuilder, name: str, kind: ir.Type, arguments: list[ir.
 
 def _for_parts(builder: ir.IRBuilder, length: ir.Value, work: Callable[[ir.Value, ir.Value | None], None]) -> None:
     """Do some work at the beginning of each part of a vector that fills a register, and with a mask for the rest."""
-    whole = builder.mul(builder.udiv(length, _INDEX(LANES)), _INDEX(LANES))
-    with cgutils.for_range_slice(builder, _INDEX(0), whole, _INDEX(LANES)) as (first, _):
+    whole = builder.mul(builder.udiv(length, INDEX(LANES)), INDEX(LANES))
+    with cgutils.for_range_slice(builder, INDEX(0), whole, INDEX(LANES)) as (first, _):
         work(first, None)
     with builder.if_then(builder.icmp_unsigned("<", whole, length)):
-        rest = builder.trunc(builder.sub(length, whole), _BITS_32)
-        lanes = ir.Constant(ir.VectorType(_BITS_32, LANES), list(range(LANES)))
-        work(whole, builder.icmp_unsigned("<", lanes, _repeated(builder, rest)))
-
-
-def _repeated(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
-    """A vector of one number."""
-    nothing = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
-    one = builder.insert_element(nothing, number, _BITS_32(0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(_BITS_32, LANES), [0] * LANES))
+        rest = builder.trunc(builder.sub(length, whole), BITS_32)
+        lanes = ir.Constant(ir.VectorType(BITS_32, LANES), list(range(LANES)))
+        work(whole, builder.icmp_unsigned("<", lanes, repeated(builder, rest)))
 
 
 def _add_product(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> None:
@@ -227,11 +219,11 @@ def _filled(builder: ir.IRBuilder, number: float) -> ir.Value:
 
 
 def _sum(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
-    return _reduced(builder, "fadd", [_FLOAT(0.0), vector])
+    return _reduced(builder, "fadd", [FLOAT(0.0), vector])
 
 
 def _reduced(builder: ir.IRBuilder, name: str, arguments: list[ir.Value]) -> ir.Value:
     """The sum of a vector, in whatever order is fastest, or its maximum."""
-    kind = ir.FunctionType(_FLOAT, [argument.type for argument in arguments])
+    kind = ir.FunctionType(FLOAT, [argument.type for argument in arguments])
     reduce = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.{name}.v{LANES}f32")
     return builder.call(reduce, arguments, fastmath=("nnan", "reassoc"))

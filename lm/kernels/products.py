@@ -98,11 +98,17 @@ def _outputs(weights, scales, bias, x, units, out, begin, end, add):
 
 
 @njit(cache=True)
+def _rows_at_once(x):
+    """How many rows all outputs are made for before others are: a multiple of those of a panel."""
+    return max(_MANY, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS * panels.ROWS)
+
+
+@njit(cache=True)
 def _by_panels(weights, scales, bias, x, units, out, begin, end, add):
     """The same of whole numbers of panels and of their rows."""
     times, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
     panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.OUTPUTS), x.dtype)
-    at_once = max(1, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS) * panels.ROWS
+    at_once = _rows_at_once(x)
     shifts = bias if len(bias) else np.zeros(len(weights), np.float32)
     for first_row in range(0, len(x), at_once):
         for output in range(begin, end, panels.OUTPUTS):
@@ -117,7 +123,7 @@ def _by_tiles(weights, scales, bias, x, units, out, begin, end, add):
     if len(x) == 0:
         return
     inputs = x.shape[1] // INPUTS * INPUTS
-    at_once = max(_MANY, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS * panels.ROWS)
+    at_once = _rows_at_once(x)
     outputs = max(_SUMS // min(at_once, len(x)) // panels.OUTPUTS, 1) * panels.OUTPUTS
     room = np.empty((min(at_once, len(x)), min(outputs, end - begin)), np.float32)
     for row in range(0, len(x), at_once):
