@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,6 @@ def sums(run: Path) -> dict[str, str]:
 def texts(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     write_texts(folder)
-    os.environ["LM_CACHE"] = str(folder / "cache")
     return folder
 
 
