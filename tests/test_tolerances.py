@@ -56,6 +56,6 @@ def test_infinities_must_be_equal_and_give_no_scale():
 
 
 def test_floats_are_compared_alike():
-    assert {"a": 1 + 1e-7, "b": 100 + 1e-5} == approx({"a": 1, "b": 100})
-    assert [1 + 1e-3] != approx([1])
-    assert 1 + 1e-7 != approx(1, dtype=torch.float64)
+    assert approx({"a": 1, "b": 100}) == {"a": 1 + 1e-7, "b": 100 + 1e-5}
+    assert approx([1]) != [1 + 1e-3]
+    assert approx(1, dtype=torch.float64) != 1 + 1e-7
