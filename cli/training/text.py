@@ -108,7 +108,8 @@ def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tu
         advice = "prepare the corpus again"
         if tokenizer is not None:
             advice = f"prepare the corpus with it: lm prepare CORPUS --tokenizer {tokenizer}"
-        raise InputError(f"{tokenizer or folder / FILE_NAME}: not the tokenizer that made the tokens in {folder}; {advice}")
+        problem = f"not the tokenizer that made the tokens in {folder}"
+        raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
     return made, folder, manifest
 
 

@@ -13,7 +13,6 @@ from cli.training.pairs import PairCorpus
 from cli.training.request import PairFiles
 from lm.config.presets import resolve
 
-
 TINY = ("--d-model", "16", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads", "1", "--steps", "1",
         "--warmup-steps", "1", "--bleu-sentences", "2")  # fmt: skip
 WITHOUT_MERGES = (["--kind", "byte"], ["--vocab-size", "257"], ["--vocab-size", "257", "--separate-vocabularies"])

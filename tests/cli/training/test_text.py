@@ -25,7 +25,8 @@ def test_prepared_tokens_are_a_corpus_for_a_run_with_their_tokenizer(place, caps
     tokens, first, shape = str(tmp_path / "tokens"), tmp_path / "first", SMALL[:-2]
     assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--kind", "char"]) == 0
     assert run(["train", tokens, "-o", str(first), "--steps", "1", *shape]) == 0
-    for number, given in enumerate((["--from", first], ["--tokenizer", first, *shape], ["--tokenizer", tokens, *shape])):
+    flags = (["--from", first], ["--tokenizer", first, *shape], ["--tokenizer", tokens, *shape])
+    for number, given in enumerate(flags):
         command = ["train", tokens, "-o", str(tmp_path / f"run-{number}"), "--steps", "1", *map(str, given)]
         assert run(command) == 0, capsys.readouterr().err
     assert run(["train", tokens, "--resume", str(first), "--steps", "2"]) == 0, capsys.readouterr().err
