@@ -261,6 +261,8 @@ def train(
     check_model(config.model, pairs=bool(source))
     check_heads_given(config.model, are_given=bool(heads))
     prepared = _prepared_pairs(config, source, target, heads) if source else _prepared_text(config, corpus)
+    if parallel.get("bpe_dropout"):
+        prepared.check_merges()
     return events(start(Path(out), config, prepared))
 
 

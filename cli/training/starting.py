@@ -6,6 +6,7 @@ import dataclasses
 from functools import partial
 from pathlib import Path
 
+from cli.console.messages import fact
 from cli.flags.options import Given
 from cli.training import clock
 from cli.training.budget import sized
@@ -28,6 +29,7 @@ from lm.hardware import found_device
 from lm.interop.hugging_face.configuration import nearest_family
 from lm.run_folder import find_checkpoint, refuse_existing
 from lm.training.compiling import check_compiler
+from lm.training.corpus import TrainingCorpus
 from lm.training.initial_weights import check_weights, spare_tokens
 from lm.training.lock import refuse_trained
 from lm.training.run import Run
@@ -54,6 +56,7 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> 
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
     check_heads_given(config.model, are_given=bool(files.pairs.heads))
     prepared = prepare(corpus, config, new.tokenizer or new.weights)
+    _check_merges(prepared, settings, given)
     weights = None
     if new.weights:
         weights = load_weights(new.weights)
@@ -107,6 +110,14 @@ def _check_base(weights: Path | None) -> None:
     if weights is None:
         raise UsageError("adapters are trained beside the weights of a run: name it (--from), or leave out --lora")
     refuse_adapted(find_checkpoint(weights))
+
+
+def _check_merges(prepared: TrainingCorpus, settings: Settings, given: Given) -> None:
+    """Refuse BPE dropout that a flag asks for and no merges allow; elsewhere say that there is none."""
+    if given.typed["parallel"].get("bpe_dropout"):
+        prepared.check_merges()
+    elif settings.fixed["parallel"].get("bpe_dropout") and not prepared.has_merges:
+        fact("warning", "no BPE dropout: a tokenizer has no merges to leave out")
 
 
 def _check_portable(config: ModelConfig) -> None:

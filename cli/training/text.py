@@ -102,11 +102,14 @@ def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tu
     """The tokens in a folder that the user names, with the tokenizer that made them."""
     assert corpus.prepared
     folder = corpus.prepared
-    path = tokenizer or folder / FILE_NAME
-    manifest, made = read_manifest(folder), Tokenizer.load(path)
+    manifest = read_manifest(folder)
+    made = load_tokenizer(tokenizer or folder)
     if made.sha256 != manifest.tokenizer:
-        advice = "prepare the corpus again" if tokenizer is None else "leave out --tokenizer"
-        raise InputError(f"{path}: not the tokenizer that made the tokens in {folder}; {advice}")
+        advice = "prepare the corpus again"
+        if tokenizer is not None:
+            advice = f"prepare the corpus with it: lm prepare CORPUS --tokenizer {tokenizer}"
+        problem = f"not the tokenizer that made the tokens in {folder}"
+        raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
     return made, folder, manifest
 
 

@@ -104,6 +104,14 @@ class RunConfig:
         if self.lora and self.model.is_recurrent:
             raise UsageError("adapters are for transformer blocks, not for recurrent layers: leave out --lora")
 
+    @property
+    def has_language_tags(self) -> bool:
+        """Whether sources begin with the tag of a language, if the tokenizer has such tags.
+
+        They do in a run that learned both directions, and in a model that was made elsewhere, which has no preset.
+        """
+        return self.parallel.bidirectional or self.preset is None
+
     def _check_trees(self) -> None:
         """UsageError for sources that come without the trees that the model reads."""
         if self.parallel.bidirectional:

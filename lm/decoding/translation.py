@@ -29,7 +29,6 @@ from lm.model.transformer import DecoderOnly
 from lm.processes import Share
 from lm.text.trees import Heads, check_heads
 from lm.tokenizer.framing import Frame, PairFrames, pair_frames
-from lm.tokenizer.languages import tag_to
 
 _READ_AHEAD = 4096
 
@@ -105,8 +104,7 @@ class Translator:
         if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
         self._frames = [
-            pair_frames(model.tokenizer, model.source_tokenizer, tag=tag_to(model.source_tokenizer, to))
-            for model in self.models
+            pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
         filters = (*map(_after_start, sampler.filters), *_without_start(self._frames[0]))
         self._sampler = Sampler(filters, sampler.greedy, sampler.seed)

@@ -71,8 +71,8 @@ class Tokenizer:
     Attributes:
         description: what `tokenizer.json` says, parsed.
 
-    Encoding never adds special tokens, never truncates or pads (whatever the file says), and takes text that merely
-    spells a special token for the text it is, unless asked.
+    Encoding never adds special tokens, never truncates or pads, never drops merges at random (whatever the file says),
+    and takes text that merely spells a special token for the text it is, unless asked.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -290,8 +290,14 @@ class Tokenizer:
 
 
 def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """A copy that neither truncates nor pads, which many published files ask for."""
+    """A copy that neither truncates nor pads, which many published files ask for, and encodes without BPE dropout.
+
+    A model is scored, and its prompts are read, with one segmentation of each text; `lm.data.pairs.bpe_dropout` is what
+    varies the segmentation in training, reproducibly. Unigram sampling isn't part of a `tokenizer.json`.
+    """
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     copy.no_truncation()
     copy.no_padding()
+    if isinstance(copy.model, tokenizers.models.BPE):
+        copy.model.dropout = None
     return copy

@@ -66,7 +66,8 @@ def start(
 def fitted(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     """The settings of a model that has an embedding for each token and, of a classifier, an output for each label.
 
-    Sources whose tokens are those of the targets, cut otherwise, share their embedding.
+    Sources whose tokens are those of the targets, cut otherwise, share their embedding. Without merges there is no BPE
+    dropout, which presets and budgets choose before the tokenizers are known.
     """
     source = corpus.source_tokenizer
     source_size = None if source is None or source.shares_ids(corpus.tokenizer) else source.vocab_size
@@ -76,7 +77,10 @@ def fitted(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
         source_vocab_size=source_size,
         labels=labels_of(corpus.folder) if config.model.is_masked and config.data.supervised else (),
     )
-    return dataclasses.replace(config, model=sized)
+    parallel = config.parallel
+    if parallel.bpe_dropout and not corpus.has_merges:
+        parallel = dataclasses.replace(parallel, bpe_dropout=0.0)
+    return dataclasses.replace(config, model=sized, parallel=parallel)
 
 
 def _make_folder(run: Run, base: Path | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 import unicodedata
 from pathlib import Path
@@ -79,6 +81,26 @@ def test_truncation_and_padding_in_a_file_are_ignored(gpt2: Tokenizer, tmp_path:
     published.enable_truncation(2)
     published.enable_padding(length=50)
     assert Tokenizer(published).encode("the cat sat on the mat") == gpt2.encode("the cat sat on the mat")
+
+
+@pytest.mark.parametrize("dropout", [0.5, 1.0])
+def test_bpe_dropout_in_a_file_is_ignored(dropout: float, tmp_path: Path) -> None:
+    plain = train(vocab_size=300)
+    description = copy.deepcopy(plain.description)
+    description["model"]["dropout"] = dropout
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description), encoding="utf-8")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    for _ in range(5):
+        assert loaded.encode(TEXT) == plain.encode(TEXT)
+    assert loaded.sha256 == plain.sha256  # the same tokens, so the same keys of caches
+
+
+def test_unigram_sampling_is_ignored() -> None:
+    pieces = [("a", -1.0), ("b", -2.0), ("ab", -1.5), ("ba", -2.2), ("aa", -1.9)]
+    sampling = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, False, alpha=0.5, nbest_size=10))
+    plain = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, False))
+    loaded = Tokenizer(sampling)
+    assert {tuple(loaded.encode("abaababab")) for _ in range(20)} == {tuple(plain.encode("abaababab").ids)}
 
 
 @pytest.mark.parametrize(
