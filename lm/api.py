@@ -318,7 +318,8 @@ def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> TrainingCorpus
     files = text_files([os.fspath(file) for file in corpus], field=config.data.field, supervised=config.data.supervised)
     surveyed = survey(files, config.data)
     tokenizer = train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
-    return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
+    prepared = prepare_corpus(surveyed, tokenizer, with_labels=config.model.is_masked)
+    return TrainingCorpus(prepared.folder, tokenizer)
 
 
 def _prepared_pairs(

@@ -13,7 +13,7 @@ from cli.training.budget import sized
 from cli.training.pacing import paced
 from cli.training.pairs import PairCorpus
 from cli.training.plan import describe
-from cli.training.preparing import corpus_of, prepare
+from cli.training.preparing import corpus_of, named_tokenizers, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
 from cli.training.settings import Settings, settle
 from cli.training.text import TextCorpus
@@ -30,7 +30,7 @@ from lm.interop.hugging_face.configuration import nearest_family
 from lm.run_folder import find_checkpoint, refuse_existing
 from lm.training.compiling import check_compiler
 from lm.training.corpus import TrainingCorpus
-from lm.training.initial_weights import check_weights, spare_tokens
+from lm.training.initial_weights import check_tokenizers, check_weights, spare_tokens
 from lm.training.lock import refuse_trained
 from lm.training.run import Run
 from lm.training.starting import start
@@ -98,6 +98,8 @@ def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: b
         _check_portable(config.model)
     if new.weights:
         check_weights(config.model, new.weights)
+        if new.tokenizer:
+            check_tokenizers(new.weights, *named_tokenizers(new.tokenizer, pairs=pairs))
     if config.lora:
         _check_base(new.weights)
     device = found_device(config.hardware)

@@ -16,6 +16,7 @@ from lm.config.data import DataConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
 from lm.data.corpus import Corpus, survey
+from lm.data.kinds import verify
 from lm.data.manifest import MANIFEST, Manifest
 from lm.data.shards import read_manifest
 from lm.data.tokens import prepare_corpus
@@ -103,6 +104,7 @@ def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tu
     assert corpus.prepared
     folder = corpus.prepared
     manifest = read_manifest(folder)
+    verify(folder, advice="prepare the corpus again")
     made = load_tokenizer(tokenizer or folder)
     if made.sha256 != manifest.tokenizer:
         advice = "prepare the corpus again"
@@ -119,7 +121,7 @@ def _made_now(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> 
     surveyed = corpus.survey(config.data)
     made = given or trained_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
     with encode_progress() as progress:
-        prepared = prepare_corpus(surveyed, made, progress=progress)
+        prepared = prepare_corpus(surveyed, made, progress=progress, with_labels=config.model.is_masked)
     note(f"tokens  {prepared.folder}{' (made before)' if prepared.reused else ''}")
     return made, prepared.folder, prepared.manifest
 

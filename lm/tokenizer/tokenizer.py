@@ -160,6 +160,23 @@ class Tokenizer:
         ids = range(self.vocab_size)
         return all(self.decode([one], skip_special=False) == other.decode([one], skip_special=False) for one in ids)
 
+    def has_vocabulary_of(self, other: Tokenizer) -> bool:
+        """Whether each ID names the same token in another tokenizer, so that weights learned with it keep their sense.
+
+        How texts are cut may differ, and so may the names of special tokens: a reserved one can be given a use.
+        """
+        ours, theirs = (
+            {index: token for token, index in each._backend.get_vocab(with_added_tokens=True).items()}
+            for each in (self, other)
+        )
+        if ours.keys() != theirs.keys():
+            return False
+        renamed = [index for index in ours if ours[index] != theirs[index]]
+        names = {*(ours[index] for index in renamed)} & {*theirs.values()}
+        return not names and all(
+            each.token(index) in each.special_tokens for each in (self, other) for index in renamed
+        )
+
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """The ids of a text.
 

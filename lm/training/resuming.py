@@ -13,7 +13,7 @@ from torch import Tensor
 from lm import checkpoint, run_folder
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
-from lm.data.kinds import data_files, data_key, open_data
+from lm.data.kinds import data_files, data_key, open_data, verify
 from lm.distributed.world import ALONE, World
 from lm.errors import InputError, UsageError
 from lm.hardware import MOST_THREADS
@@ -112,6 +112,7 @@ def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
     if not Path(plan.data).is_dir():
         raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
     if data_key(Path(plan.data)) == plan.data_key:
+        verify(Path(plan.data), advice=again)
         return
     if started_on == Path(plan.data):
         raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")

@@ -18,6 +18,7 @@ from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
 from lm.run_folder import TrainingState
 from lm.training.corpus import TrainingCorpus
+from lm.training.initial_weights import check_tokenizers
 from lm.training.journal import Journal
 from lm.training.lock import claimed
 from lm.training.opening import Opening
@@ -55,6 +56,7 @@ def start(
     data = data or open_data(corpus.folder, config)
     config = planned(config, corpus.folder, data, pace=pace, spent=spent, processes=world.size)
     if base is not None:
+        check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
         config = adapting(config, base)
     pause = 0.0 if pace is None else pace.pause
     opening = Opening(folder, config, TrainingState(), corpus, spent, pause, has_weights=weights is not None)

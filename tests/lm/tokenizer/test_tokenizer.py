@@ -6,7 +6,9 @@ import copy
 import json
 import random
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -81,6 +83,28 @@ def test_truncation_and_padding_in_a_file_are_ignored(gpt2: Tokenizer, tmp_path:
     published.enable_truncation(2)
     published.enable_padding(length=50)
     assert Tokenizer(published).encode("the cat sat on the mat") == gpt2.encode("the cat sat on the mat")
+
+
+def changed(tokenizer: Tokenizer, change: Callable[[dict[str, Any]], object]) -> Tokenizer:
+    description = copy.deepcopy(tokenizer.description)
+    change(description)
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(description)))
+
+
+def test_tokenizers_have_the_same_vocabulary_however_they_cut_and_name_special_tokens() -> None:
+    plain = train(kind="byte", special_tokens=["<spare>"])
+
+    def rename(description: dict[str, Any]) -> None:
+        description["added_tokens"][-1]["content"] = "<chat>"
+
+    def swap(description: dict[str, Any]) -> None:
+        vocabulary = description["model"]["vocab"]
+        vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+
+    same = [plain, changed(plain, lambda it: it["pre_tokenizer"].update(add_prefix_space=True)), changed(plain, rename)]
+    other = [changed(plain, swap), train(kind="byte"), train(kind="bpe", vocab_size=258, special_tokens=["<spare>"])]
+    assert all(each.has_vocabulary_of(plain) and plain.has_vocabulary_of(each) for each in same)
+    assert not any(each.has_vocabulary_of(plain) or plain.has_vocabulary_of(each) for each in other)
 
 
 @pytest.mark.parametrize("dropout", [0.5, 1.0])
