@@ -81,7 +81,8 @@ class BlockAttention:
         if self.by_distance is not None:
             distances = (keys - queries).repeat(batch, 1, 1)
             bias, relative = self.by_distance.between(query, distances, layer=self.layer)
-        if seen.shape[1] == 1 and self.mask.is_causal and self.mask.key_lengths is None:
+        sees_whole_block = seen.shape[1] == 1 and self.pattern.whole >= block
+        if sees_whole_block and self.mask.is_causal and self.mask.key_lengths is None:
             mask = Mask.causal(bias=bias)
         else:
             pairs = self._pairs(queries, keys, (seen >= 0).repeat_interleave(block, 1)[:, None], length)

@@ -15,12 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from cli.main import run as command
 from lm.checkpoint import load_model, load_weights
+from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.exporting import export
 from lm.interop.hugging_face.importing import import_model
-from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
+from tests.lm.interop.hugging_face.models import FIELDS, VOCABULARY, ids, random_config, random_run
 
 HARDWARE = Hardware("cpu", "float32", 1)
 
@@ -116,6 +117,22 @@ def test_the_window_of_mistral(values, window, tmp_path):
     said = {"model_type": "mistral", **values}
     _, config = from_json(said, tmp_path / "config.json")
     assert (config.pattern("attention_window") if config.attention == "window" else None) == window
+
+
+@pytest.mark.parametrize("width", [1, 2, 16, 17])
+def test_a_window_is_as_wide_in_transformers(width, tmp_path):
+    """`sliding_window` counts the positions that a query sees, its own among them, however long the sequence is."""
+    config = ModelConfig(
+        vocab_size=VOCABULARY, context_length=64, d_model=16, n_layers=2, n_heads=2, d_ff=40, attention="window",
+        attention_window=width,
+    )  # fmt: skip
+    export(random_run(tmp_path / "made", config), tmp_path / "exported")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "exported").eval()
+    assert (theirs.config.model_type, theirs.config.sliding_window) == ("mistral", width)
+    import_model(tmp_path / "exported", tmp_path / "run")
+    ours, tokens = load_model(tmp_path / "run", HARDWARE).model, ids(1, 60)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

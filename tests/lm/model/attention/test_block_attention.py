@@ -57,6 +57,32 @@ def test_equals_dense_attention_with_its_mask(kind, is_causal, lengths, kv_heads
         torch.testing.assert_close(ours, theirs.nan_to_num(0.0), atol=1e-10, rtol=1e-10)
 
 
+def near(queries, keys, farthest):
+    return (queries - keys).abs() <= farthest
+
+
+def in_one_block(queries, keys, block):
+    return queries // block == keys // block
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("is_padded", [True, False])
+@pytest.mark.parametrize(("kind", "sees"), [(Window, near), (LocalBlocks, in_one_block)])
+def test_each_width_equals_dense_attention_with_a_mask_written_out(kind, sees, is_padded, is_causal):
+    """Whether a window is narrower than a block, as wide, or wider, and wherever the sequence ends."""
+    for width in range(kind is LocalBlocks, 41):
+        for length in (33, 50):
+            inputs = tensors(length, batch=2 if is_padded else 1)
+            places, lengths = torch.arange(length), torch.tensor([length, (length + 1) // 2])
+            pairs = sees(places[:, None], places, width) & ((places <= places[:, None]) | (not is_causal))
+            allowed = pairs[None] & (places < lengths[:, None, None]) if is_padded else pairs[None]
+            mask = Mask(is_causal=is_causal, key_lengths=lengths if is_padded else None)
+            with torch.no_grad():
+                found = BlockAttention(kind(width), mask)(*inputs)
+                expected = dense(*inputs, allowed[:, None])
+            torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_is_the_same_when_it_is_computed_again(kind, monkeypatch):
     """The gradient of a sum of outputs is that of the weights that were drawn: of the values, by finite differences."""
