@@ -85,6 +85,7 @@ def beam_search(
         For each source its `n` best hypotheses (or all there can be, if fewer), best first.
 
     Raises:
+        InputError: the model's output is not a number.
         UsageError: `n` is more than the beam.
 
     Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.filters import Biases, Filter, History, filtered, penalties, truncations
+from lm.decoding.finite import log_normaliser
 from lm.errors import UsageError
 
 _AS_GOOD_AS_GREEDY = 1e-6  # a temperature below it would overflow float32
@@ -78,13 +79,14 @@ class Sampler:
 
         Returns:
             (rows,) token ids, or NOTHING_LEFT where every token is ruled out; and (rows,) their log-probabilities in
-            nats under the model itself: of all tokens, at temperature 1, before any filter.
+            nats under the model itself: of all tokens, at temperature 1, before any filter. They are NaN where the
+            logits are not numbers.
         """
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
         tokens = self.tokens(logits, streams, history)
         chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
-        return tokens, chosen - logits.logsumexp(-1)
+        return tokens, chosen - log_normaliser(logits)
 
     def tokens(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> Tensor:
         """What `choose` chooses, from logits that are on a device with float64."""
