@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -26,9 +27,25 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
         raise InputError(f"{path}: not JSON ({error})") from None
 
 
+def json_text(values: object, *, indent: int | None = None) -> str:
+    """Values as JSON, in which NaN and infinite numbers are null: the format has no such numbers."""
+    try:
+        return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(values), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _without_nan(values: object) -> object:
+    if isinstance(values, float):
+        return values if math.isfinite(values) else None
+    if isinstance(values, Mapping):
+        return {name: _without_nan(value) for name, value in values.items()}
+    return [_without_nan(value) for value in values] if isinstance(values, list | tuple) else values
+
+
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Replace a JSON file, and wait until it is on the disk; names of files that are no UTF-8 are escaped."""
-    replace_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    replace_text(path, json_text(values, indent=2) + "\n")
 
 
 @contextlib.contextmanager

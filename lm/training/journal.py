@@ -57,7 +57,7 @@ class Journal:
     def _append(self, path: Path, values: dict[str, Any]) -> None:
         if self._writes:
             with files.naming(path), path.open("a", encoding="utf-8", newline="\n") as file:
-                file.write(json.dumps(values, ensure_ascii=False) + "\n")
+                file.write(files.json_text(values) + "\n")
 
     def forget_after(self, step: int, *, evaluation_due: bool = False) -> None:
         """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped.

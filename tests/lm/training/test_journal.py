@@ -31,6 +31,13 @@ def entries(journal: Journal) -> list[dict]:
     return [json.loads(line) for line in journal.metrics.read_text().split("\n")[:-1]]
 
 
+def test_numbers_that_json_does_not_have_are_null(journal, tmp_path):
+    journal.step(Step(21, 2.0, 0.1, float("inf"), 64, 1e6, 0.5), epoch=1.0)
+    last = journal.metrics.read_text().splitlines()[-1]
+    assert json.loads(last, parse_constant=pytest.fail)["gradient_norm"] is None
+    assert curves(tmp_path)["loss"].steps[-1] == 21
+
+
 def test_a_line_ends_with_a_line_feed_alone(journal, tmp_path):
     journal.forget_after(15)
     assert [entry["step"] for entry in entries(journal)] == [*range(1, 11), 10, 10, *range(11, 16)]
