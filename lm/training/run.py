@@ -16,7 +16,7 @@ from lm.config.run import Plan, RunConfig
 from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
 from lm.errors import TrainingError
-from lm.hardware import Hardware
+from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
 from lm.model.block import recompute
 from lm.model.lora import build_adapted
@@ -94,6 +94,7 @@ class Run:
         plan, training = self.plan, self.config.training
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
+        set_matmul_precision(self.hardware)
         device = self.hardware.torch_device
         self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
         recompute(self.model, if_training=training.checkpoint_activations)
