@@ -16,6 +16,11 @@ from typing import Any, BinaryIO, TextIO
 
 from lm.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
     """The contents of a JSON file; InputError if it is missing or not JSON."""
@@ -120,9 +125,9 @@ def _replaced(path: Path, mode: str, **how: str) -> Iterator[Any]:
     try:
         with naming(path), fresh.open(mode, **how) as file:  # type: ignore[call-overload]
             yield file
-        if path.exists():
-            shutil.copymode(path, fresh)
         sync(fresh)
+        if path.exists():
+            shutil.copymode(path, fresh)  # after `sync`, for on Windows it may make the file read-only
         fresh.replace(path)
         sync(path.parent)
     finally:
@@ -200,6 +205,22 @@ def replace_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+def link_or_copy(source: Path, path: Path) -> None:
+    """Give a file a second name, which takes the place of what has it; a copy on a file system without hard links."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with naming(path):
+            try:
+                os.link(source.resolve(), fresh)
+            except OSError:  # no links here, none between file systems, or the file is somebody else's
+                shutil.copyfile(source, fresh)
+                sync(fresh)
+            fresh.replace(path)
+            sync(path.parent)
+    finally:
+        fresh.unlink(missing_ok=True)  # it is still there where both names were of one file already
+
+
 def open_up(path: Path) -> None:
     """Give a file the permissions of any new one."""
     like = path.with_name(f".{path.name}.mode")
@@ -215,12 +236,27 @@ def sha256(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Wait until a file, or the entries of a folder, are on the disk.
+
+    Windows opens no folders, and writes the entries of one by itself; and it syncs only what is open for writing.
+    """
+    on_windows = os.name == "nt"
+    if on_windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if on_windows else os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_open(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_open(descriptor: int) -> None:
+    """Wait until an open file is on the disk; on macOS, `fsync` would wait only until it is in the disk's own cache."""
+    if fcntl is not None and hasattr(fcntl, "F_FULLFSYNC"):
+        with contextlib.suppress(OSError):  # a file system without it
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
 
 
 def cache_root() -> Path:

@@ -76,25 +76,21 @@ class Journal:
     def set_aside(self) -> None:
         """Keep the logs as they are now, until `settle`."""
         for path in self._paths():
-            files.replace_text(_aside(path), _kept(path, math.inf))
+            files.replace_text(run_folder.set_aside(path), _kept(path, math.inf))
 
     def settle(self) -> None:
-        """Forget the logs that were set aside: this branch of the run has saved something."""
+        """Remove the logs that were set aside."""
         for path in (self.metrics, self.timings):
-            _aside(path).unlink(missing_ok=True)
+            run_folder.set_aside(path).unlink(missing_ok=True)
 
     def restore(self) -> None:
         """Go back to the logs that were set aside, if any still are: their branch has saved nothing."""
         for path in (self.metrics, self.timings):
             with contextlib.suppress(FileNotFoundError):
-                _aside(path).replace(path)
+                run_folder.set_aside(path).replace(path)
 
     def _paths(self) -> list[Path]:
         return [path for path in (self.metrics, self.timings) if path.exists()]
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.before")
 
 
 def lines(path: Path) -> list[bytes]:

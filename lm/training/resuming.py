@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from lm import checkpoint, run_folder
+from lm.base import base_weights, keep_weights
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.kinds import data_files, data_key, open_data, verify
@@ -61,7 +62,9 @@ def resume(
         found = run_folder.find_checkpoint(path, which="last")
         run_folder.verify(found)
         config = run_folder.load_config(found)
-        plan, state = _plan(config, found), run_folder.load_state(found)
+        plan, state = _plan(config, found), _without_lost_best(folder, run_folder.load_state(found))
+        if state.best_step is not None and found == run_folder.find_checkpoint(folder, which="last"):
+            checkpoint.point_to(run_folder.checkpoint_folder(folder, state.best_step), "best")
         plan = _with_data(plan, data, run=folder)
         opened = open_data(Path(plan.data), config)
         if longer is not None:
@@ -71,11 +74,9 @@ def resume(
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
         config = dataclasses.replace(config, plan=_shared_by(world, plan))
         other_branch = run_folder.later_than(folder, state.step)
-        if other_branch:
-            state = _without_lost_best(folder, state)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
         opening = Opening(folder, config, state, corpus, spent, checkpoint=found)
-        run = world.told(opening).built(world, data=opened, lock=lock, **_saved(found, config))
+        run = world.told(opening).built(world, data=opened, lock=lock, **_saved(folder, found, config))
         run.write_config()
         run.other_branch = other_branch
         if other_branch:
@@ -84,11 +85,12 @@ def resume(
     return run
 
 
-def _saved(found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
-    """The tensors that a run is built again of, as `Opening.built` calls them."""
-    files = {"weights": run_folder.MODEL, "optimizer": run_folder.OPTIMIZER}
-    saved = {what: load_tensors(found / name) for what, name in files.items()}
-    return saved | {"base": checkpoint.load_base(found, config)} if config.lora else saved
+def _saved(run: Path, found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
+    """The tensors that a run is built again of, as `Opening.built` calls them; its base's weights are kept with it."""
+    files = {"weights": found / run_folder.MODEL, "optimizer": found / run_folder.OPTIMIZER}
+    if config.lora:
+        files["base"] = keep_weights(run, base_weights(found, config))
+    return {what: load_tensors(path) for what, path in files.items()}
 
 
 def _plan(config: RunConfig, found: Path) -> Plan:
@@ -139,7 +141,7 @@ def _shared_by(world: World, plan: Plan) -> Plan:
 
 
 def _without_lost_best(run: Path, state: TrainingState) -> TrainingState:
-    """The state of a run that goes on from an older checkpoint: where the best so far is gone, it finds its own."""
+    """The state of a run that is resumed: where its best checkpoint is gone, the next evaluation is the best so far."""
     if state.best_step in [run_folder.step_of(folder) for folder in run_folder.checkpoints(run)]:
         return state
     return dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)

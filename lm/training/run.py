@@ -41,6 +41,7 @@ class Run:
         folder: where the run is kept.
         config: its settings and its plan, as `config.json` has them.
         state: how far it has come.
+        resumed_at: the step of the checkpoint that it was resumed from; 0 for a new run.
         other_branch: checkpoints later than the one gone on with, which go as soon as this run has saved its own.
         lock: held from the start to the end of training.
         clock: of a run under a budget, what says when the learning rate falls; else None.
@@ -78,6 +79,7 @@ class Run:
         """
         self.folder, self.config, self.state, self.data = folder, config, state, data
         self.tokenizer, self.source_tokenizer = corpus.tokenizer, corpus.source_tokenizer
+        self.resumed_at = state.step
         self.other_branch: list[Path] = []
         self.lock = lock_of(folder) if lock is None else lock
         self.world, self.journal = world, Journal(folder, writes=world.writes)

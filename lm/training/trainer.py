@@ -215,7 +215,7 @@ def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
         raise
     except Exception:
         if run.world.size == 1:  # of several, the others are not there to be saved too
-            save(run, is_best=False)
+            save(run, is_best=run.state.best_step == run.state.step)
         raise
 
 
