@@ -76,7 +76,7 @@ class Filler:
             yield from self._fill(batch, k)
 
     def _fill(self, texts: Sequence[str], k: int) -> Iterator[Filled]:
-        rows = [self._ids(text) for text in texts]
+        rows = [self.ids(text) for text in texts]
         ids = Ragged.of(rows)
         tokens, lengths = torch.from_numpy(ids.padded(0)), torch.from_numpy(ids.lengths())
         blanks = tokens == mask_of(self.tokenizer)
@@ -104,7 +104,7 @@ class Filler:
     def _guess(self, index: int, probability: float) -> Guess:
         return Guess(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
 
-    def _ids(self, text: str) -> NDArray[np.int64]:
+    def ids(self, text: str) -> NDArray[np.int64]:
         """A text within its frame; UsageError if it is too long."""
         ids = text_frame(self.tokenizer).around(self.tokenizer.encode(text, parse_special=True))
         context = self.model.config.context_length

@@ -18,6 +18,7 @@ from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
 from lm.run_folder import TrainingState
 from lm.training.corpus import TrainingCorpus
+from lm.training.evaluation import check_samples
 from lm.training.initial_weights import check_tokenizers
 from lm.training.journal import Journal
 from lm.training.lock import claimed
@@ -61,6 +62,7 @@ def start(
     pause = 0.0 if pace is None else pace.pause
     opening = Opening(folder, config, TrainingState(), corpus, spent, pause, has_weights=weights is not None)
     run = world.told(opening).built(world, data=data, weights=weights)
+    check_samples(run)
     _make_folder(run, base)
     return run
 

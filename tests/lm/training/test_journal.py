@@ -52,12 +52,24 @@ def test_a_full_disk_loses_no_line(journal):
     assert journal.metrics.read_bytes() == before
 
 
-def test_a_line_for_which_there_is_no_room_is_told_of_by_file(journal):
-    whole = entries(journal)
-    with full_disk(after=journal.metrics.stat().st_size + 9), pytest.raises(OSError, match=r"metrics\.jsonl'"):
+def test_lines_for_which_there_is_no_room_wait_for_it(journal):
+    with full_disk(after=journal.metrics.stat().st_size + 9):
         journal.note(Sample(20, "the", "end"))
-    journal.forget_after(20)
-    assert entries(journal) == whole
+        assert "metrics.jsonl: File too large" in str(journal.warning())
+        journal.step(Step(21, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.05)
+        assert journal.warning() is None  # once is enough
+        assert entries(journal)[-1]["step"] == 20
+        assert journal.metrics.read_bytes().endswith(b"}\n")  # nothing torn
+        with pytest.raises(OSError, match=r"metrics\.jsonl'"):
+            journal.finish()
+    journal.step(Step(22, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.1)
+    journal.finish()
+    assert [(entry["step"], entry.get("sample")) for entry in entries(journal)[-3:]] == [
+        (20, "end"),
+        (21, None),
+        (22, None),
+    ]
+    assert curves(journal.metrics.parent)["tokens_per_second"].steps == list(range(1, 23))
 
 
 def test_what_needs_no_cut_is_not_written(journal):
