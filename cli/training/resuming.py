@@ -10,9 +10,8 @@ from cli.flags.options import Given
 from cli.training import clock
 from cli.training.preparing import corpus_of, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
-from lm.config.options import options
 from lm.config.presets import DEFAULT_PRESET, resolve
-from lm.config.run import CHANGEABLE, SECTIONS
+from lm.config.run import CHANGEABLE
 from lm.config.training import LENGTHS
 from lm.distributed import launched
 from lm.distributed.world import World
@@ -37,7 +36,6 @@ def resume_run(path: Path, files: TrainingFiles, given: Given, world: World) -> 
         InputError: there is no such run, it is damaged, or its tokens are gone.
         UsageError: other settings are given, or the run is finished.
     """
-    _refuse_other_settings(given)
     if holds_runs(path) or (path == RUNS and not path.exists()):
         path = newest_unfinished(path)
     data = _prepared_again(path, files) if files else None
@@ -80,18 +78,6 @@ def resume_begun(path: Path, world: World) -> Run:
     run = resuming.resume(path, spent=clock.elapsed(), world=world)
     _describe(run)
     return run
-
-
-def _refuse_other_settings(given: Given) -> None:
-    """Raise UsageError for settings that a run keeps from its start to its end."""
-    for section, config in SECTIONS.items():
-        for described in options(config):
-            if described.name in given.typed[section] and described.name not in (
-                *LENGTHS,
-                *CHANGEABLE.get(section, ()),
-            ):
-                problem = f"{described.flag} cannot be changed (start a new run)"
-                raise UsageError(f"--resume goes on with a run as it was planned; {problem}")
 
 
 def _prepared_again(run: Path, files: TrainingFiles) -> Path:
