@@ -111,6 +111,12 @@ def app(*names: str) -> typer.Typer:
     return made
 
 
+@cache
+def _command(*names: str) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    """What parses a command line and runs it, made once: an app would make it anew each time."""
+    return typer.main.get_command(app(*names))
+
+
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 129, 130 or 143 (stopped).
 
@@ -121,7 +127,7 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     clock.begin(with_process=alone)
     try:
         given = _completed(arguments)
-        asked = app(*[name for name in given[:1] if name in COMMANDS])
+        asked = _command(*[name for name in given[:1] if name in COMMANDS])
         return asked(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run)) or 0
     except LMError as error:
         return _fail(str(error), error.exit_code)

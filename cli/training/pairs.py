@@ -54,6 +54,10 @@ class PairCorpus:
             self._surveyed = survey(texts, config.data, config.parallel, validation=held_out)
         return self._surveyed
 
+    def files(self, config: RunConfig) -> list[ParallelText]:
+        """The texts of both sides."""
+        return self._texts(config.parallel)
+
     def _texts(self, config: ParallelConfig) -> list[ParallelText]:
         named = self._named
         return parallel_texts(config, source=named.source, target=named.target, pairs=named.pairs, heads=named.heads)

@@ -23,7 +23,6 @@ from cli.training.tensorboard import check_installed, is_recorded, recorder
 from lm.distributed import launched
 from lm.distributed.group import joined
 from lm.distributed.world import World
-from lm.errors import UsageError
 from lm.hardware import matrix_rate, peak_memory
 from lm.training.events import Event
 from lm.training.opening import follow
@@ -58,8 +57,6 @@ def run(request: Request, given: Given, *, tensorboard: bool | None, as_json: bo
 
 def _opened(request: Request, given: Given, world: World) -> Run:
     """The run that is asked for. The first of several processes makes it ready, and the others follow."""
-    if world.size == 1 and given.typed["distribution"].get("shard"):
-        raise UsageError("--shard shares weights out among processes: start several (--processes, or torchrun)")
     is_anew = world.most(launched.restarts()) > 0
     if not world.writes:
         return follow(world)

@@ -77,16 +77,18 @@ def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given, *, proc
     preset = new.named_preset(given, pairs=corpus.holds_pairs)
     default = DEFAULT_TRANSLATION_PRESET if corpus.holds_pairs else DEFAULT_PRESET
     settings = settle(
-        preset, new.config, new.weights, given, default=default, is_portable=new.portable,
+        preset, new.config, new.weights, given, default=default, is_portable=new.is_portable,
         sized=partial(sized, corpus, processes=processes),
     )  # fmt: skip
-    if given.typed["tokenizer"] and (new.tokenizer or new.weights or corpus.prepared):
-        flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
-        raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
-    if isinstance(corpus, PairCorpus):
-        return settings
-    data = corpus.data_config(settings.config.data, typed=given.typed["data"])
-    return dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=data))
+    if isinstance(corpus, TextCorpus):
+        data = corpus.data_config(settings.config.data, typed=given.typed["data"])
+        settings = dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=data))
+    given.refuse_without_effect(
+        "settings", config=settings.config, is_sized=settings.is_sized, is_prepared=corpus.prepared is not None
+    )
+    if not corpus.prepared:
+        given.refuse_without_effect("files", files=partial(corpus.files, settings.config))
+    return settings
 
 
 def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: bool) -> None:

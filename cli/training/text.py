@@ -49,7 +49,7 @@ class TextCorpus:
         """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
         if self.prepared:
             return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
-        size = text_size(self._files(config.data))
+        size = text_size(self.files(config))
         return self.survey(config.data).bytes if size is None else size
 
     def survey(self, config: DataConfig) -> Corpus:
@@ -82,6 +82,10 @@ class TextCorpus:
                 problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"
                 raise UsageError(f"{problem}; prepare the text again, or leave it out ({described.flag})")
         return made
+
+    def files(self, config: RunConfig) -> list[TextFile]:
+        """The files that the names stand for."""
+        return self._files(config.data)
 
     def _files(self, config: DataConfig) -> list[TextFile]:
         return text_files(self.names, field=config.field, supervised=config.supervised)

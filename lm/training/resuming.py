@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lm import checkpoint, run_folder
 from lm.base import base_weights, keep_weights
-from lm.config.run import Plan, RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run import CHANGEABLE, SECTIONS, Plan, RunConfig
+from lm.config.training import LENGTHS, TrainingConfig
 from lm.data.kinds import data_files, data_key, open_data, verify
 from lm.distributed.world import ALONE, World
 from lm.errors import InputError, UsageError
@@ -26,6 +26,10 @@ from lm.training.lock import claimed, lock_of
 from lm.training.opening import Opening
 from lm.training.planning import prolonged
 from lm.training.run import Run
+
+
+_SETTLED = ("device", "dtype", "optimizer_dtype", "data_key")
+"""What of a plan stays the same from the start of a run to its end."""
 
 
 def resume(
@@ -62,6 +66,7 @@ def resume(
         found = run_folder.find_checkpoint(path, which="last")
         run_folder.verify(found)
         config = run_folder.load_config(found)
+        _refuse_edited(folder, found, config)
         plan, state = _plan(config, found), _without_lost_best(folder, run_folder.load_state(found))
         if state.best_step is not None and found == run_folder.find_checkpoint(folder, which="last"):
             checkpoint.point_to(run_folder.checkpoint_folder(folder, state.best_step), "best")
@@ -83,6 +88,41 @@ def resume(
             Journal(folder).set_aside()
         Journal(folder).forget_after(state.step, evaluation_due=state.evaluation_due)
     return run
+
+
+def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
+    """InputError if the settings in a run's folder are not those of the checkpoint that it resumes from.
+
+    How long the run is and how it is computed may differ: a resumed run writes that before its first checkpoint. The
+    schedule changes with a budget.
+    """
+    path, restore = run / run_folder.CONFIG, f"restore it: cp {found / run_folder.CONFIG} {run / run_folder.CONFIG}"
+    if not path.exists():
+        return
+    try:
+        now = run_folder.load_config(run)
+    except InputError as error:
+        raise InputError(f"{error}; {restore}") from None
+    length = {name for name in LENGTHS if getattr(now.training, name) != getattr(config.training, name)}
+    changeable = {section: {*names} for section, names in CHANGEABLE.items()}
+    changeable["training"] |= {*LENGTHS, *(("schedule",) if length else ())}
+    places = [
+        (section, each.name)
+        for section, kind in SECTIONS.items()
+        for each in dataclasses.fields(kind)
+        if each.name not in changeable.get(section, ())
+    ]
+    if now.plan is not None and config.plan is not None:
+        places += [("plan", name) for name in _SETTLED]
+    differing = [
+        f"{section}.{name} is {ours!r} and was {theirs!r}"
+        for section, name in places
+        for ours, theirs in [(getattr(getattr(each, section), name) for each in (now, config))]
+        if ours != theirs
+    ]
+    if differing:
+        problem = "differs from the settings that the run was started with"
+        raise InputError(f"{path}: {problem}: {'; '.join(differing)}; {restore}, or start a new run")
 
 
 def _saved(run: Path, found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
