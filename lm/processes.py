@@ -225,6 +225,7 @@ def serve(descriptor: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # or what is printed is lost when it is killed
     threading.Thread(target=_end_with_parent, daemon=True).start()
     pipe = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):  # there is nobody to work for

@@ -10,13 +10,15 @@ import codecs
 import dataclasses
 import glob
 import itertools
+import os
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from lm.errors import InputError
 from lm.text import encodings, examples, json_lines, parquet
@@ -67,7 +69,7 @@ class TextFile:
     path: Path
     field: str = FIELD
     supervised: bool = False
-    spool: IO[bytes] | None = dataclasses.field(default=None, repr=False, compare=False)
+    spool: _Spool | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @cached_property
     def holds_examples(self) -> bool:
@@ -247,6 +249,14 @@ def _is_text(path: Path, suffixes: tuple[str, ...]) -> bool:
     return Path(inner).suffix.lower() in (suffixes if inner == path.name else (*suffixes, ""))
 
 
+class _Spool:
+    """A temporary file that is deleted when nothing refers to it any more, or when Python ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        weakref.finalize(self, path.unlink, missing_ok=True)
+
+
 @lru_cache(maxsize=1)
 def _spool_once(stdin: BinaryIO) -> TextFile:
     """Stdin, which is at its end after the first reading, however often it is asked for."""
@@ -261,11 +271,12 @@ def _spool_pipe(path: Path, _inode: int) -> TextFile:
 
 
 def _spool(stream: BinaryIO, name: str) -> TextFile:
-    spool = tempfile.NamedTemporaryFile(prefix="lm-stdin-")  # noqa: SIM115 (it lives as long as its TextFile)
-    while block := stream.read(BLOCK_BYTES):
-        spool.write(block)
-    spool.flush()
-    return TextFile(name, Path(spool.name), spool=spool)
+    descriptor, path = tempfile.mkstemp(prefix="lm-stdin-")
+    spool = _Spool(Path(path))
+    with os.fdopen(descriptor, "wb") as file:
+        while block := stream.read(BLOCK_BYTES):
+            file.write(block)
+    return TextFile(name, spool.path, spool=spool)
 
 
 def _first_line(file: TextFile) -> bytes:

@@ -73,7 +73,7 @@ def example_frame(tokenizer: Tokenizer) -> Frame:
         UsageError: the tokenizer has no token that ends a text.
     """
     frame = text_frame(tokenizer)
-    if not frame.before or not frame.after:
+    if not frame.after:  # nor is there a start then
         raise UsageError(
             "the tokenizer has no end-of-text token, so no completion could end; "
             "use one that has (lm tokenizer train … --special '<|endoftext|>')"

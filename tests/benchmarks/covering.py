@@ -26,6 +26,8 @@ LOADED_BEFORE = ("torch", "numpy", "safetensors.torch", "sacrebleu", "tokenizers
 """What takes seconds to import: a process that has done so is forked for each run of tests."""
 
 RECORD = "coverage.json"
+COMPILED = ("tests/lm/kernels", "tests/lm/native")
+"""Tests of compiled code, which are left out: in each copy of the tree it would be compiled again, for minutes."""
 _NOT_FOUND = 9
 Lines = set[tuple[str, int]]
 
@@ -119,7 +121,8 @@ class Coverage:
         if kept is None or not kept.is_file():
             with tempfile.TemporaryDirectory() as folder:
                 copy = copied(Path(folder))
-                passes(copy, ["tests/lm", "tests/cli"], plugin=Recorder(copy / "lm"), limit=None)
+                tests = ["tests/lm", "tests/cli", *(f"--ignore={folder}" for folder in COMPILED)]
+                passes(copy, tests, plugin=Recorder(copy / "lm"), limit=None)
                 if not (copy / RECORD).is_file():
                     raise SystemExit((copy / "output.txt").read_text()[-2000:])
                 text = (copy / RECORD).read_text()
@@ -192,7 +195,7 @@ def _run(tree: Path, arguments: Sequence[str], plugin: Recorder | None) -> int:
     output = os.open(tree / "output.txt", os.O_RDWR | os.O_CREAT)
     for stream in range(3):
         os.dup2(output, stream)
-    options = ["-x" if plugin is None else "-q", "-pno:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning"]
+    options = ["-x" if plugin is None else "-q", "-Wignore::pytest.PytestAssertRewriteWarning"]
     code = pytest.main([*options, *arguments], [] if plugin is None else [plugin])
     if code == pytest.ExitCode.USAGE_ERROR and b"ERROR: not found:" in (tree / "output.txt").read_bytes():
         return _NOT_FOUND

@@ -172,6 +172,14 @@ def test_json_too_deep_to_read_is_told_of(tmp_path):
         files.read_json(tmp_path / "a.json")
 
 
+def test_what_is_waited_for_does_not_stay_open(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    opened = len(os.listdir("/dev/fd"))  # noqa: PTH208 (names alone)
+    for path in (tmp_path / "a.txt", tmp_path):
+        files.sync(path)
+    assert len(os.listdir("/dev/fd")) == opened  # noqa: PTH208
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [({"LM_CACHE": "/a"}, "/a"), ({"XDG_CACHE_HOME": "/b"}, "/b/lm"), ({"HOME": "/c"}, "/c/.cache/lm")],

@@ -33,7 +33,10 @@ def test_one_process_is_this_one() -> None:
     assert [process for _, process, _ in in_order(map_slowly, [0.0], processes=1)] == [os.getpid()]
 
 
-def test_variables_are_set_and_what_is_printed_is_no_result(capfd: pytest.CaptureFixture[str]) -> None:
+def test_variables_are_set_and_what_is_printed_is_no_result(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     assert list(in_order(os.getenv, ["PIECES"], processes=2, environment={"PIECES": "7"})) == ["7"]
     assert list(in_order(print, ["loud"], processes=2)) == [None]
     out, err = capfd.readouterr()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import gzip
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +24,10 @@ def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> TextFi
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return TextFile(name, path)
+
+
+def opened_descriptors() -> set[str]:
+    return set(os.listdir("/dev/fd"))  # noqa: PTH208 (names alone)
 
 
 def read(file: TextFile) -> str:
@@ -106,6 +114,32 @@ class TestResolve:
         (file,) = text_files(["-"])
         assert file.name == "stdin"
         assert read(file).encode() == read(file).encode() == data
+
+    def test_the_copy_of_stdin_is_closed_at_once_and_deleted_with_the_last_that_refers_to_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"text")))
+        files._spool_once.cache_clear()
+        before = opened_descriptors()
+        (file,) = text_files(["-"])
+        assert opened_descriptors() == before
+        path, other = file.path, dataclasses.replace(file, field="body")
+        files._spool_once.cache_clear()
+        del file
+        gc.collect()
+        assert read(other) == "text"
+        del other
+        gc.collect()
+        assert not path.exists()
+
+    def test_what_python_leaves_open_at_its_end_is_deleted_without_a_warning(self, tmp_path: Path) -> None:
+        program = "from lm.text.files import text_files; print(text_files(['-'])[0].path)"
+        told = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program], input="text", capture_output=True, text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )  # fmt: skip
+        assert Path(told.stdout.strip()).parent == tmp_path
+        assert (told.stderr, list(tmp_path.iterdir())) == ("", [])
 
     def test_a_pipe_can_be_read_twice(self) -> None:
         receiving, sending = os.pipe()

@@ -34,6 +34,14 @@ def test_a_text_starts_and_ends_as_the_tokenizer_says(elsewhere: Tokenizer, endl
     assert text_frame(endless) == Frame()
 
 
+@pytest.mark.parametrize("name", ["<s>", "</s>"])
+def test_one_token_that_starts_or_ends_texts_does_both(name: str) -> None:
+    """So that a tokenizer has both or neither."""
+    trained = training.train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3, special_tokens=[name]).tokenizer
+    token = trained.special_tokens[name]
+    assert example_frame(trained) == Frame((token,), (token,))
+
+
 def test_examples_and_pairs_need_an_end(gpt2: Tokenizer, endless: Tokenizer) -> None:
     assert example_frame(gpt2) == text_frame(gpt2)
     with pytest.raises(UsageError, match="no end-of-text token, so no completion could end"):
