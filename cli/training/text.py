@@ -108,7 +108,6 @@ def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tu
     assert corpus.prepared
     folder = corpus.prepared
     manifest = read_manifest(folder)
-    verify(folder, advice="prepare the corpus again")
     made = load_tokenizer(tokenizer or folder)
     if made.sha256 != manifest.tokenizer:
         advice = "prepare the corpus again"
@@ -116,6 +115,7 @@ def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tu
             advice = f"prepare the corpus with it: lm prepare CORPUS --tokenizer {tokenizer}"
         problem = f"not the tokenizer that made the tokens in {folder}"
         raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
+    verify(folder, advice="prepare the corpus again")
     return made, folder, manifest
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,7 +205,7 @@ def check_checksums(values: Any) -> None:  # noqa: ANN401 (whatever the manifest
         return
     if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):
         raise TypeError("sha256 must be a checksum for each file name")
-    if any(name != Path(name).name for name in values):
+    if not all(re.fullmatch(r"\w[\w.-]*", name) for name in values):
         raise TypeError("sha256 names a file that isn't beside the manifest")
 
 

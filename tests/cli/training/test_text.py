@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from cli.main import run
@@ -30,6 +31,42 @@ def test_prepared_tokens_are_a_corpus_for_a_run_with_their_tokenizer(place, caps
         command = ["train", tokens, "-o", str(tmp_path / f"run-{number}"), "--steps", "1", *map(str, given)]
         assert run(command) == 0, capsys.readouterr().err
     assert run(["train", tokens, "--resume", str(first), "--steps", "2"]) == 0, capsys.readouterr().err
+
+
+def test_damaged_tokens_are_named_and_not_trained_on(place, capsys, tmp_path):
+    """In a folder that is named, and in that of a run that goes on; old folders have no checksums."""
+    tokens, begun = tmp_path / "tokens", str(tmp_path / "begun")
+    assert run(["prepare", str(place / "text.txt"), "-o", str(tokens), "--kind", "byte"]) == 0
+    assert run(["train", str(tokens), "-o", begun, "--steps", "1", *SMALL[:-2]]) == 0
+    shard = tokens / "train-00000.npy"
+    np.save(shard, np.zeros_like(np.load(shard)))
+    capsys.readouterr()
+    assert run(["train", str(tokens), "-o", str(tmp_path / "run"), "--steps", "1", *SMALL[:-2]]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"lm: {shard}: damaged")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+    assert run(["train", "--resume", begun, "--steps", "2"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"lm: {shard}: damaged")
+    assert said.endswith(f"name its corpus again: lm train CORPUS --resume {begun}")
+    assert run(["train", str(place / "text.txt"), "--resume", begun, "--steps", "2"]) == 0
+    manifest = json.loads((tokens / "manifest.json").read_text())
+    (tokens / "manifest.json").write_text(json.dumps({**manifest, "sha256": None}))
+    assert run(["train", str(tokens), "-o", str(tmp_path / "old"), "--steps", "1", *SMALL[:-2]]) == 0
+
+
+def test_damaged_tokens_in_the_cache_are_made_again(place, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    command = ["train", str(place / "text.txt"), "--steps", "2", *SMALL]
+    assert run([*command, "-o", str(tmp_path / "first")]) == 0
+    (shard,) = (tmp_path / "cache").glob("tokens/*/train-00000.npy")
+    before = shard.read_bytes()
+    np.save(shard, np.zeros_like(np.load(shard)))
+    assert run([*command, "-o", str(tmp_path / "second")]) == 0
+    assert shard.read_bytes() == before
+    first, second = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("first", "second"))
+    assert first == second
 
 
 def test_another_tokenizer_than_that_of_prepared_tokens_is_refused(place, capsys, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
+from lm.tokenizer import training
 from lm.tokenizer.cache import tokenizer_of
 
 TEXT = "to be or not to be " * 20
@@ -38,7 +39,7 @@ def test_texts_are_read_once_for_the_same_settings(cache: Path) -> None:
     first, again = (tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)) for _ in range(2))
     assert first.sha256 == again.sha256
     assert texts.read == 1
-    assert len(list(cache.iterdir())) == 1
+    assert len(list(cache.glob("*.json"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -61,9 +62,29 @@ def test_other_text_or_settings_are_another_tokenizer(other: dict[str, Any]) -> 
 def test_a_damaged_file_is_made_again(cache: Path) -> None:
     texts = Texts()
     first = tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
-    next(cache.iterdir()).write_text("{")
+    next(cache.glob("*.json")).write_text("{")
     assert tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
     assert texts.read == 2
+
+
+def test_a_file_that_is_another_tokenizer_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts = Texts()
+    first = tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
+    path = next(cache.glob("*.json"))
+    training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer.save(path)
+    assert not caplog.records
+    for _ in range(2):
+        assert tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
+    assert texts.read == 2
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [f"{path}: damaged"]
+
+
+def test_a_file_of_an_earlier_version_has_no_checksum_and_is_used(cache: Path) -> None:
+    texts = Texts()
+    first = tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
+    next(cache.glob("*.sha256")).unlink()
+    assert tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
+    assert texts.read == 1
 
 
 def test_settings_are_checked_before_any_text_is_read() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
@@ -133,3 +134,22 @@ def test_heads_of_one_split_alone_are_refused(tmp_path: Path) -> None:
     text = parsed_corpus(tmp_path, 20).texts[0].text
     with pytest.raises(UsageError, match="give heads of both splits"):
         parallel.survey([text], DataConfig(), PLAIN, validation=[dataclasses.replace(text, heads=None)])
+
+
+@pytest.mark.parametrize("name", ["train-source.npy", "target-words.npy", "validation.jsonl", "tokenizer.json"])
+def test_damaged_pairs_are_prepared_again(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """A text that is another text, a tokenizer that is another tokenizer, numbers that are zeros."""
+    sides = lines(30)
+    first = prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN)
+    path = first.folder / name
+    before = {each.name: each.read_bytes() for each in first.folder.iterdir()}
+    if path.suffix == ".npy":
+        np.save(path, np.zeros_like(np.load(path)))
+    elif name == "tokenizer.json":
+        training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=["<x>"]).tokenizer.save(path)
+    else:
+        path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert not prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN).reused
+    assert {each.name: each.read_bytes() for each in first.folder.iterdir()} == before
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [str(path)]
+    assert prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN).reused
