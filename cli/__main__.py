@@ -8,6 +8,9 @@ import sys
 def main() -> None:
     """Run the command line of this process; Ctrl-C ends it without a word at any moment, with exit code 130."""
     try:
+        from cli.interrupts import outlast_imports
+
+        outlast_imports()
         from cli.main import main as run
 
         run()

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
+from cli.training.signals import ending
 
 
 def compile_(
@@ -64,8 +65,8 @@ def compile_(
 
 @contextmanager
 def _ended_at_once() -> Iterator[None]:
-    """While open, Ctrl-C and SIGTERM end the process: an exception would be lost where the compiler calls Python."""
-    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    """While open, signals end the process: an exception would be lost where the compiler calls Python."""
+    heeded = [number for number in (signal.SIGINT, *ending()) if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, signal.SIG_DFL) for number in heeded}
     try:
         yield

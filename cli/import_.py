@@ -10,10 +10,13 @@ import typer
 from cli.console.messages import fact
 from cli.console.numbers import count
 from cli.flags import completion
-from lm.errors import InputError, UsageError
+from cli.flags.invocation import Invocation
+from cli.flags.without_effect import refuse
+from lm.errors import InputError
 
 
 def import_(
+    context: typer.Context,
     folder: Annotated[
         Path,
         typer.Argument(
@@ -57,8 +60,7 @@ def import_(
         return
     if is_adapter(folder):
         raise InputError(f"{folder}: has adapters, and no model: name the run of the model that they are for (--from)")
-    if base is not None:
-        raise UsageError(f"{folder}: has no adapters for another run: leave out --from, or name a folder of PEFT's")
+    refuse(Invocation.of(context), "files", is_adapter=False)
     imported = import_model(folder, out)
     size = count(count_parameters(imported.checkpoint))
     fact("model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}")

@@ -61,22 +61,17 @@ def info(
     training = {"batch_tokens": batch_tokens, "micro_batch_size": micro_batch_size,
                 "checkpoint_activations": checkpoint_activations or None}  # fmt: skip
     changed = {name: value for name, value in training.items() if value is not None}
-    if processes is None and (changed or shard):
-        raise UsageError("say how many processes share that (--processes)")
-    if target is None and processes is not None:
-        raise UsageError("name a preset or a run, of which --processes is to be worked out")
     if target is None:
         _list_presets(as_json)
         return
     config, progress = _find(target)
-    shared = _shared(config, changed, shard=shard)
     from cli.costs import costs, costs_of_each
 
     described = {
         "name": target, "preset": config.preset, **costs(config), "config": config.to_dict(), **progress,
     }  # fmt: skip
     if processes is not None:
-        described["each"] = costs_of_each(shared, processes)
+        described["each"] = costs_of_each(_shared(config, changed, shard=shard), processes)
     if as_json:
         print(json_line(described))
         return

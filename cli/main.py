@@ -5,24 +5,24 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from cli.console import streams
 from cli.console.escapes import label
 from cli.flags.command_line import CommandLine
 from cli.flags.environment import misspelled, options_in
 from cli.flags.help import CONTEXT_SETTINGS, describe
 from cli.flags.usage import message_of
 from cli.training import clock
+from cli.training.signals import ending
 from lm.distributed import launched
 from lm.errors import LMError
 
@@ -111,8 +111,14 @@ def app(*names: str) -> typer.Typer:
     return made
 
 
+@cache
+def _command(*names: str) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    """What parses a command line and runs it, made once: an app would make it anew each time."""
+    return typer.main.get_command(app(*names))
+
+
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
-    """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped).
+    """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 129, 130 or 143 (stopped).
 
     Args:
         arguments: of `lm`.
@@ -121,7 +127,7 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     clock.begin(with_process=alone)
     try:
         given = _completed(arguments)
-        asked = app(*[name for name in given[:1] if name in COMMANDS])
+        asked = _command(*[name for name in given[:1] if name in COMMANDS])
         return asked(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run)) or 0
     except LMError as error:
         return _fail(str(error), error.exit_code)
@@ -162,32 +168,23 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(143)
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    if number == getattr(signal, "SIGHUP", None):
+        signal.signal(number, signal.SIG_IGN)  # the shell and the system may both send one
+    raise SystemExit(128 + number)
 
 
 def main() -> None:
-    """Entry point of the `lm` command. File names that are not UTF-8 are escaped in what it prints."""
+    """Entry point of the `lm` command."""
     atexit.register(gc.freeze)  # called last: to look for cycles in all that torch has takes longer than most commands
-    _open_missing()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, _terminate)
+    streams.prepare()
+    for number in ending():
+        signal.signal(number, _terminate)
     _warn_of_variables()
     code = run(sys.argv[1:], alone=True)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a launcher sends it to processes that are ending already
+    for number in ending():
+        signal.signal(number, signal.SIG_IGN)  # a launcher sends it to processes that are ending already
     sys.exit(code)
-
-
-def _open_missing() -> None:
-    """Replace streams that the caller has closed: by an empty input, and by outputs that nobody reads.
-
-    Otherwise a file that is opened later would take their place, and receive what was never meant for it.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest number that is free
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 (it stays)
 
 
 def _warn_of_variables() -> None:

@@ -100,23 +100,21 @@ def prepare(
       lm prepare --join share-1 share-2 -o tokens
     """
     if join:
-        _refuse_with_join(given, tokenizer=tokenizer, special=special, unknown=unknown, part=part, processes=processes)
         _join(corpus, out, force=force, as_json=as_json)
         return
     number = None if part is None else _share_number(part, out)
-    if tokenizer is not None:
-        _refuse_training_flags(given, special=special, unknown=unknown)
     from cli.preparing import trained_tokenizer
     from lm.data.corpus import survey
     from lm.text.files import text_files
 
     config = DataConfig(**given["data"])
     files = text_files(corpus, field=config.field, supervised=config.supervised)
+    given.refuse_without_effect("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = survey(files, config, workers=processes)
-    loaded = loaded or trained_tokenizer(
-        surveyed, TokenizerConfig(**given["tokenizer"]), special=special, unknown=unknown
-    )
+    wanted = TokenizerConfig(**given["tokenizer"])
+    unknown = unknown if wanted.kind == "char" else None
+    loaded = loaded or trained_tokenizer(surveyed, wanted, special=special, unknown=unknown)
     if number is not None and out is not None:
         _make_share(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
     else:
@@ -186,18 +184,3 @@ def _share_number(part: str, out: Path | None) -> tuple[int, int]:
     if out is None:
         raise UsageError("a share needs a folder of its own: name it with -o (--part)")
     return number, count
-
-
-def _refuse_with_join(given: Given, **own: object) -> None:
-    """Raise UsageError if flags are given that say how tokens are made, where they are made already."""
-    typed = [name for section in given.typed.values() for name in section]
-    named = [name for name, value in own.items() if value and name not in given.environment]
-    for name in [*typed, *named]:
-        raise UsageError(f"--{name.replace('_', '-')} is for making shares; it does not go with --join")
-
-
-def _refuse_training_flags(given: Given, **own: object) -> None:
-    """Raise UsageError if flags for training a tokenizer are given, where there is one already."""
-    named = [name for name, value in own.items() if value and name not in given.environment]
-    for name in [*given.typed["tokenizer"], *named]:
-        raise UsageError(f"--{name.replace('_', '-')} is for training a tokenizer; it does not go with --tokenizer")

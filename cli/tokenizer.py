@@ -52,9 +52,12 @@ def train(
     from lm.tokenizer import training
 
     config = TokenizerConfig(**given["tokenizer"])
+    unknown = unknown if config.kind == "char" else None
     training.check(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
-    surveyed = survey(text_files(corpus, field=data.field, supervised=data.supervised), data)
+    files = text_files(corpus, field=data.field, supervised=data.supervised)
+    given.refuse_without_effect("files", files=lambda: files)
+    surveyed = survey(files, data)
     trained = training.train(
         training_texts(surveyed),
         config,
@@ -151,6 +154,8 @@ def inspect(
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
     files = text_files(file, field=data.field, supervised=data.supervised) if file else []
+    if files:
+        given.refuse_without_effect("files", files=lambda: files)
     fit = token_view.measured(loaded, files, data.separator) if files else None
     longest = inspection.longest(loaded, _LONGEST)
     if as_json:

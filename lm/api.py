@@ -261,6 +261,8 @@ def train(
     check_model(config.model, pairs=bool(source))
     check_heads_given(config.model, are_given=bool(heads))
     prepared = _prepared_pairs(config, source, target, heads) if source else _prepared_text(config, corpus)
+    if parallel.get("bpe_dropout"):
+        prepared.check_merges()
     return events(start(Path(out), config, prepared))
 
 
@@ -316,7 +318,8 @@ def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> TrainingCorpus
     files = text_files([os.fspath(file) for file in corpus], field=config.data.field, supervised=config.data.supervised)
     surveyed = survey(files, config.data)
     tokenizer = train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
-    return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
+    prepared = prepare_corpus(surveyed, tokenizer, with_labels=config.model.is_masked)
+    return TrainingCorpus(prepared.folder, tokenizer)
 
 
 def _prepared_pairs(

@@ -1,7 +1,9 @@
-"""The base of a run that has only adapters: the checkpoint whose weights they belong to, and where it is.
+"""The base of a run that has only adapters: the checkpoint whose weights they belong to.
 
-RUN/base is one line: where that checkpoint is, as seen from RUN; a person may change it where the base has moved. What
-the base's weights were is said by their sum in the config, so that no others can be taken for them.
+RUN/base.safetensors is a hard link to those weights, or a copy where the file system has no links, so that the adapters
+can be used when the base is trained further or removed. RUN/base is one line: where the base's checkpoint is, as seen
+from RUN. Runs of earlier versions have only that; a person may change it where the base has moved. The config has the
+SHA-256 of the weights, so that no others can be taken for them.
 """
 
 from __future__ import annotations
@@ -14,16 +16,33 @@ from pathlib import Path
 from lm import files, run_folder
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
-from lm.run_folder import BASE, CHECKPOINTS, MODEL
+from lm.run_folder import BASE, BASE_WEIGHTS, CHECKPOINTS, MODEL
 
 _SHOWN = 200
 """Characters of a place that are shown, which may be anything."""
 
 
 def refer(run: Path, base: Path) -> None:
-    """Write down in the folder of a run which checkpoint its adapters belong to."""
-    place = os.path.relpath(base.resolve(), run.resolve())
-    files.replace_text(run / BASE, place + "\n")
+    """Keep the weights of a checkpoint in the folder of a run whose adapters belong to them, and write down where it is."""
+    keep_weights(run, base / MODEL)
+    files.replace_text(run / BASE, _seen_from(run.resolve(), base.resolve()) + "\n")
+
+
+def keep_weights(run: Path, weights: Path) -> Path:
+    """Keep a file of weights in the folder of a run, unless it is there already; returns its place there."""
+    own = run / BASE_WEIGHTS
+    if not (own.is_file() and own.samefile(weights)):
+        files.link_or_copy(weights, own)
+    return own
+
+
+def _seen_from(run: Path, base: Path) -> str:
+    """The path of a folder relative to another, with slashes on every system; absolute where it is on another drive."""
+    try:
+        place = os.path.relpath(base, run)
+    except ValueError:
+        place = str(base)
+    return place.replace(os.sep, "/")
 
 
 def adapting(config: RunConfig, base: Path) -> RunConfig:
@@ -59,11 +78,26 @@ def find_base(checkpoint: Path) -> Path:
 
 def base_weights(checkpoint: Path, config: RunConfig) -> Path:
     """The file of the weights that the adapters of a checkpoint belong to; InputError if it is gone or has changed."""
-    path = find_base(checkpoint) / MODEL
-    if files.sha256(path) != config.base_sha256:
-        advice = f"put those back, or write into {_owner(checkpoint) / BASE} where they are"
+    own = own_weights(checkpoint)
+    if own is not None and files.sha256(own) == config.base_sha256:
+        return own
+    line = _owner(checkpoint) / BASE
+    try:
+        path = find_base(checkpoint) / MODEL
+    except InputError:
+        if own is None:
+            raise
+        path = own
+    if path is own or files.sha256(path) != config.base_sha256:
+        advice = f"put those back, or write into {line} where they are"
         raise InputError(f"{path}: not the weights that {checkpoint} adapts (another sha256); {advice}")
     return path
+
+
+def own_weights(checkpoint: Path) -> Path | None:
+    """The weights of the base that are kept with a run; None for a run of an earlier version."""
+    own = _owner(checkpoint) / BASE_WEIGHTS
+    return own if own.is_file() else None
 
 
 def _owner(checkpoint: Path) -> Path:

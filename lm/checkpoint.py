@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -31,8 +31,6 @@ from lm.tensors import load_tensors, save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=Transformer)
-
-_ASIDE = ".replaced"
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,21 @@ def save_checkpoint(
     state: TrainingState,
     is_best: bool,
     source_tokenizer: Tokenizer | None = None,
+    resumed_at: int | None = None,
 ) -> Path:
     """Write `RUN/checkpoints/step-N` so that it is there whole or not at all; returns its folder.
+
+    Args:
+        run: the run's folder.
+        config: its settings and its plan.
+        tokenizer: of the run, or of its targets.
+        model: the weights.
+        optimizer: the state of the optimizers.
+        state: how far the run has come.
+        is_best: whether `best` names this checkpoint from now on.
+        source_tokenizer: of the sources, if they have their own.
+        resumed_at: the step of an older checkpoint that the run was resumed from, if this is the first one since. The
+            checkpoints after that step and the log set aside are then of another branch, and are removed.
 
     Raises:
         InputError: it cannot be written, on a full disk for instance; what was there before still is.
@@ -75,10 +86,12 @@ def save_checkpoint(
         save_tensors(optimizer, unfinished / run_folder.OPTIMIZER)
         files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
         _seal(unfinished)
-        _put_in_place(unfinished, folder)
-        _point(run, "last", at=folder.name)
-        if is_best:
-            _point(run, "best", at=folder.name)
+        if resumed_at is None:
+            _add(run, unfinished, folder, is_best=is_best)
+        else:
+            unfinished.rename(run_folder.first_of_branch(folder, resumed_at=resumed_at))
+            files.sync(folder.parent)
+            _finish_branches(run)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"{folder}: cannot be saved ({reason}); earlier checkpoints are untouched") from error
@@ -87,8 +100,57 @@ def save_checkpoint(
     return folder
 
 
-def _point(run: Path, pointer: run_folder.Pointer, *, at: str) -> None:
-    files.replace_text(run / pointer, at + "\n")
+def _add(run: Path, unfinished: Path, folder: Path, *, is_best: bool) -> None:
+    """Give a checkpoint its name, and have `best`, then `last` name it.
+
+    `last` comes last: until then the run is resumed from the checkpoint before, whose best one is still there. A
+    checkpoint of the same step has the same weights, but was perhaps saved before their evaluation; so it can be named
+    as the best one before it is replaced.
+    """
+    if is_best and run_folder.is_checkpoint(folder):
+        point_to(folder, "best")
+    _put_in_place(unfinished, folder)
+    if is_best:
+        point_to(folder, "best")
+    point_to(folder, "last")
+
+
+def point_to(folder: Path, pointer: run_folder.Pointer) -> None:
+    """Have `best` or `last` of a run name one of its checkpoints."""
+    path = folder.parent.parent / pointer
+    if run_folder.pointed_to(path.parent, pointer) != folder.name:
+        files.replace_text(path, folder.name + "\n")
+
+
+def _finish_branches(run: Path) -> None:
+    """Remove the other branch of a run whose first checkpoint after it was resumed is complete, and name that.
+
+    Whatever part of this has been done before a process was killed, it can be repeated. `best` and `last` name complete
+    checkpoints all the time, first those up to the step at which the run was resumed.
+    """
+    for begun, folder, resumed_at in run_folder.hidden_checkpoints(run):
+        if resumed_at is None:
+            continue
+        best_step = run_folder.load_state(begun).best_step
+        kept = {run_folder.step_of(path): path for path in run_folder.checkpoints(run)}
+        kept = {step: path for step, path in kept.items() if step <= resumed_at}
+        if kept:
+            point_to(kept[max(kept)], "last")
+        if best_step in kept:
+            point_to(kept[best_step], "best")
+        elif run_folder.pointed_to(run, "best") not in [path.name for path in kept.values()]:
+            (run / run_folder.BEST).unlink(missing_ok=True)
+        for name in (run_folder.METRICS, run_folder.TIMINGS):
+            run_folder.set_aside(run / name).unlink(missing_ok=True)
+        files.sync(run)
+        for other in run_folder.later_than(run, resumed_at):
+            remove(other)
+        if best_step == run_folder.step_of(folder):
+            point_to(folder, "best")
+        elif best_step is None:
+            (run / run_folder.BEST).unlink(missing_ok=True)
+        point_to(folder, "last")
+        _put_in_place(begun, folder)
 
 
 def _seal(folder: Path) -> None:
@@ -102,7 +164,7 @@ def _seal(folder: Path) -> None:
 
 def _put_in_place(unfinished: Path, folder: Path) -> None:
     """Give a checkpoint its name; one that had the name before is whole, here or set aside, until this one has it."""
-    aside = folder.with_name(f".{folder.name}{_ASIDE}")
+    aside = run_folder.replaced(folder)
     with contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
     try:
@@ -118,17 +180,18 @@ def _put_in_place(unfinished: Path, folder: Path) -> None:
 def remove_leftovers(run: Path) -> None:
     """Remove what a process that was killed had begun to write, or to remove; what it had set aside goes back.
 
-    What another thread of this process is writing beside the checkpoints stays.
+    A branch whose first checkpoint is complete takes the place of the other one. What another thread of this process is
+    writing beside the checkpoints stays.
     """
-    unfinished = f"{run_folder.CHECKPOINTS}/.{run_folder.STEP}*"
-    for aside in run.glob(unfinished + _ASIDE):
-        folder = aside.with_name(aside.name.removeprefix(".").removesuffix(_ASIDE))
-        if not folder.exists():
-            aside.rename(folder)
-    for folder in run.glob(unfinished):
-        shutil.rmtree(folder, ignore_errors=True)
-    written = (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.BASE)
-    for name in (*written, run_folder.METRICS, run_folder.TIMINGS):
+    for hidden, folder, resumed_at in run_folder.hidden_checkpoints(run):
+        if resumed_at is None and not folder.exists():
+            hidden.rename(folder)
+    _finish_branches(run)
+    for path in run.glob(f"{run_folder.CHECKPOINTS}/.{run_folder.STEP}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    logs = (run_folder.METRICS, run_folder.TIMINGS)
+    written = (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.BASE, run_folder.BASE_WEIGHTS, *logs)
+    for name in (*written, *(run_folder.set_aside(Path(log)).name for log in logs)):
         for path in run.glob(f".{name}.[0-9]*"):
             if path.name != f".{name}.{os.getpid()}":
                 path.unlink(missing_ok=True)
@@ -146,23 +209,6 @@ def remove_old(run: Path, *, keep: int) -> None:
     named = {run_folder.pointed_to(run, "best"), run_folder.pointed_to(run, "last")}
     for folder in run_folder.checkpoints(run)[:-keep] if keep else []:
         if folder.name not in named:
-            remove(folder)
-
-
-def leave(run: Path, branch: Sequence[Path], *, best_step: int | None) -> None:
-    """Remove the checkpoints of another branch of a run, once the one that goes on has saved its first.
-
-    Args:
-        run: the run's folder, in which `last` is of the branch that goes on.
-        branch: the checkpoints to remove, oldest first.
-        best_step: the best of what stays; None where that is not known, and the last one is taken for it.
-    """
-    if best_step is None:
-        (run / run_folder.BEST).unlink(missing_ok=True)
-    else:
-        _point(run, "best", at=run_folder.checkpoint_folder(run, best_step).name)
-    for folder in branch:
-        if folder.exists() and folder.name != run_folder.pointed_to(run, "last"):  # which has replaced it
             remove(folder)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -14,6 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from lm.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
@@ -26,9 +32,25 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
         raise InputError(f"{path}: not JSON ({error})") from None
 
 
+def json_text(values: object, *, indent: int | None = None) -> str:
+    """Values as JSON, in which NaN and infinite numbers are null: the format has no such numbers."""
+    try:
+        return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(values), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _without_nan(values: object) -> object:
+    if isinstance(values, float):
+        return values if math.isfinite(values) else None
+    if isinstance(values, Mapping):
+        return {name: _without_nan(value) for name, value in values.items()}
+    return [_without_nan(value) for value in values] if isinstance(values, list | tuple) else values
+
+
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Replace a JSON file, and wait until it is on the disk; names of files that are no UTF-8 are escaped."""
-    replace_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    replace_text(path, json_text(values, indent=2) + "\n")
 
 
 @contextlib.contextmanager
@@ -103,9 +125,9 @@ def _replaced(path: Path, mode: str, **how: str) -> Iterator[Any]:
     try:
         with naming(path), fresh.open(mode, **how) as file:  # type: ignore[call-overload]
             yield file
-        if path.exists():
-            shutil.copymode(path, fresh)
         sync(fresh)
+        if path.exists():
+            shutil.copymode(path, fresh)  # after `sync`, for on Windows it may make the file read-only
         fresh.replace(path)
         sync(path.parent)
     finally:
@@ -183,6 +205,22 @@ def replace_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+def link_or_copy(source: Path, path: Path) -> None:
+    """Give a file a second name, which takes the place of what has it; a copy on a file system without hard links."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with naming(path):
+            try:
+                os.link(source.resolve(), fresh)
+            except OSError:  # no links here, none between file systems, or the file is somebody else's
+                shutil.copyfile(source, fresh)
+                sync(fresh)
+            fresh.replace(path)
+            sync(path.parent)
+    finally:
+        fresh.unlink(missing_ok=True)  # it is still there where both names were of one file already
+
+
 def open_up(path: Path) -> None:
     """Give a file the permissions of any new one."""
     like = path.with_name(f".{path.name}.mode")
@@ -198,12 +236,27 @@ def sha256(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Wait until a file, or the entries of a folder, are on the disk.
+
+    Windows opens no folders, and writes the entries of one by itself; and it syncs only what is open for writing.
+    """
+    on_windows = os.name == "nt"
+    if on_windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if on_windows else os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_open(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_open(descriptor: int) -> None:
+    """Wait until an open file is on the disk; on macOS, `fsync` would wait only until it is in the disk's own cache."""
+    if fcntl is not None and hasattr(fcntl, "F_FULLFSYNC"):
+        with contextlib.suppress(OSError):  # a file system without it
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
 
 
 def cache_root() -> Path:

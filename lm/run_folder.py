@@ -5,10 +5,15 @@ RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
 RUN/tensorboard/                 the same curves for TensorBoard, where that was asked for
 RUN/last, RUN/best               one line each: the name of a checkpoint
 RUN/base                         one line: where the checkpoint is whose weights this run's adapters belong to
+RUN/base.safetensors             a hard link to those weights, or a copy of them
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
                                  source_tokenizer.json: only of an encoder-decoder with separate vocabularies
+RUN/checkpoints/.step-N.replaced the checkpoint step-N while another takes its name
+RUN/checkpoints/.step-N.after-M  a complete checkpoint of a run that was resumed at step M, while the checkpoints after
+                                 step M, which are of another branch, are removed
+RUN/.metrics.jsonl.before        the log of the other branch, until this one has saved a checkpoint; for timings too
 
 No other module spells these names.
 """
@@ -34,13 +39,15 @@ MANIFEST = "manifest.json"
 CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
 BEST, LAST, BASE = "best", "last", "base"
+BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
 
 Pointer = Literal["best", "last"]
 """The files of a run that name one of its checkpoints."""
 
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
-_BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, TENSORBOARD, BASE}
+_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)\.(?:replaced|after-([0-9]+))")
+_BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, TENSORBOARD, BASE, BASE_WEIGHTS}
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,29 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"{STEP}{step}"
 
 
+def replaced(checkpoint: Path) -> Path:
+    """Where a checkpoint is kept while another takes its name."""
+    return checkpoint.with_name(f".{checkpoint.name}.replaced")
+
+
+def first_of_branch(checkpoint: Path, *, resumed_at: int) -> Path:
+    """Where the first checkpoint of a branch is until those of the other branch are removed."""
+    return checkpoint.with_name(f".{checkpoint.name}.after-{resumed_at}")
+
+
+def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path, int | None]]:
+    """The checkpoints that do not have their names at the moment: each with its place, and the M of `.after-M`."""
+    for folder in sorted((run / CHECKPOINTS).glob(f".{STEP}*")):
+        if (found := _HIDDEN_NAME.fullmatch(folder.name)) is not None:
+            name, resumed_at = found.groups()
+            yield folder, folder.with_name(name), None if resumed_at is None else int(resumed_at)
+
+
+def set_aside(log: Path) -> Path:
+    """Where a log of another branch is kept."""
+    return log.with_name(f".{log.name}.before")
+
+
 def step_of(checkpoint: Path) -> int:
     """The step of a checkpoint of a run, by its name."""
     return int(checkpoint.name.removeprefix(STEP))
@@ -134,9 +164,7 @@ def pointed_to(run: Path, pointer: Pointer | Literal["base"]) -> str | None:
 def lost_last(run: Path) -> str | None:
     """The name of the checkpoint that a run calls its last, if that is gone."""
     name = pointed_to(run, "last")
-    if name is None or not is_name_of_checkpoint(name) or (run / CHECKPOINTS / name / MANIFEST).is_file():
-        return None
-    return name
+    return name if name is not None and is_name_of_checkpoint(name) and _complete(run, name) is None else None
 
 
 def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
@@ -173,12 +201,19 @@ def _named_checkpoint(run: Path, pointer: Pointer) -> Path | None:
         return None
     named = run / pointer  # for the message: what the file holds may be anything, of any length
     if is_name_of_checkpoint(name):
+        if (found := _complete(run, name)) is not None:
+            return found
         named = run / CHECKPOINTS / name
-        if (named / MANIFEST).is_file():
-            return named
     if pointer == "best" and (others := checkpoints(run)):
         raise InputError(f"{named}: the best checkpoint is missing; name another one, such as {others[-1]}")
     return None
+
+
+def _complete(run: Path, name: str) -> Path | None:
+    """The complete checkpoint of a name, wherever it is while it is replaced or put in place; None if it is gone."""
+    named = run / CHECKPOINTS / name
+    places = [named, *(folder for folder, place, _ in hidden_checkpoints(run) if place == named)]
+    return next((place for place in places if (place / MANIFEST).is_file()), None)
 
 
 def _missing(path: Path) -> InputError:
@@ -282,9 +317,9 @@ def _damage() -> Iterator[None]:
         raise InputError(str(error)) from error
 
 
-def count_parameters(checkpoint: Path) -> int:
-    """Parameters of the model of a checkpoint, by the header of its weights; InputError if they are damaged."""
-    return sum(math.prod(entry.shape) for entry in tensor_file.entries(checkpoint / MODEL).values())
+def count_parameters(folder: Path, file: str = MODEL) -> int:
+    """Parameters in the weights of a checkpoint, or in another file, by its header; InputError if it is damaged."""
+    return sum(math.prod(entry.shape) for entry in tensor_file.entries(folder / file).values())
 
 
 def verify(checkpoint: Path, *, to_train: bool = True) -> None:

@@ -1,16 +1,20 @@
 """One thread per process: the models of the tests are too small for more, and machines may be busy.
 
-Options that the environment sets are none of the tests' business; nor, save where that is what is tested, which
-arithmetic is fastest on a machine at the moment.
+Tests and the commands they start see an empty home, cache and configuration, and no options from the environment.
+Which arithmetic is fastest on a machine at the moment is ignored too, save where that is what is tested.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
+
+from tests.kept import kept_folder
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -19,6 +23,31 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for _name in [name for name in os.environ if name.startswith("LM_")]:
     del os.environ[_name]
+
+FOLDERS = {
+    "LM_CACHE": "lm-cache",
+    "XDG_CACHE_HOME": "cache",
+    "XDG_CONFIG_HOME": "config",
+    "XDG_DATA_HOME": "data",
+    "XDG_STATE_HOME": "state",
+}
+"""Variables that name folders of the user, and where in a test's home they point to."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give tests a home of their own, so that none reads or writes what belongs to the user.
+
+    Each worker has one. The font list that matplotlib makes in seconds is kept from one run of the tests to the next.
+    """
+    home = tempfile.TemporaryDirectory(prefix="lm-tests-", ignore_cleanup_errors=True)
+    patch = pytest.MonkeyPatch()
+    for name in ("HOME", "USERPROFILE"):
+        patch.setenv(name, home.name)
+    for name, folder in FOLDERS.items():
+        patch.setenv(name, str(Path(home.name, folder)))
+    patch.setenv("MPLCONFIGDIR", str(kept_folder(config, "matplotlib")))
+    config.add_cleanup(home.cleanup)
+    config.add_cleanup(patch.undo)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import IO
+
+from lm.files import json_text
 
 TAB = "    "
 LINE_END = "↵"
@@ -45,9 +46,10 @@ def for_stream(text: str, stream: IO[str] | None = None) -> str:
 def json_line(values: object) -> str:
     r"""JSON on one line, also for readers to whom U+0085, U+2028 and U+2029 end a line as \n does, and for terminals.
 
-    The characters that could command one are escaped, as JSON may: they are the same to a reader.
+    The characters that could command one are escaped, as JSON may: they are the same to a reader. NaN and infinite
+    numbers are null.
     """
-    line = json.dumps(values, ensure_ascii=False)
+    line = json_text(values)
     return _ESCAPED_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 

@@ -14,7 +14,9 @@ import typer
 from typer.core import TyperCommand
 
 from cli.flags import environment
+from cli.flags.invocation import Invocation
 from cli.flags.usage import wrong_value
+from cli.flags.without_effect import refuse
 from lm.errors import UsageError
 
 _SHORT = 70
@@ -25,16 +27,23 @@ class GroupedCommand(TyperCommand):
     """A command whose flags are listed under the name of their panel, and can be set in the environment."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (click's types, which typer keeps to itself)
-        """Parse a command line, with the environment in place of flags that are not given."""
+        """Parse a command line, with the environment in place of flags that are not given.
+
+        Raises:
+            UsageError: a variable has a wrong value, or an option was typed that has no effect beside the others.
+        """
         if not ctx.resilient_parsing:
             ctx.default_map = environment.values(self.params, os.environ)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             name = environment.used(ctx).get(getattr(error.param, "name", None) or "")
             if name is None:
                 raise
             raise UsageError(wrong_value(name, error.message)) from None
+        if not ctx.resilient_parsing:
+            refuse(Invocation.of(ctx), "arguments")
+        return rest
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
         """What the shell offers, each flag with the first sentence of its help."""

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from cli.flags import completion, environment
+from cli.flags.invocation import Invocation
+from cli.flags.without_effect import Stage, refuse
 from lm.config import options
 from lm.config.options import Option
 from lm.errors import UsageError
@@ -23,13 +25,23 @@ class Given(dict[str, dict[str, Any]]):
         environment: which of the command's parameters the environment set, each with its variable; those made from
             config fields are called `section__field`.
         arguments: the whole command line.
+        invocation: the options and arguments as they were parsed.
     """
 
     def __init__(
-        self, values: Mapping[str, dict[str, Any]], variables: Mapping[str, str], arguments: Sequence[str] = ()
+        self,
+        values: Mapping[str, dict[str, Any]],
+        variables: Mapping[str, str],
+        arguments: Sequence[str] = (),
+        invocation: Invocation | None = None,
     ) -> None:
         super().__init__(values)
-        self.environment, self.arguments = variables, arguments
+        self.environment, self.arguments, self.invocation = variables, arguments, invocation
+
+    def refuse_without_effect(self, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (see `without_effect.Mode`)
+        """Raise UsageError if an option was typed that has no effect, as far as is known by now."""
+        if self.invocation is not None:
+            refuse(self.invocation, stage, **known)
 
     @property
     def typed(self) -> dict[str, dict[str, Any]]:
@@ -76,7 +88,8 @@ def takes(
         def wrapper(*, typer_context: typer.Context, **values: Any) -> None:  # noqa: ANN401
             variables = environment.used(typer_context)
             arguments = typer_context.obj.arguments if typer_context.obj else ()
-            given = Given({section: {} for section in panels}, variables, arguments)
+            invocation = Invocation.of(typer_context)
+            given = Given({section: {} for section in panels}, variables, arguments, invocation)
             for key, (section, described) in flags.items():
                 value = values.pop(key)
                 if value is not None:

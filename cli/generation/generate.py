@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.flags import completion
 from cli.flags.arguments import text_argument
-from cli.flags.environment import variable_of
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.flags.options import Given, takes
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.config.options import options
 from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 
@@ -150,16 +147,9 @@ def generate(
       lm generate runs/novel "Once" --draft runs/novel-tiny --greedy --stats
       lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
-    others = {"--interactive": interactive, "--json": as_json, "--top-alternatives": top_alternatives, "--draft": draft}
-    _check(given, {**others, "--samples": samples > 1})
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
     hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
     if prompts is not None:
-        one = {
-            "a PROMPT": prompt is not None, "--prompt-file": prompt_file is not None, "--interactive": interactive,
-            "--draft": draft is not None,
-        }  # fmt: skip
-        _refuse_of_one(one)
         import_torch()
         from cli.generation.prompts import Asked, Form, continue_file
 
@@ -167,7 +157,6 @@ def generate(
         asked = Asked(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
         form = Form(out, as_json=as_json, echo=echo, stats=stats)
         return continue_file(prompts, asked, form, processes=processes)
-    _refuse_of_many({"--out": out is not None, "--processes": "processes" in given.typed["workers"]})
     text = _prompt(prompt, prompt_file, interactive=interactive)
 
     import_torch()
@@ -185,37 +174,6 @@ def generate(
     if beam.beam is not None:
         return _search(generator, text, beam, samples, shown, as_json=as_json)
     return _sample(generator, text, samples, shown, as_json=as_json, alternatives=top_alternatives, stats=stats)
-
-
-def _check(given: Given, others: Mapping[str, Any]) -> None:
-    """Refuse flags that have no meaning together; what the environment says is no contradiction, but for a beam."""
-    typed = {flag for flag, on in others.items() if on and variable_of(flag) not in given.environment.values()}
-    flags = {described.name: described.flag for described in options(SamplingConfig)}
-    drawing = [flags[name] for name, value in given.typed["sampling"].items() if name != "max_tokens" and value != []]
-    if "beam" in given["beam"]:
-        unfit = [*drawing, *(flag for flag in ("--interactive", "--top-alternatives", "--draft") if flag in typed)]
-        if unfit:
-            beam = given.environment.get("beam__beam", "--beam")
-            raise UsageError(f"{beam} searches for the likeliest text and has no use for {', '.join(unfit)}")
-    elif given.typed["beam"]:
-        raise UsageError("--length-penalty needs --beam")
-    if "--top-alternatives" in typed and not others["--json"]:
-        raise UsageError("--top-alternatives needs --json")
-    unfit = [flag for flag in ("--json", "--samples") if flag in typed]
-    if "--interactive" in typed and unfit:
-        raise UsageError(f"--interactive writes one text to the terminal and has no use for {', '.join(unfit)}")
-
-
-def _refuse_of_one(asked: Mapping[str, bool]) -> None:
-    """Raise UsageError for what is of one prompt, where a file has many."""
-    if unfit := [name for name, on in asked.items() if on]:
-        raise UsageError(f"--prompts has many prompts and does not go with {', '.join(unfit)}")
-
-
-def _refuse_of_many(asked: Mapping[str, bool]) -> None:
-    """Raise UsageError for what is for many prompts, where there is one."""
-    if unfit := [name for name, on in asked.items() if on]:
-        raise UsageError(f"{', '.join(unfit)} is for many prompts: give --prompts FILE")
 
 
 def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:

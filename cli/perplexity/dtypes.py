@@ -14,7 +14,6 @@ from cli.perplexity import report
 from cli.perplexity.scorer import LoadedScorer, on
 from cli.perplexity.text import scoring_progress
 from lm.config.hardware import HardwareConfig
-from lm.errors import UsageError
 from lm.evaluation.perplexity import FileScore
 from lm.evaluation.type_costs import TypeCost, type_costs
 from lm.hardware import found_device, usable_types
@@ -24,10 +23,7 @@ COLUMNS = ("type", "bits/byte", "difference", "weights", "tokens/s")
 
 
 def settings(given: Given) -> Given:
-    """The settings in float32, which other types are compared with; UsageError for flags that have no meaning then."""
-    for section, name, why in (("hardware", "dtype", "measures all types"), ("workers", "processes", "measures speed")):
-        if name in given.typed[section]:
-            raise UsageError(f"--compare-dtypes {why}: leave out --{name}")
+    """The settings in float32, which other types are compared with."""
     return on(given, dtype="float32")
 
 

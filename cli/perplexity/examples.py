@@ -35,7 +35,6 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
 
 def measure(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> None:
     """Score the completions of files of examples, and print the figures."""
-    _refuse_text_flags(scorer, output)
     scores, shortened = [], 0
     with counter("scoring", "examples") as watch:
         for file in files:
@@ -57,15 +56,3 @@ def _score(scorer: LoadedScorer, file: TextFile, watch: Callable[[int], None]) -
     for event in events:
         watch(event.tally.documents)
     return event
-
-
-def _refuse_text_flags(scorer: LoadedScorer, output: Output) -> None:
-    """Raise UsageError for flags that have a meaning for text alone."""
-    typed = scorer.given.typed
-    wrong = [flag for flag in output.asked if flag not in ("--json", "--csv")]
-    wrong += [f"--{name}" for name in ("stride", "separator") if name in (typed["perplexity"] | typed["data"])]
-    if wrong:
-        raise UsageError(
-            f"{wrong[0]} is for text, but the run is supervised and the files hold examples; leave it out, or name "
-            "what holds the text (--field)"
-        )

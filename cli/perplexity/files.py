@@ -26,7 +26,9 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
         given = dtypes.settings(given)
     scorer = LoadedScorer.load(run, given)
     texts = text_files(files or [STDIN], field=scorer.data.field)
-    if examples.are_examples(scorer, texts):
+    is_of_examples = examples.are_examples(scorer, texts)
+    given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples)
+    if is_of_examples:
         with scorer.shared(of_examples=True) as shared:
             examples.measure(shared, texts, output)
     elif output.versus is not None:

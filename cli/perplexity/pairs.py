@@ -20,6 +20,7 @@ from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import check_heads_given
 from lm.data.batch import Batch
+from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
 from lm.evaluation import forced
 from lm.evaluation.forced import PairsScored
@@ -30,7 +31,6 @@ from lm.model.block import count_parameters
 from lm.model.transformer import EncoderOnly
 from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 from lm.text.parallel import ParallelText, parallel_texts
-from lm.tokenizer.languages import tag_to
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
 
@@ -119,7 +119,7 @@ def _score(
 
 def _encoder(loaded: LoadedModel, file: ParallelText, language: str | None) -> forced.PairEncoder:
     """What turns the pairs of a file into ids, in the direction that its language asks for."""
-    tag = tag_to(loaded.source_tokenizer or loaded.tokenizer, language, told_by_file=file.languages[1])
+    tag = TranslationModel.of(loaded).tag_to(language, told_by_file=file.languages[1])
     return forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
 
 

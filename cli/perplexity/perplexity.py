@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -187,7 +186,8 @@ def perplexity(
     if not pair_files and not files and sys.stdin.isatty():
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
     if pair_files:
-        _refuse_flags_of_text(files, output, given)
+        if files:
+            raise UsageError(f"{files[0]}: give files of text, or pairs by --source and --target, not both")
         import_torch()
         from cli.perplexity.pairs import measure_pairs
 
@@ -198,13 +198,3 @@ def perplexity(
         from cli.perplexity.files import measure_files
 
         measure_files(run, files or (), output, given)
-
-
-def _refuse_flags_of_text(files: Sequence[str] | None, output: Output, given: Given) -> None:
-    """Raise UsageError for files and flags of text where pairs are to be measured."""
-    if files:
-        raise UsageError(f"{files[0]}: give files of text, or pairs by --source and --target, not both")
-    typed = [f"--{name.replace('_', '-')}" for section in ("perplexity", "data") for name in given.typed[section]]
-    wrong = [*(flag for flag in output.asked if flag != "--json"), *typed]
-    if wrong:
-        raise UsageError(f"{wrong[0]} is for text; pairs (--source, --target) go only with --heads, --to and --json")

@@ -52,6 +52,8 @@ class LoadedScorer:
         """Load a run; files are split into documents as `data` says, or else as they were for training it."""
         config = PerplexityConfig(**given["perplexity"])
         model, loaded = load_scored(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
+        if "perplexity__every" in given.environment and not model.config.is_masked:
+            config = dataclasses.replace(config, every=1)
         data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
         return cls(run, given, loaded, data, Scorer.of(model, loaded.tokenizer, config, separator=data.separator))
 
@@ -90,7 +92,7 @@ def shared_hardware(given: Given, processes: int) -> Given:
 
 def on(given: Given, **hardware: object) -> Given:
     """The settings with some of the hardware's changed."""
-    return Given({**given, "hardware": given["hardware"] | hardware}, given.environment)
+    return Given({**given, "hardware": given["hardware"] | hardware}, given.environment, invocation=given.invocation)
 
 
 def _prepare(

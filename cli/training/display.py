@@ -16,7 +16,7 @@ from cli.console.messages import note
 from cli.console.numbers import count, duration, perplexity
 from cli.console.progress import progress
 from cli.console.wrapping import hanging
-from lm.training.events import Decay, EndMoved, Evaluation, Event, Sample, Step, Stopped
+from lm.training.events import Decay, EndMoved, Evaluation, Event, Sample, Step, Stopped, Warned
 
 _PLAIN_LINES = 20
 _SMOOTHING = 0.9
@@ -71,6 +71,8 @@ class TrainingDisplay:
             if isinstance(event, Decay):
                 end = f"the end, about step {event.steps:,}"
                 self._line(f"step {event.step:>6,}  the learning rate falls from here to {end}")
+        elif isinstance(event, Warned):
+            self._line(visible(f"step {event.step:>6,}  warning: {event.message}"))
         elif isinstance(event, Stopped) and event.patience_ran_out:
             self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
         elif isinstance(event, Evaluation):

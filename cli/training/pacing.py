@@ -71,7 +71,7 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus, *, proc
     if opened.holds_pairs:
         epochs = steps / opened.steps_per_epoch
         if settings.is_sized:
-            config = _regularised_for_pairs(config, settings, tokenizer, epochs=epochs, steps=steps)
+            config = _regularised_for_pairs(config, settings, corpus, epochs=epochs, steps=steps)
             opened = open_data(data, config)  # anew, since BPE dropout makes other batches
         _warn_of_few_targets(epochs * opened.tokens, seconds=steps * found.step)
     elif settings.is_sized and not config.data.supervised and not config.model.is_masked:
@@ -103,10 +103,10 @@ def _evaluations(config: RunConfig, cost: Cost, *, steps: float) -> tuple[dict[s
 
 
 def _regularised_for_pairs(
-    config: RunConfig, settings: Settings, tokenizer: Tokenizer, *, epochs: float, steps: float
+    config: RunConfig, settings: Settings, corpus: TrainingCorpus, *, epochs: float, steps: float
 ) -> RunConfig:
     """The config with the regularisation for pairs that are seen so often, and for so many steps."""
-    found = regularisation_of_pairs(epochs, steps=steps, may_drop_merges=tokenizer.merge_rules is not None)
+    found = regularisation_of_pairs(epochs, steps=steps, may_drop_merges=corpus.has_merges)
     config = settings.where_open(config, found)
     dropped = f"dropout {config.model.dropout}, BPE dropout {config.parallel.bpe_dropout}"
     fact("", f"{epochs:.1f} epochs in {steps:,.0f} steps, so {dropped}")

@@ -18,7 +18,7 @@ from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
 from lm.run_folder import find_checkpoint
 from lm.text.files import text_size
 from lm.text.parallel import ParallelText, parallel_texts
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 Tokenizers = tuple[Tokenizer, Tokenizer | None]
 """Of targets, and of sources if they have their own."""
@@ -54,6 +54,10 @@ class PairCorpus:
             self._surveyed = survey(texts, config.data, config.parallel, validation=held_out)
         return self._surveyed
 
+    def files(self, config: RunConfig) -> list[ParallelText]:
+        """The texts of both sides."""
+        return self._texts(config.parallel)
+
     def _texts(self, config: ParallelConfig) -> list[ParallelText]:
         named = self._named
         return parallel_texts(config, source=named.source, target=named.target, pairs=named.pairs, heads=named.heads)
@@ -68,7 +72,10 @@ def prepare(corpus: PairCorpus, config: RunConfig, tokenizer: Path | None) -> tu
         tokenizer: a tokenizer.json for both sides, or a run, whose tokenizers are used; without it, they are trained.
     """
     surveyed = corpus.survey(config)
-    made = train_tokenizers(surveyed, config.tokenizer, config.parallel) if tokenizer is None else _loaded(tokenizer)
+    if tokenizer is None:
+        made = train_tokenizers(surveyed, config.tokenizer, config.parallel)
+    else:
+        made = named_tokenizers(tokenizer)
     with encode_progress() as progress:
         prepared = prepare_pairs(surveyed, made[0], config.parallel, source_tokenizer=made[1], progress=progress)
     note(f"tokens  {prepared.folder}{' (made before)' if prepared.reused else ''}")
@@ -76,11 +83,11 @@ def prepare(corpus: PairCorpus, config: RunConfig, tokenizer: Path | None) -> tu
     return made, prepared.folder
 
 
-def _loaded(path: Path) -> Tokenizers:
-    """The tokenizers of a file or of a run."""
+def named_tokenizers(path: Path) -> Tokenizers:
+    """The tokenizers of a file, of a folder that has some, or of a run."""
     if path.is_file():
         return load_tokenizer(path), None
-    return load_tokenizers(find_checkpoint(path))
+    return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
 
 
 def _describe(manifest: PairManifest, tokenizers: Tokenizers) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cli.console.messages import fact, note
 from cli.console.numbers import count, duration, quantity, threads
+from cli.flags.without_effect import drops_nothing
 from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable
 from lm.config.run import RunConfig
@@ -95,7 +96,7 @@ def _schedule_warnings(run: Run) -> list[str]:
 
 def _r_drop_warnings(config: RunConfig) -> list[str]:
     """A warning if R-Drop compares two passes that are the same, as nothing is dropped."""
-    if config.training.passes == 1 or config.model.dropout or config.model.dropped_attention:
+    if config.training.passes == 1 or not drops_nothing(config):
         return []
     return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.flags.options import Given
-from cli.training.settings import refuse_other_kind
 from lm.config.presets import named_by_depth
 from lm.errors import UsageError
 
@@ -92,13 +91,10 @@ class NewRun:
         out: the folder to be made.
         preset: the name of the settings to start from.
         depth: the number of layers that names a preset.
-        portable: whether the blocks are to be those that other systems run.
+        portable: whether the blocks are to be those that other systems run; not where another run brings its own.
         config: a TOML file of settings.
         weights: a run to start from the weights of.
         tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
-
-    Raises:
-        UsageError: of new blocks and those of another run, both are asked for.
     """
 
     out: Path | None
@@ -109,9 +105,10 @@ class NewRun:
     weights: Path | None
     tokenizer: Path | None
 
-    def __post_init__(self) -> None:
-        if self.portable and self.weights:
-            raise UsageError("--from brings the blocks of its run: leave out --portable")
+    @property
+    def is_portable(self) -> bool:
+        """Whether new blocks are to be those that other systems run."""
+        return self.portable and self.weights is None
 
     def named_preset(self, given: Given, *, pairs: bool) -> str | None:
         """The preset that `preset` or `depth` names, if one does; flags win over the environment.
@@ -141,27 +138,7 @@ class Request:
     new: NewRun
     resume: Path | None
 
-    def check(self, given: Given) -> None:
-        """Raise UsageError for flags that contradict one another."""
-        if self.files.pairs.validation_source and "validation_source" not in given.environment:
-            self._check_held_out(given)
-        if self.resume:
-            self._refuse_new_run(given)
-        elif self.files:
-            refuse_other_kind(given, pairs=bool(self.files.pairs))
-        else:
+    def check(self) -> None:
+        """Raise UsageError if there is nothing to learn from."""
+        if not self.resume and not self.files:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
-
-    def _check_held_out(self, given: Given) -> None:
-        """Refuse a validation split of pairs where there are none, or beside a share of them."""
-        if not self.files.pairs:
-            raise UsageError("--validation-source is for pairs (--source, --target); of text, --validation names files")
-        if "validation" in given.typed["data"]:
-            raise UsageError(
-                "what is held out? Give either --validation-source and --validation-target, or --validation"
-            )
-
-    def _refuse_new_run(self, given: Given) -> None:
-        """Refuse what is for new runs on the command line of one that goes on; in the environment it is ignored."""
-        if any(value and name not in given.environment for name, value in vars(self.new).items()):
-            raise UsageError("--resume goes on with a run as it was planned: it takes no folder, preset or tokenizer")

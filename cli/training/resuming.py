@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cli.console.messages import note
+from cli.console.messages import fact, note
 from cli.flags.options import Given
 from cli.training import clock
 from cli.training.preparing import corpus_of, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
-from lm.config.options import options
 from lm.config.presets import DEFAULT_PRESET, resolve
-from lm.config.run import CHANGEABLE, SECTIONS
+from lm.config.run import CHANGEABLE, RunConfig
 from lm.config.training import LENGTHS
 from lm.distributed import launched
 from lm.distributed.world import World
-from lm.errors import UsageError
-from lm.run_folder import checkpoints, find_checkpoint, holds_runs, is_run, load_config, lost_last
+from lm.errors import InputError, UsageError
+from lm.run_folder import (
+    CONFIG,
+    checkpoints,
+    find_checkpoint,
+    holds_runs,
+    is_run,
+    load_config,
+    lost_last,
+    run_of,
+)
 from lm.training import resuming
 from lm.training.compiling import check_compiler
 from lm.training.history import newest_unfinished
@@ -37,17 +47,39 @@ def resume_run(path: Path, files: TrainingFiles, given: Given, world: World) -> 
         InputError: there is no such run, it is damaged, or its tokens are gone.
         UsageError: other settings are given, or the run is finished.
     """
-    _refuse_other_settings(given)
     if holds_runs(path) or (path == RUNS and not path.exists()):
         path = newest_unfinished(path)
     data = _prepared_again(path, files) if files else None
     lengths = {name: value for name, value in given.typed["training"].items() if name in LENGTHS}
     longer = resolve(DEFAULT_PRESET, {"training": lengths}).training if lengths else None
+    written = _lengths_in(path) if longer is None else {}
     run = resuming.resume(path, data=data, longer=longer, changed=_changed(given), spent=clock.elapsed(), world=world)
     if run.config.training.compile:
         check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
     _describe(run)
+    _note_other_length(run, written)
     return run
+
+
+def _lengths_in(path: Path) -> dict[str, Any]:
+    """The length in the settings in the folder of a run; none where these are missing or damaged."""
+    with contextlib.suppress(InputError):
+        return _length(load_config(run_of(path)))
+    return {}
+
+
+def _length(config: RunConfig) -> dict[str, Any]:
+    return {name: value for name in LENGTHS if (value := getattr(config.training, name)) is not None}
+
+
+def _note_other_length(run: Run, written: Mapping[str, Any]) -> None:
+    """Note that the settings of a run named another length than its checkpoint, as after an edit."""
+    if written and written != (planned := _length(run.config)):
+        flags = " ".join(f"--{name} {value}" for name, value in written.items())
+        was = ", ".join(f"{name} {value}" for name, value in planned.items())
+        fact(
+            "note", f"{run.folder / CONFIG} had another length than the checkpoint ({was}); to train that long: {flags}"
+        )
 
 
 def _changed(given: Given) -> dict[str, dict[str, Any]]:
@@ -80,18 +112,6 @@ def resume_begun(path: Path, world: World) -> Run:
     run = resuming.resume(path, spent=clock.elapsed(), world=world)
     _describe(run)
     return run
-
-
-def _refuse_other_settings(given: Given) -> None:
-    """Raise UsageError for settings that a run keeps from its start to its end."""
-    for section, config in SECTIONS.items():
-        for described in options(config):
-            if described.name in given.typed[section] and described.name not in (
-                *LENGTHS,
-                *CHANGEABLE.get(section, ()),
-            ):
-                problem = f"{described.flag} cannot be changed (start a new run)"
-                raise UsageError(f"--resume goes on with a run as it was planned; {problem}")
 
 
 def _prepared_again(run: Path, files: TrainingFiles) -> Path:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import typer
 
-from cli.console.escapes import json_line
+from cli.console.escapes import json_line, label
 from cli.console.messages import fact, note
 from cli.console.numbers import duration, perplexity, size
 from cli.flags.options import Given
@@ -23,7 +23,6 @@ from cli.training.tensorboard import check_installed, is_recorded, recorder
 from lm.distributed import launched
 from lm.distributed.group import joined
 from lm.distributed.world import World
-from lm.errors import UsageError
 from lm.hardware import matrix_rate, peak_memory
 from lm.training.events import Event
 from lm.training.opening import follow
@@ -58,8 +57,6 @@ def run(request: Request, given: Given, *, tensorboard: bool | None, as_json: bo
 
 def _opened(request: Request, given: Given, world: World) -> Run:
     """The run that is asked for. The first of several processes makes it ready, and the others follow."""
-    if world.size == 1 and given.typed["distribution"].get("shard"):
-        raise UsageError("--shard shares weights out among processes: start several (--processes, or torchrun)")
     is_anew = world.most(launched.restarts()) > 0
     if not world.writes:
         return follow(world)
@@ -92,14 +89,51 @@ def _draw(run: Run, events: Iterator[Event], *, tensorboard: bool | None) -> Non
     recorded = is_recorded(run.folder) if tensorboard is None else tensorboard
     recording = recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
     rate = run.world.size * matrix_rate(run.hardware)
-    with (
-        recording as record,
-        TrainingDisplay(steps=run.plan.steps, first_step=run.state.step, matrix_rate=rate) as display,
-    ):
+    display = TrainingDisplay(steps=run.plan.steps, first_step=run.state.step, matrix_rate=rate)
+    with _observer("TensorBoard", recording) as record, _observer("the display", _drawing(display)) as draw:
         for event in events:
-            display.show(event)
-            if record:
-                record(event)
+            draw(event)
+            record(event)
+
+
+@contextmanager
+def _drawing(display: TrainingDisplay) -> Iterator[Callable[[Event], None]]:
+    """The function that draws an event, while the display is open."""
+    with display:
+        yield display.show
+
+
+@contextmanager
+def _observer(
+    name: str, opened: AbstractContextManager[Callable[[Event], None] | None]
+) -> Iterator[Callable[[Event], None]]:
+    """Something that events are passed to; if it fails, as on a full disk, training goes on without it.
+
+    Args:
+        name: for the warning.
+        opened: yields a function of events, or None.
+    """
+    observe = opened.__enter__()
+
+    def warn(error: Exception) -> None:
+        fact("warning", f"{name} failed ({label(error) or type(error).__name__}); training goes on without it")
+
+    def observed(event: Event) -> None:
+        nonlocal observe
+        try:
+            if observe is not None:
+                observe(event)
+        except Exception as error:
+            observe = None
+            warn(error)
+
+    try:
+        yield observed
+    finally:
+        try:
+            opened.__exit__(None, None, None)
+        except Exception as error:
+            warn(error)
 
 
 def _describe_finished(run: Run) -> None:

@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cli.flags.options import Given
-from lm.config.data import ParallelConfig
-from lm.config.options import options
 from lm.config.presets import overlaid, portable, resolve
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.toml import read_toml
-from lm.config.training import TrainingConfig
-from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
 
 
@@ -40,27 +36,6 @@ class Settings:
             left_open = {name: value for name, value in fields.items() if name not in self.fixed[section]}
             changed[section] = dataclasses.replace(getattr(config, section), **left_open)
         return dataclasses.replace(config, **changed)
-
-
-_OF_TEXT = {"data": ("separator", "field", "supervised")}
-_OF_PAIRS = {
-    "parallel": tuple(described.name for described in options(ParallelConfig)),
-    "model": ("decoder_only",),
-    "training": ("best_by", "bleu_sentences", "source_loss"),
-}
-
-
-def refuse_other_kind(given: Given, *, pairs: bool) -> None:
-    """Raise UsageError for a flag of text where the corpus is of pairs, or of pairs where it is text.
-
-    The environment and files of settings may hold both kinds, and an option that is switched off contradicts nothing.
-    """
-    for section, names in (_OF_TEXT if pairs else _OF_PAIRS).items():
-        typed = given.typed[section]
-        for described in options(SECTIONS[section]):
-            if described.name in names and typed.get(described.name, False) not in (False, TrainingConfig.best_by):
-                kinds = ("text", "pairs") if pairs else ("pairs (--source, --target)", "text")
-                raise UsageError(f"{described.flag} is for {kinds[0]}, and the corpus is {kinds[1]}: leave it out")
 
 
 def settle(

@@ -6,13 +6,14 @@ import dataclasses
 from functools import partial
 from pathlib import Path
 
+from cli.console.messages import fact
 from cli.flags.options import Given
 from cli.training import clock
 from cli.training.budget import sized
 from cli.training.pacing import paced
 from cli.training.pairs import PairCorpus
 from cli.training.plan import describe
-from cli.training.preparing import corpus_of, prepare
+from cli.training.preparing import corpus_of, named_tokenizers, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
 from cli.training.settings import Settings, settle
 from cli.training.text import TextCorpus
@@ -28,7 +29,8 @@ from lm.hardware import found_device
 from lm.interop.hugging_face.configuration import nearest_family
 from lm.run_folder import find_checkpoint, refuse_existing
 from lm.training.compiling import check_compiler
-from lm.training.initial_weights import check_weights, spare_tokens
+from lm.training.corpus import TrainingCorpus
+from lm.training.initial_weights import check_tokenizers, check_weights, spare_tokens
 from lm.training.lock import refuse_trained
 from lm.training.run import Run
 from lm.training.starting import start
@@ -54,6 +56,7 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> 
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
     check_heads_given(config.model, are_given=bool(files.pairs.heads))
     prepared = prepare(corpus, config, new.tokenizer or new.weights)
+    _check_merges(prepared, settings, given)
     weights = None
     if new.weights:
         weights = load_weights(new.weights)
@@ -74,16 +77,18 @@ def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given, *, proc
     preset = new.named_preset(given, pairs=corpus.holds_pairs)
     default = DEFAULT_TRANSLATION_PRESET if corpus.holds_pairs else DEFAULT_PRESET
     settings = settle(
-        preset, new.config, new.weights, given, default=default, is_portable=new.portable,
+        preset, new.config, new.weights, given, default=default, is_portable=new.is_portable,
         sized=partial(sized, corpus, processes=processes),
     )  # fmt: skip
-    if given.typed["tokenizer"] and (new.tokenizer or new.weights or corpus.prepared):
-        flag = "--" + next(iter(given.typed["tokenizer"])).replace("_", "-")
-        raise UsageError(f"{flag} is for training a tokenizer, but there is one already (leave it out)")
-    if isinstance(corpus, PairCorpus):
-        return settings
-    data = corpus.data_config(settings.config.data, typed=given.typed["data"])
-    return dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=data))
+    if isinstance(corpus, TextCorpus):
+        data = corpus.data_config(settings.config.data, typed=given.typed["data"])
+        settings = dataclasses.replace(settings, config=dataclasses.replace(settings.config, data=data))
+    given.refuse_without_effect(
+        "settings", config=settings.config, is_sized=settings.is_sized, is_prepared=corpus.prepared is not None
+    )
+    if not corpus.prepared:
+        given.refuse_without_effect("files", files=partial(corpus.files, settings.config))
+    return settings
 
 
 def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: bool) -> None:
@@ -95,6 +100,8 @@ def _check_before_work(folder: Path, config: RunConfig, new: NewRun, *, pairs: b
         _check_portable(config.model)
     if new.weights:
         check_weights(config.model, new.weights)
+        if new.tokenizer:
+            check_tokenizers(new.weights, *named_tokenizers(new.tokenizer, pairs=pairs))
     if config.lora:
         _check_base(new.weights)
     device = found_device(config.hardware)
@@ -107,6 +114,14 @@ def _check_base(weights: Path | None) -> None:
     if weights is None:
         raise UsageError("adapters are trained beside the weights of a run: name it (--from), or leave out --lora")
     refuse_adapted(find_checkpoint(weights))
+
+
+def _check_merges(prepared: TrainingCorpus, settings: Settings, given: Given) -> None:
+    """Refuse BPE dropout that a flag asks for and no merges allow; elsewhere say that there is none."""
+    if given.typed["parallel"].get("bpe_dropout"):
+        prepared.check_merges()
+    elif settings.fixed["parallel"].get("bpe_dropout") and not prepared.has_merges:
+        fact("warning", "no BPE dropout: a tokenizer has no merges to leave out")
 
 
 def _check_portable(config: ModelConfig) -> None:

@@ -16,6 +16,7 @@ from lm.config.data import DataConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
 from lm.data.corpus import Corpus, survey
+from lm.data.kinds import verify
 from lm.data.manifest import MANIFEST, Manifest
 from lm.data.shards import read_manifest
 from lm.data.tokens import prepare_corpus
@@ -48,7 +49,7 @@ class TextCorpus:
         """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
         if self.prepared:
             return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
-        size = text_size(self._files(config.data))
+        size = text_size(self.files(config))
         return self.survey(config.data).bytes if size is None else size
 
     def survey(self, config: DataConfig) -> Corpus:
@@ -82,6 +83,10 @@ class TextCorpus:
                 raise UsageError(f"{problem}; prepare the text again, or leave it out ({described.flag})")
         return made
 
+    def files(self, config: RunConfig) -> list[TextFile]:
+        """The files that the names stand for."""
+        return self._files(config.data)
+
     def _files(self, config: DataConfig) -> list[TextFile]:
         return text_files(self.names, field=config.field, supervised=config.supervised)
 
@@ -102,11 +107,15 @@ def _made_before(corpus: TextCorpus, _: RunConfig, tokenizer: Path | None) -> tu
     """The tokens in a folder that the user names, with the tokenizer that made them."""
     assert corpus.prepared
     folder = corpus.prepared
-    path = tokenizer or folder / FILE_NAME
-    manifest, made = read_manifest(folder), Tokenizer.load(path)
+    manifest = read_manifest(folder)
+    verify(folder, advice="prepare the corpus again")
+    made = load_tokenizer(tokenizer or folder)
     if made.sha256 != manifest.tokenizer:
-        advice = "prepare the corpus again" if tokenizer is None else "leave out --tokenizer"
-        raise InputError(f"{path}: not the tokenizer that made the tokens in {folder}; {advice}")
+        advice = "prepare the corpus again"
+        if tokenizer is not None:
+            advice = f"prepare the corpus with it: lm prepare CORPUS --tokenizer {tokenizer}"
+        problem = f"not the tokenizer that made the tokens in {folder}"
+        raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
     return made, folder, manifest
 
 
@@ -116,7 +125,7 @@ def _made_now(corpus: TextCorpus, config: RunConfig, tokenizer: Path | None) -> 
     surveyed = corpus.survey(config.data)
     made = given or trained_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
     with encode_progress() as progress:
-        prepared = prepare_corpus(surveyed, made, progress=progress)
+        prepared = prepare_corpus(surveyed, made, progress=progress, with_labels=config.model.is_masked)
     note(f"tokens  {prepared.folder}{' (made before)' if prepared.reused else ''}")
     return made, prepared.folder, prepared.manifest
 

@@ -12,7 +12,6 @@ from cli.training.request import RUNS, NewRun, PairFiles, Request, TrainingFiles
 from lm.config.presets import DEFAULT_PRESET, resolve
 from lm.config.run import SECTIONS
 from lm.distributed import launched
-from lm.errors import UsageError
 
 
 def newest_by_default(arguments: Sequence[str]) -> list[str]:
@@ -29,13 +28,9 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
 
 
 def _to_start(processes: int | None) -> int:
-    """How many processes are to be started that train together; 0 where this one is alone, or one of them.
-
-    Raises:
-        UsageError: another launcher has started as many as there are to be.
-    """
-    if launched.by_another() and processes is not None:
-        raise UsageError(f"torchrun has started the processes ({launched.size()}): leave out --processes")
+    """How many processes are to be started that train together; 0 where this one is alone, or one of them."""
+    if launched.by_another():
+        return 0
     return processes if processes is not None and processes > 1 and launched.size() == 1 else 0
 
 
@@ -88,7 +83,10 @@ def train(
     )
     new = NewRun(out, preset, depth, portable, config, weights, tokenizer)
     request = Request(TrainingFiles(corpus or (), pair_files), new, resume)
-    request.check(given)
+    request.check()
+    is_launched = launched.by_another()
+    together = launched.size() if is_launched else max(launched.size(), processes or 1)
+    given.refuse_without_effect("processes", processes=together, is_launched=is_launched)
     if others := _to_start(processes):
         from cli.training import launching
 

@@ -26,7 +26,6 @@ from lm.text.files import text_files
 from lm.text.lines import file_lines
 from lm.text.parallel import ParallelText, language_of_file
 from lm.text.trees import Heads, with_heads
-from lm.tokenizer.languages import tag_to
 
 _LOOKS_TOKENIZED = 0.5  # of the lines end in " ."
 
@@ -79,7 +78,7 @@ class Translators:
 
     def _language(self, model: TranslationModel) -> str | None:
         """The language, of a model with several directions: what the user asks for, or what the file's name tells."""
-        tag = tag_to(model.source_tokenizer, self.language, told_by_file=language_of_file(self.target))
+        tag = model.tag_to(self.language, told_by_file=language_of_file(self.target))
         return None if tag is None else tag.language
 
 

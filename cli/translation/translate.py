@@ -16,13 +16,10 @@ from cli.flags.options import Given, takes
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig
-from lm.config.options import check_text, options
+from lm.config.options import check_text
 from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 from lm.files import replaced
-
-# penalties and biases count in a search too; everything else under Sampling is for drawing alone
-_IN_A_SEARCH = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
 
 _Files = Annotated[
     list[Path] | None,
@@ -126,7 +123,6 @@ def translate(
       lm translate runs/en-de --n-best 3 --json < news.en | jq .translations
       lm translate runs/both --to de --sample --top-p 0.9 --seed 1 < news.en
     """
-    _refuse_contradictions(given, sample=sample)
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
     from cli.attention.files import Maps
@@ -153,23 +149,6 @@ def translate(
             raise typer.Abort from None
     if maps is not None:
         maps.write(translator.models[0], to=to)
-
-
-def _refuse_contradictions(given: Given, *, sample: bool) -> None:
-    """Raise UsageError for flags of sampling in a search, and for flags of the search where translations are drawn."""
-    flags = {described.name: described.flag for described in options(SamplingConfig)}
-    drawing = [flags[name] for name in given.typed["sampling"] if name not in _IN_A_SEARCH and name != "greedy"]
-    if drawing and not sample:
-        raise UsageError(f"a search draws nothing and has no use for {', '.join(drawing)}; --sample does")
-    if not sample:
-        return
-    flags = {described.name: described.flag for described in options(TranslationConfig)}
-    searching = ("beam", "length_penalty", "coverage_penalty")
-    unfit = [flags[name] for name in searching if name in given.typed["translation"]]
-    if given.typed["sampling"].get("greedy"):
-        unfit.append("--greedy")
-    if unfit:
-        raise UsageError(f"--sample draws translations and has no use for {', '.join(unfit)}")
 
 
 def _check_prefixes(prefix: str | None, file: Path | None, *, has_maps: bool) -> None:

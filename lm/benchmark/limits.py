@@ -10,10 +10,17 @@ from dataclasses import dataclass
 import torch
 
 from lm.config.hardware import HardwareConfig
-from lm.hardware import Hardware, inference_hardware, quick_types, timed
+from lm.hardware import (
+    Hardware,
+    inference_hardware,
+    launch_seconds,
+    matrix_size,
+    quick_types,
+    timed,
+    varied_matrix,
+)
 from lm.model.linear import linear
 
-_MATRIX_ON_CPU, _MATRIX_ON_GPU = 1024, 8192  # a GPU is through with 1024 in less time than it takes to ask it
 _VALUES_ON_CPU, _VALUES_ON_GPU = 1 << 26, 1 << 28  # float32, far more than caches hold
 _TRIES = 30
 _SECONDS = 1.0
@@ -37,7 +44,7 @@ class Limits:
 def measure_limits(config: HardwareConfig) -> Limits:
     """The limits in each type that the machine multiplies natively, and in that of the products asked for."""
     hardware = inference_hardware(config)
-    size = _MATRIX_ON_CPU if hardware.device == "cpu" else _MATRIX_ON_GPU
+    size = matrix_size(hardware.device)
     names = dict.fromkeys((*quick_types(hardware.device), hardware.products))
     flops = {name: _product_rate(dataclasses.replace(hardware, dtype=name), size) for name in names}
     return Limits(size, flops, _memory_bandwidth(hardware))
@@ -46,8 +53,8 @@ def measure_limits(config: HardwareConfig) -> Limits:
 @torch.inference_mode()
 def _product_rate(hardware: Hardware, size: int) -> float:
     """By the library that `linear` takes: on some CPUs the one behind `@` is half as fast, and no limit."""
-    matrix = torch.ones(size, size, dtype=hardware.torch_dtype, device=hardware.torch_device)
-    return _best(lambda: 2 * size**3 / timed(lambda: linear(matrix, matrix), hardware))
+    matrix = varied_matrix(size, hardware)
+    return _best(lambda: 2 * size**3 / launch_seconds(lambda: linear(matrix, matrix), hardware))
 
 
 def _memory_bandwidth(hardware: Hardware) -> float:

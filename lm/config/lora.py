@@ -45,9 +45,6 @@ class LoraConfig(Checked):
             if kind not in KINDS:
                 hint = suggestion(kind, KINDS)
                 raise UsageError(f"there are no adapters on {kind!r}{hint}; choose from {', '.join(KINDS)} (--lora-on)")
-        for name in ("on", "alpha", "dropout"):
-            if self.rank is None and getattr(self, name) != getattr(LoraConfig, name):
-                raise UsageError(f"--lora-{name} is for low-rank adapters: give their rank (--lora), or leave it out")
 
     def __bool__(self) -> bool:
         return self.rank is not None

@@ -98,11 +98,18 @@ class RunConfig:
             )
         if self.model.syntax != "none":
             self._check_trees()
-        self._check_masking()
         if self.lora and self.distribution.shard:
             raise UsageError("adapters are few weights, which each process has: leave out --shard, or --lora")
         if self.lora and self.model.is_recurrent:
             raise UsageError("adapters are for transformer blocks, not for recurrent layers: leave out --lora")
+
+    @property
+    def has_language_tags(self) -> bool:
+        """Whether sources begin with the tag of a language, if the tokenizer has such tags.
+
+        They do in a run that learned both directions, and in a model that was made elsewhere, which has no preset.
+        """
+        return self.parallel.bidirectional or self.preset is None
 
     def _check_trees(self) -> None:
         """UsageError for sources that come without the trees that the model reads."""
@@ -110,14 +117,6 @@ class RunConfig:
             raise UsageError("only one side comes with trees: leave out --bidirectional or --syntax")
         if self.training.sample:
             raise UsageError("a sentence to watch comes without a tree: leave out --sample or --syntax")
-
-    def _check_masking(self) -> None:
-        """UsageError for settings of masks where nothing is masked."""
-        masks_text = self.model.is_masked and not self.data.supervised
-        for name in ("masked_share", "whole_words"):
-            if not masks_text and getattr(self.training, name) != getattr(TrainingConfig, name):
-                flag = "--" + name.replace("_", "-")
-                raise UsageError(f"{flag} is for learning masked tokens of a text (--objective masked): leave it out")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the version of the format in front."""

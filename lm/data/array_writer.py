@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ class ArrayWriter:
                 self._write_header()  # the first one was written with room for any length
                 self._stream.flush()
                 if self._lasting:
-                    os.fsync(self._stream.fileno())
+                    files.sync_open(self._stream.fileno())
                 self._stream.close()
 
     def discard(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
+from lm.data import integrity
 from lm.data.examples.batches import ExampleData
 from lm.data.examples.labelled import LabelledData
 from lm.data.pairs.batches import PairData
@@ -55,6 +56,11 @@ def check_model(config: ModelConfig, *, pairs: bool) -> None:
 def data_key(folder: Path) -> str:
     """A hash of what the data in a folder was made from; InputError if it holds none."""
     return _kind(folder).manifest(folder).key
+
+
+def verify(folder: Path, *, advice: str) -> None:
+    """InputError if the data in a folder are damaged, by their checksums; `advice` says what to do, in the message."""
+    integrity.verify(folder, _kind(folder).manifest(folder).sha256, advice=advice)
 
 
 def data_files(folder: Path) -> list[str]:

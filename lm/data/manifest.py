@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from lm.config import options
 from lm.config.data import DataConfig
@@ -42,6 +42,15 @@ class Provenance(Protocol):
     @property
     def sources(self) -> tuple[SourceRecord, ...]:
         """The files of the training corpus."""
+        ...
+
+    @property
+    def sha256(self) -> Mapping[str, str] | None:
+        """The checksum of each file beside the manifest; None in folders made before these were kept."""
+        ...
+
+    def with_checksums(self, sha256: Mapping[str, str]) -> Self:
+        """The same manifest with the checksums of the files beside it."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,10 +98,12 @@ class WrittenTokens:
     Attributes:
         splits: what each split holds.
         repetition: how much of the text occurs more than once, where that is measured.
+        labels: how many labels there are (see `lm.data.examples.store`), where examples may have some.
     """
 
     splits: dict[str, SplitRecord]
     repetition: Repetition | None = None
+    labels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,9 @@ class Manifest:
         repetition: how much of the text occurs more than once; None for examples, and in folders made before this
             was measured.
         field: the field that held the text in JSON Lines.
+        labels: how many labels the examples have, with their text beside them (see `lm.data.examples.store`); 0 where
+            they are too many; None for text, and in folders made before labels were kept.
+        sha256: the checksum of each file beside the manifest; None in folders made before these were kept.
     """
 
     key: str
@@ -127,6 +141,12 @@ class Manifest:
     supervised: bool = False
     repetition: Repetition | None = None
     field: str = DataConfig.field
+    labels: int | None = None
+    sha256: Mapping[str, str] | None = None
+
+    def with_checksums(self, sha256: Mapping[str, str]) -> Self:
+        """The same manifest with the checksums of the files beside it."""
+        return dataclasses.replace(self, sha256=sha256)
 
     @property
     def data(self) -> DataConfig:
@@ -149,6 +169,7 @@ class Manifest:
                 name: SplitRecord(**{**fields["splits"][name], "shards": tuple(fields["splits"][name]["shards"])})
                 for name in SPLITS
             }
+            check_checksums(fields.get("sha256"))
             if (repetition := fields.get("repetition")) is not None:
                 fields["repetition"] = options.build(Repetition, repetition, where=where)
             return options.build(cls, fields, where=where)
@@ -175,6 +196,16 @@ def check_version(values: Mapping[str, Any], version: int, *, where: str, what: 
     found = values.get("format_version")
     if found != version:
         raise InputError(f"{where}: format version {found} is not {version}; prepare the {what} again")
+
+
+def check_checksums(values: Any) -> None:  # noqa: ANN401 (whatever the manifest holds)
+    """Raise TypeError unless a value is checksums by file name, or None."""
+    if values is None:
+        return
+    if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):
+        raise TypeError("sha256 must be a checksum for each file name")
+    if any(name != Path(name).name for name in values):
+        raise TypeError("sha256 names a file that isn't beside the manifest")
 
 
 def fields_with_sources(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:

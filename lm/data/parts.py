@@ -23,6 +23,7 @@ PART_BYTES = 1 << 23
 _MOST_PARTS = 4096
 _ALL_HASHES = 1 << 64
 _KEY_VERSION = 1  # raised when the same part becomes other files
+_OF_EXAMPLES = 2  # the same, of examples alone
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Part:
         read = [
             [found.identity, found.number, *_settings(found.held_out), _bounds(found.span)] for found in self.stretches
         ]
-        supervised = [found.file.supervised for found in self.stretches[:1]]
+        supervised = [found.file.supervised and _OF_EXAMPLES for found in self.stretches[:1]]
         described = json.dumps([_KEY_VERSION, tokenizer, self.separator, supervised, read])
         return hashlib.sha256(described.encode()).hexdigest()
 

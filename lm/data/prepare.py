@@ -1,19 +1,22 @@
 """Preparing data once: what is made of certain inputs goes into a folder, and is found there the next time.
 
 A folder is filled beside its place, its manifest last, and renamed when it is complete. So what has the name is whole,
-whatever happens to the process, and processes that prepare the same data at the same time end with one folder.
+whatever happens to the process, and processes that prepare the same data at the same time end with one folder. What
+happens to its files later is seen by their checksums (see `integrity`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lm import files
+from lm.data import integrity
 from lm.data.folder import partial_folder, put_in_place, remove_abandoned
 from lm.data.manifest import Provenance
 from lm.errors import InputError
@@ -23,6 +26,8 @@ KEY_VERSION = 1
 """Of what keys are made of: raised when the same inputs become other data."""
 
 M = TypeVar("M", bound=Provenance)
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,23 +63,38 @@ class Preparation(Generic[M]):
     read: Callable[[Path], M]
     write: Callable[[Path], M]
 
+    def check(self, folder: Path) -> M | None:
+        """The manifest of a folder; None if there is none, or of other inputs; InputError if the data are damaged."""
+        if not (folder / self.manifest).is_file():
+            return None
+        manifest = self.read(folder)
+        if manifest.key != self.key:
+            return None
+        integrity.verify(folder, manifest.sha256)
+        return manifest
+
     def find(self, folder: Path) -> M | None:
-        """The manifest of a folder, if it is complete and was made of the same inputs."""
+        """The manifest of a folder, if it is complete, undamaged, and was made of the same inputs."""
         try:
-            manifest = self.read(folder)
+            return self.check(folder)
         except InputError:
             return None
-        return manifest if manifest.key == self.key else None
 
     def find_or_make(self, folder: Path) -> Prepared[M]:
         """The data in a folder: found there, or made now in place of what else it holds."""
-        if (there := self.find(folder)) is not None:
+        try:
+            there = self.check(folder)
+        except InputError as error:
+            there = None
+            _LOG.warning("%s (done now)", error)
+        if there is not None:
             return Prepared(folder, there, reused=True)
         place = folder.resolve()  # so that a link stays one
         with partial_folder(place) as partial:
             made = self.write(partial)
             for file in partial.iterdir():
                 files.sync(file)
+            made = made.with_checksums(integrity.checksums(partial))
             files.write_json(partial / self.manifest, made.to_dict())
             put_in_place(partial, place, is_there=lambda: self.find(place) is not None)
         return Prepared(folder, made, reused=False)

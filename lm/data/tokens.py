@@ -14,6 +14,7 @@ from lm.config.data import DataConfig
 from lm.data.array_writer import token_dtype
 from lm.data.corpus import Corpus
 from lm.data.examples.prepare import held_out_examples, join_examples, write_examples
+from lm.data.examples.store import LABELS
 from lm.data.folder import remove_abandoned, remove_finished, unfinished_folder
 from lm.data.manifest import MANIFEST, Manifest, SourceRecord, WrittenTokens
 from lm.data.part_store import Done, PartWriter, StoredPart, stored_parts
@@ -26,7 +27,7 @@ from lm.text.documents import Survey
 from lm.text.files import Progress
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
-_TOKEN_FILES = re.compile(r"(train|validation)-\w+\.npy|" + "|".join(map(re.escape, (MANIFEST, FILE_NAME))))
+_TOKEN_FILES = re.compile(r"(train|validation)-\w+\.npy|" + "|".join(map(re.escape, (MANIFEST, FILE_NAME, LABELS))))
 """The names of the files in a folder of prepared tokens."""
 
 
@@ -102,6 +103,7 @@ class Origin:
             splits=written.splits,
             repetition=written.repetition,
             field=config.field,
+            labels=written.labels,
         )
 
 
@@ -118,6 +120,7 @@ def prepare_corpus(
     root: Path | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
+    with_labels: bool = False,
 ) -> Prepared[Manifest]:
     """Tokenize a corpus into a folder, as running text or as examples, or find it there.
 
@@ -132,6 +135,8 @@ def prepare_corpus(
         root: the cache [default: `cache_root()`].
         processes: that tokenize at the same time, at most [default: as many as there are processors].
         progress: called as text is tokenized; not at all if the tokens are there.
+        with_labels: for a classifier: examples in the cache that were prepared before the text of labels was kept are
+            prepared again.
 
     Raises:
         InputError: the tokenizer has no token for a character, nothing is left to train on, or the folder holds
@@ -147,7 +152,16 @@ def prepare_corpus(
         )
 
     origin = Origin.of(corpus, tokenizer)
-    return tokens_of_parts(origin, tokenizer, stored, folder=folder, force=force, root=root)
+    read = _read_labelled if with_labels and corpus.config.supervised and folder is None else read_manifest
+    return tokens_of_parts(origin, tokenizer, stored, folder=folder, force=force, root=root, read=read)
+
+
+def _read_labelled(folder: Path) -> Manifest:
+    """The manifest of examples with their labels; InputError where these were not kept."""
+    manifest = read_manifest(folder)
+    if manifest.labels is None:
+        raise InputError(f"{folder}: prepared by an earlier version, which kept no text of labels; prepare it again")
+    return manifest
 
 
 def counted(progress: Progress | None, total: int) -> Done | None:
@@ -171,6 +185,7 @@ def tokens_of_parts(
     folder: Path | None = None,
     force: bool = False,
     root: Path | None = None,
+    read: Callable[[Path], Manifest] = read_manifest,
 ) -> Prepared[Manifest]:
     """A folder of tokens that are in parts, found or made.
 
@@ -181,6 +196,7 @@ def tokens_of_parts(
         folder: as of `prepare_corpus`, whose errors are raised, too.
         force: as of `prepare_corpus`.
         root: as of `prepare_corpus`.
+        read: gives the manifest of a complete folder; raises InputError for any other.
     """
     place = folder or place_in_cache("tokens", origin.key, root=root)
     found = 0
@@ -198,11 +214,16 @@ def tokens_of_parts(
             found = parts.found
             return origin.manifest(written, tokenizer)
 
-        preparation = Preparation(origin.key, MANIFEST, read_manifest, make)
-        if preparation.find(place) is not None:
+        preparation = Preparation(origin.key, MANIFEST, read, make)
+        damage = there = None
+        try:
+            there = preparation.check(place)
+        except InputError as error:
+            damage = error
+        if there is not None:
             remove_finished(place.resolve())
         elif folder is not None:
-            _refuse_other_files(folder, force=force)
+            _refuse_other_files(folder, force=force, damage=damage)
             remove_abandoned(folder.resolve().parent, folder.resolve().name)
         return dataclasses.replace(preparation.find_or_make(place), parts_found=found)
 
@@ -226,10 +247,18 @@ class _Counted:
             self.found += part.found
 
 
-def _refuse_other_files(folder: Path, *, force: bool) -> None:
-    """Raise InputError if a folder holds anything but prepared tokens; also if it holds these, unless `force`."""
+def _refuse_other_files(folder: Path, *, force: bool, damage: InputError | None) -> None:
+    """Raise InputError if a folder holds anything but prepared tokens; also if it holds these, unless `force`.
+
+    Args:
+        folder: to write tokens into.
+        force: replace tokens that are there.
+        damage: what is wrong with the tokens that are there, if they are those that are to be made.
+    """
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if present and not (MANIFEST in present and all(map(_TOKEN_FILES.fullmatch, present))):
         raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")
+    if present and not force and damage is not None:
+        raise InputError(f"{damage} (--force)")
     if present and not force:
         raise InputError(f"{folder}: holds other tokens already; choose another folder, or --force")

@@ -63,6 +63,7 @@ def beam_search(
     n: int = 1,
     refill: bool = False,
     filters: Sequence[Filter] = (),
+    most_added: float = math.inf,
     ending: Callable[[], Tensor] | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the most likely continuations of each source.
@@ -78,6 +79,7 @@ def beam_search(
         refill: give the places of finished hypotheses to others, as fairseq and CTranslate2 do.
         filters: applied to the logits; what they change counts as the token's log-probability, and is not
             normalised again.
+        most_added: to a logit by the filters; the smaller it is, the earlier a search may end.
         ending: gives what is added to the score of a hypothesis that ends now, for each row of the steps: (rows,), at
             most 0.
 
@@ -85,6 +87,7 @@ def beam_search(
         For each source its `n` best hypotheses (or all there can be, if fewer), best first.
 
     Raises:
+        InputError: the model's output is not a number.
         UsageError: `n` is more than the beam.
 
     Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.
@@ -93,7 +96,8 @@ def beam_search(
         raise UsageError(f"a beam of {beam_size} has no {n} best: make --beam at least {n}, or -n at most {beam_size}")
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     enough = beam_size if refill else None
-    sources = [_Source(row, limit, n, enough, length_penalty) for row, limit in enumerate(limits)]
+    gain = most_added if filters else 0.0
+    sources = [_Source(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
     search = _Search(prompts, beam_size, stops, refill, filters, ending)
     beams, tokens = _Beams.start(sources), prompts
@@ -205,6 +209,7 @@ class _Source:
         n: hypotheses wanted.
         enough: hypotheses that end the search; None if only others that cannot win do.
         length_penalty: see `Hypothesis.score`.
+        gain: the most that a token adds to a total: 0 without filters, whose log-probabilities are negative.
         finished: those that ended so far, best first.
     """
 
@@ -213,6 +218,7 @@ class _Source:
     n: int
     enough: int | None
     length_penalty: float
+    gain: float
     finished: list[_Finished] = field(default_factory=list)
 
     def finish(self, tokens: Sequence[int], sums: Sequence[float], reason: FinishReason, added: float) -> None:
@@ -220,16 +226,34 @@ class _Source:
         score = sums[-1] / len(tokens) ** self.length_penalty + added
         insort(self.finished, _Finished(score, tokens, sums, reason), key=lambda finished: -finished.score)
 
-    def is_done(self, best: float) -> bool:
-        """Whether no hypothesis that goes on, the best with this total, can end among those wanted.
+    def is_done(self, best: float, length: int) -> bool:
+        """Whether no hypothesis that goes on can end among those wanted.
 
-        At best one grows to the full length for nothing.
+        Args:
+            best: total of the best of them.
+            length: tokens that they have.
         """
         if best == -math.inf or (self.enough is not None and len(self.finished) >= self.enough):
             return True
         if len(self.finished) < self.n:
             return False
-        return best / self.limit**self.length_penalty <= self.finished[self.n - 1].score
+        return self._within_reach(best, length) <= self.finished[self.n - 1].score
+
+    def _within_reach(self, total: float, length: int) -> float:
+        """The highest score of a hypothesis with this total and so many tokens that grows by one token or more.
+
+        With a gain g for each token, the score after x tokens is (a + g·x) / x^p, of which a = total - g · length. It
+        is greatest at the least x, at the greatest, or where its derivative is zero: at p·a / (g·(1 - p)).
+        """
+        gain, power = self.gain, self.length_penalty
+        if gain == math.inf:
+            return math.inf
+        without = total - gain * length
+        lengths: list[float] = [length + 1, self.limit]
+        if gain and power != 1:
+            turn = power * without / (gain * (1 - power))
+            lengths += [turn] if length + 1 < turn < self.limit else []
+        return max((without + gain * x) / x**power for x in lengths)
 
     def best(self) -> list[Hypothesis]:
         """The hypotheses wanted, best first."""
@@ -287,7 +311,8 @@ class _Beams:
         Sources that are done have none; they leave the batch at once, or now and then.
         """
         best = candidates.totals[:, 0].tolist() if candidates.totals.shape[1] else [-math.inf] * len(self.sources)
-        done = [source.is_done(total) for source, total in zip(self.sources, best, strict=True)]
+        length = self.tokens.shape[2] + 1
+        done = [source.is_done(total, length) for source, total in zip(self.sources, best, strict=True)]
         kept = _kept(done, at_once=at_once)
         parents, tokens = candidates.parents[kept], candidates.tokens[kept]
         totals = candidates.totals[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)

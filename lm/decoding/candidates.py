@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.filters import among_best
+from lm.decoding.finite import not_a_number
 from lm.kernels.tensors import Best, best
 
 _ROWS_AT_A_TIME = 64
@@ -39,8 +40,14 @@ class Candidates:
             totals: (sources, width) float64, summed log-probabilities of the hypotheses; in float32 a long text's
                 total would make tokens equal that are not.
             following: the best tokens that may follow each: (sources · width, k).
+
+        Raises:
+            InputError: the model's output is not a number.
         """
-        continued = totals[:, :, None] + following.logprobs.cpu().double().reshape(*totals.shape, -1)
+        logprobs = following.logprobs.cpu().double()
+        if bool(logprobs.isnan().any()):
+            raise not_a_number()
+        continued = totals[:, :, None] + logprobs.reshape(*totals.shape, -1)
         ordered, order = continued.flatten(1).sort(stable=True, descending=True)
         tokens = following.places.cpu().reshape(len(totals), -1)
         return cls(ordered, order // continued.shape[2], tokens.gather(1, order))
@@ -64,7 +71,9 @@ def best_following(logits: Tensor, filtered: Tensor, k: int) -> Best:
     found = best(logits, filtered, min(k, logits.shape[1])) or _best_of_all(logits, filtered, k)
     if filtered is logits:
         return found
-    return found._replace(logprobs=found.logprobs + (found.values - logits.gather(1, found.places)))
+    ruled_out = found.values == -torch.inf  # and if the logit is -inf too, their difference is no number
+    added = (found.values - logits.gather(1, found.places)).masked_fill(ruled_out, -torch.inf)
+    return found._replace(logprobs=found.logprobs + added)
 
 
 def _best_of_all(logits: Tensor, filtered: Tensor, k: int) -> Best:

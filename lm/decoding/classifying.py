@@ -10,6 +10,7 @@ import torch
 
 from lm.data.examples.shortening import beginning
 from lm.data.ragged import Ragged
+from lm.decoding.finite import check_number
 from lm.model.transformer import EncoderOnly
 from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -51,7 +52,7 @@ class Classifier:
         """The label of each text, in order. Of a text that is longer than the context its beginning is read.
 
         Raises:
-            InputError: the tokenizer has no token for a character.
+            InputError: the tokenizer has no token for a character, or the model's output is not a number.
         """
         lines = iter(texts)
         while batch := list(islice(lines, self.batch_size)):
@@ -70,5 +71,6 @@ class Classifier:
         tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.padded(0), rows.lengths()))
         shares = self.model(tokens, lengths=lengths)[:, 0].float().softmax(-1).tolist()
         for text, of_text in zip(texts, shares, strict=True):
+            check_number(of_text[0])
             ranked = sorted(zip(config.labels, of_text, strict=True), key=lambda pair: -pair[1])
             yield Classified(text, dict(ranked))

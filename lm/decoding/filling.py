@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lm.data.ragged import Ragged
+from lm.decoding.finite import check_number
 from lm.errors import UsageError
 from lm.model.transformer import EncoderOnly
 from lm.tokenizer.framing import mask_of, text_frame
@@ -67,7 +68,7 @@ class Filler:
         A blank is spelled as the tokenizer spells its mask, such as `[MASK]`, and stands for one token.
 
         Raises:
-            InputError: the tokenizer has no token for a character.
+            InputError: the tokenizer has no token for a character, or the model's output is not a number.
             UsageError: a text is longer than the model's context, or the tokenizer has no mask.
         """
         lines = iter(texts)
@@ -75,7 +76,7 @@ class Filler:
             yield from self._fill(batch, k)
 
     def _fill(self, texts: Sequence[str], k: int) -> Iterator[Filled]:
-        rows = [self._ids(text) for text in texts]
+        rows = [self.ids(text) for text in texts]
         ids = Ragged.of(rows)
         tokens, lengths = torch.from_numpy(ids.padded(0)), torch.from_numpy(ids.lengths())
         blanks = tokens == mask_of(self.tokenizer)
@@ -91,15 +92,19 @@ class Filler:
         """The best guesses for each blank of a batch, one row after another."""
         device = next(self.model.parameters()).device
         hidden = self.model.hidden(tokens.to(device), target_lengths=lengths.to(device))
-        best = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
-        found = best.topk(min(k, best.shape[-1]))
-        pairs = zip(found.indices.tolist(), found.values.tolist(), strict=True)
-        return [tuple(map(self._guess, *pair)) for pair in pairs]
+        probabilities = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
+        known = probabilities[:, : self.tokenizer.vocab_size]  # the others are padding: they have no text
+        found = known.topk(min(k, known.shape[-1]))
+        guesses = []
+        for ids, of_ids in zip(found.indices.tolist(), found.values.tolist(), strict=True):
+            check_number(of_ids[0])
+            guesses.append(tuple(map(self._guess, ids, of_ids)))
+        return guesses
 
     def _guess(self, index: int, probability: float) -> Guess:
         return Guess(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
 
-    def _ids(self, text: str) -> NDArray[np.int64]:
+    def ids(self, text: str) -> NDArray[np.int64]:
         """A text within its frame; UsageError if it is too long."""
         ids = text_frame(self.tokenizer).around(self.tokenizer.encode(text, parse_special=True))
         context = self.model.config.context_length

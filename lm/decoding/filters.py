@@ -7,6 +7,7 @@ the settings ask for, in their order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -218,6 +219,21 @@ def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
         )
     if (size := config.no_repeat_ngram) is not None:
         yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
+
+
+def most_added(config: SamplingConfig, biases: Biases) -> float:
+    """How much `penalties` add to a logit at most; infinity where that depends on the logit or the length of the text.
+
+    Args:
+        config: see `penalties`.
+        biases: see `penalties`.
+    """
+    if config.repetition_penalty < 1 or config.frequency_penalty < 0:
+        return math.inf
+    of_tokens: dict[int, float] = {}
+    for (*_, last), bias in biases.items():  # several sequences that end alike may be complete at once
+        of_tokens[last] = of_tokens.get(last, 0.0) + max(bias, 0.0)
+    return max(of_tokens.values(), default=0.0) + max(-config.presence_penalty, 0.0)
 
 
 def truncations(config: SamplingConfig) -> Iterator[Filter]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.filters import History
+from lm.decoding.finite import check_number
 from lm.decoding.sampling import NOTHING_LEFT, Sampler, nothing_left
 from lm.decoding.stop_strings import TextUntil
 
@@ -103,6 +104,7 @@ def generate(
         Tokens in the order they come, a round for all samples after another, and one Finish for each sample.
 
     Raises:
+        InputError: the model's output is not a number.
         UsageError: the sampler rules out every token.
     """
     tokens, logits = _read(steps, prompts, len(rows) // len(prompts))
@@ -200,7 +202,13 @@ class Sample:
     def take(
         self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
     ) -> Iterator[Token | Finish]:
-        """Grow by a token, and end if it is the last one."""
+        """Grow by a token, and end if it is the last one.
+
+        Raises:
+            InputError: the log-probability is not a number.
+            UsageError: there is no token.
+        """
+        check_number(logprob)
         if token == NOTHING_LEFT:
             raise nothing_left()
         number, text = self.row.number, self.row.text

@@ -54,6 +54,7 @@ def refilled(
         Tokens and one Finish for each sample; those of different samples mix.
 
     Raises:
+        InputError: the model's output is not a number.
         UsageError: the sampler rules out every token.
 
     Source: Yu et al. 2022 (Orca), section 3.2.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.filters import Biases, Filter, History, filtered, penalties, truncations
+from lm.decoding.filters import Biases, Filter, History, filtered, most_added, penalties, truncations
+from lm.decoding.finite import log_normaliser
 from lm.errors import UsageError
 
 _AS_GOOD_AS_GREEDY = 1e-6  # a temperature below it would overflow float32
@@ -33,11 +35,13 @@ class Sampler:
         filters: applied in this order before a token is chosen.
         greedy: take the most likely token that is left instead of drawing.
         seed: of the draws; each sample has a random stream of its own, made from the seed and the sample's number.
+        most_added: to a logit by the filters; only a search asks for it.
     """
 
     filters: tuple[Filter, ...] = ()
     greedy: bool = False
     seed: int = 0
+    most_added: float = math.inf
 
     @classmethod
     def of(cls, config: SamplingConfig, biases: Biases | None = None) -> Sampler:
@@ -53,7 +57,7 @@ class Sampler:
         greedy = config.greedy or config.temperature < _AS_GOOD_AS_GREEDY
         chosen = [*penalties(config, biases or {}), *(() if greedy else truncations(config))]
         seed = secrets.randbits(32) if config.seed is None else config.seed
-        return cls(tuple(chosen), greedy, seed)
+        return cls(tuple(chosen), greedy, seed, most_added(config, biases or {}))
 
     def stream(self, number: int, *, seed: int | None = None) -> random.Random:
         """The random numbers of a sample: the same for the same seed and number, whatever samples are beside it.
@@ -78,13 +82,14 @@ class Sampler:
 
         Returns:
             (rows,) token ids, or NOTHING_LEFT where every token is ruled out; and (rows,) their log-probabilities in
-            nats under the model itself: of all tokens, at temperature 1, before any filter.
+            nats under the model itself: of all tokens, at temperature 1, before any filter. They are NaN where the
+            logits are not numbers.
         """
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
         tokens = self.tokens(logits, streams, history)
         chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
-        return tokens, chosen - logits.logsumexp(-1)
+        return tokens, chosen - log_normaliser(logits)
 
     def tokens(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> Tensor:
         """What `choose` chooses, from logits that are on a device with float64."""

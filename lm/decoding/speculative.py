@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.filters import History
+from lm.decoding.finite import log_normaliser
 from lm.decoding.generate import Finish, Row, Sample, Token, most_likely
 from lm.decoding.sampling import NOTHING_LEFT, Sampler, drawn
 from lm.decoding.steps.steps import Steps
@@ -176,6 +177,7 @@ def speculate(
         Tokens, and a Finish.
 
     Raises:
+        InputError: the model's output is not a number.
         UsageError: the sampler rules out every token.
     """
     sample = Sample(row, row.stream or sampler.stream(row.number), row.max_tokens)
@@ -188,7 +190,7 @@ def speculate(
         kept = -1  # the model chooses one token more than it keeps
         for logits, guess in zip(following[:, None], (*guesses, None), strict=True):
             token = _chosen(logits, guess, sampler, sample.stream, history)
-            logprob = float(logits[0, token] - logits.logsumexp(-1)) if token != NOTHING_LEFT else 0.0
+            logprob = float(logits[0, max(token, 0)] - log_normaliser(logits))
             yield from sample.take(token, logprob, most_likely(logits, alternatives)[0], stop_ids)
             history = history.followed(torch.tensor([token]))
             kept += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.config.decoding import TranslationConfig
+from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.continuation import Continuation
@@ -29,11 +30,10 @@ from lm.model.transformer import DecoderOnly
 from lm.processes import Share
 from lm.text.trees import Heads, check_heads
 from lm.tokenizer.framing import Frame, PairFrames, pair_frames
-from lm.tokenizer.languages import tag_to
 
 _READ_AHEAD = 4096
 
-_GREEDY = Sampler(greedy=True)
+_GREEDY = Sampler.of(SamplingConfig(greedy=True))
 
 SourceSteps = EncoderDecoderSteps | RowSteps | PrefixSteps | RereadingSteps
 """The steps of one model that reads a source."""
@@ -105,11 +105,10 @@ class Translator:
         if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
         self._frames = [
-            pair_frames(model.tokenizer, model.source_tokenizer, tag=tag_to(model.source_tokenizer, to))
-            for model in self.models
+            pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
         filters = (*map(_after_start, sampler.filters), *_without_start(self._frames[0]))
-        self._sampler = Sampler(filters, sampler.greedy, sampler.seed)
+        self._sampler = dataclasses.replace(sampler, filters=filters)
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
         if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
@@ -231,6 +230,7 @@ class Translator:
             n=self.config.n_best,
             refill=True,
             filters=self._sampler.filters,
+            most_added=self._sampler.most_added,
             ending=ending,
         )
         if not all(found):

@@ -18,16 +18,25 @@ from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.trees import Heads
 from lm.tokenizer.framing import Frame
+from lm.tokenizer.languages import LanguageTag, tag_to
 from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class TranslationModel:
-    """A model that translates, in eval mode, and the tokenizers of its two sides."""
+    """A model that translates, in eval mode.
+
+    Attributes:
+        model: the model.
+        tokenizer: of the targets.
+        source_tokenizer: of the sources.
+        has_tags: whether a source begins with the tag of a language, if the tokenizer has such tags.
+    """
 
     model: DecoderOnly | EncoderDecoder
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
+    has_tags: bool = True
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Self:
@@ -39,7 +48,12 @@ class TranslationModel:
         if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
             purpose = loaded.model.config.purpose
             raise UsageError(f"{loaded.folder}: this run {purpose}; only one that learned from pairs translates")
-        return cls(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
+        source_tokenizer = loaded.source_tokenizer or loaded.tokenizer
+        return cls(loaded.model, loaded.tokenizer, source_tokenizer, loaded.config.has_language_tags)
+
+    def tag_to(self, language: str | None, *, told_by_file: str | None = None) -> LanguageTag | None:
+        """The tag that asks for a language; arguments and errors are those of `lm.tokenizer.languages.tag_to`."""
+        return tag_to(self.source_tokenizer, language, told_by_file=told_by_file, has_tags=self.has_tags)
 
     def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
         """The ids of each line, beside their places in its tree if the model reads trees.

@@ -15,7 +15,6 @@ from lm.evaluation.attention_maps import AttentionMap, Special
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.trees import check_heads
 from lm.tokenizer.framing import text_frame
-from lm.tokenizer.languages import tag_to
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -64,8 +63,7 @@ def of_model(
         model = TranslationModel.of(loaded)
         return of_translation(model, text, model.tokenizer.encode(target), unit=unit, to=to, heads=heads)
     if not isinstance(loaded.model, EncoderOnly) and loaded.model.config.translates:
-        tokenizer = loaded.source_tokenizer or loaded.tokenizer
-        return _of_source(loaded.model, tokenizer, text, unit=unit, to=to, heads=heads)
+        return _of_source(TranslationModel.of(loaded), text, unit=unit, to=to, heads=heads)
     if to is not None:
         raise UsageError(f"{loaded.folder}: this run {loaded.model.config.purpose}; there is no --to {to}")
     assert not isinstance(loaded.model, EncoderDecoder), "that translates"
@@ -91,8 +89,7 @@ def _of_text(model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, text: str, 
 
 
 def _of_source(
-    model: DecoderOnly | EncoderDecoder,
-    tokenizer: Tokenizer,
+    model: TranslationModel,
     text: str,
     *,
     unit: AttentionUnit,
@@ -100,11 +97,12 @@ def _of_source(
     heads: Sequence[int] | None,
 ) -> TextMap:
     """How a source is looked at: in an encoder each word looks at all of it, else at itself and what comes before."""
+    tokenizer = model.source_tokenizer
     after = Special.after(text_frame(tokenizer))
-    axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(tokenizer, to), after=after, unit=unit)
-    if isinstance(model, EncoderDecoder):
-        return TextMap(attention_maps.encoder_attention(model, axis, heads=heads), (text,))
-    return TextMap(attention_maps.self_attention(model, axis), (text,))
+    axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(model, to), after=after, unit=unit)
+    if isinstance(model.model, EncoderDecoder):
+        return TextMap(attention_maps.encoder_attention(model.model, axis, heads=heads), (text,))
+    return TextMap(attention_maps.self_attention(model.model, axis), (text,))
 
 
 def of_translation(
@@ -131,12 +129,12 @@ def of_translation(
     """
     found = attention_maps.translation_map(
         model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
-        heads=heads, tags=_tags(model.source_tokenizer, to), unit=unit,
+        heads=heads, tags=_tags(model, to), unit=unit,
     )  # fmt: skip
     return TextMap(found, (source, model.tokenizer.decode(tokens)))
 
 
-def _tags(tokenizer: Tokenizer, to: str | None) -> list[Special]:
+def _tags(model: TranslationModel, to: str | None) -> list[Special]:
     """The special token before a source, for models that translate into several languages."""
-    tag = tag_to(tokenizer, to)
+    tag = model.tag_to(to)
     return [] if tag is None else [Special(tag.id, tag.token)]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
 from lm.data.trees import OUTSIDE
+from lm.decoding.finite import not_a_number
 from lm.errors import UsageError
 from lm.model.capture import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
@@ -335,7 +336,13 @@ def _source_row(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder
 
 
 def _merged(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:
-    """(1, heads, query tokens, key tokens) of each layer -> (layers, heads, query units, key units)."""
+    """(1, heads, query tokens, key tokens) of each layer -> (layers, heads, query units, key units).
+
+    Raises:
+        InputError: a weight is not a number.
+    """
     of_queries = queries.members / np.maximum(queries.members.sum(axis=0), 1)
     weights = torch.cat(tuple(layers)).cpu().numpy()
+    if not np.isfinite(weights).all():
+        raise not_a_number()
     return np.asarray(of_queries.T @ (weights @ keys.members), dtype=np.float32)

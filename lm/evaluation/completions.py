@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lm.data.batch import Batch
 from lm.data.examples.shortening import shortened, too_long
+from lm.decoding.finite import not_a_number
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, scored_batches
@@ -84,7 +85,7 @@ def measure_completions(
 def _add(tally: Tally, example: Example, nats: Nats, name: str) -> None:
     """Count a completion; InputError if its surprisals are no numbers."""
     if not np.isfinite(nats).all():
-        raise InputError(f"{name}: line {example.line}: the model's output is not a number; the model is damaged")
+        raise not_a_number(f"{name}: line {example.line}")
     tally.add(nats)
     tally.documents += 1
     tally.words += len(example.completion.split())

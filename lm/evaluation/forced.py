@@ -14,6 +14,7 @@ from lm.data.batch import Batch
 from lm.data.pairs.layout import PairLayout, layout_of
 from lm.data.ragged import Ragged
 from lm.data.trees import TreeReader, framed
+from lm.decoding.finite import not_a_number
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, scored_batches
@@ -182,7 +183,7 @@ def measure_pairs(
         _check_lengths(model, whole, tokens, name)
         for pair, nats in zip(whole, score_pairs(model, tokens, share=share), strict=True):
             if not np.isfinite(nats).all():
-                raise InputError(f"{name}: line {pair.line}: the model's output is not a number; the model is damaged")
+                raise not_a_number(f"{name}: line {pair.line}")
             tally.add(nats)
             tally.documents += 1
             tally.words += len(pair.target.split())

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from lm.decoding.finite import not_a_number
 from lm.errors import InputError
 from lm.evaluation.packing import Packing, Tokens, W
 from lm.evaluation.scoring import Nats
@@ -149,8 +150,7 @@ def stretches(
         taken = list(reader.take(np.concatenate(scored)))
         for stretch in taken:
             if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > reading.unscored(stretch):
-                name = files[stretch.passage.file].name
-                raise InputError(f"{name}: the model's output on this file is not a number; the model is damaged")
+                raise not_a_number(files[stretch.passage.file].name)
         yield taken
     if rest := list(reader.take(np.zeros(0))):
         yield rest

@@ -35,7 +35,8 @@ def attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
     allowed = mask.allowed(query.shape[2], key.shape[2], query.device)
     if allowed is None:
         return scores.softmax(-1)
-    return scores.masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0.0)
+    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
 
 @contextmanager

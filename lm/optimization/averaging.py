@@ -48,11 +48,16 @@ def _mean(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
         weights = checkpoint.load_weights(folder)
         if total and _shapes(weights) != _shapes(total):
             raise InputError(f"{folder}: another model than {checkpoints[0]}; only checkpoints of one can be averaged")
-        if checkpoint.load_tokenizers(folder)[0].sha256 != checkpoint.load_tokenizers(checkpoints[0])[0].sha256:
+        if _tokenizers(folder) != _tokenizers(checkpoints[0]):
             raise InputError(f"{folder}: another tokenizer than {checkpoints[0]}, so its weights mean something else")
         for name, value in weights.items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + value.double()
     return {name: (value / len(checkpoints)).float() for name, value in total.items()}
+
+
+def _tokenizers(folder: Path) -> list[str | None]:
+    """The hashes of a checkpoint's tokenizer and of that of its sources."""
+    return [None if each is None else each.sha256 for each in checkpoint.load_tokenizers(folder)]
 
 
 def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:

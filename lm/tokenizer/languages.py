@@ -39,7 +39,9 @@ def language_tags(tokenizer: Tokenizer) -> dict[str, LanguageTag]:
     return {match[1]: LanguageTag(match[1], match[0], index) for match, index in named if match}
 
 
-def tag_to(tokenizer: Tokenizer, language: str | None, *, told_by_file: str | None = None) -> LanguageTag | None:
+def tag_to(
+    tokenizer: Tokenizer, language: str | None, *, told_by_file: str | None = None, has_tags: bool = True
+) -> LanguageTag | None:
     """The tag that asks for a language; None where the model has a single direction.
 
     Args:
@@ -47,11 +49,13 @@ def tag_to(tokenizer: Tokenizer, language: str | None, *, told_by_file: str | No
         language: what the user asks for.
         told_by_file: the language that the name of a file tells, for where the user asks for none. A model of a single
             direction ignores it.
+        has_tags: whether the model reads the tags that its tokenizer has; one that was trained in a single direction
+            with the tokenizer of another run has never seen them.
 
     Raises:
         UsageError: the model has several directions and none is asked for, or it does not have the one that is.
     """
-    tags = language_tags(tokenizer)
+    tags = language_tags(tokenizer) if has_tags else {}
     known = f"this model translates into {', '.join(sorted(tags))}" if tags else "this model has one direction"
     if language is None and tags and told_by_file not in tags:
         wrong = "" if told_by_file is None else f", not into {told_by_file!r}"

@@ -71,8 +71,8 @@ class Tokenizer:
     Attributes:
         description: what `tokenizer.json` says, parsed.
 
-    Encoding never adds special tokens, never truncates or pads (whatever the file says), and takes text that merely
-    spells a special token for the text it is, unless asked.
+    Encoding never adds special tokens, never truncates or pads, never drops merges at random (whatever the file says),
+    and takes text that merely spells a special token for the text it is, unless asked.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -159,6 +159,23 @@ class Tokenizer:
             return False
         ids = range(self.vocab_size)
         return all(self.decode([one], skip_special=False) == other.decode([one], skip_special=False) for one in ids)
+
+    def has_vocabulary_of(self, other: Tokenizer) -> bool:
+        """Whether each ID names the same token in another tokenizer, so that weights learned with it keep their sense.
+
+        How texts are cut may differ, and so may the names of special tokens: a reserved one can be given a use.
+        """
+        ours, theirs = (
+            {index: token for token, index in each._backend.get_vocab(with_added_tokens=True).items()}
+            for each in (self, other)
+        )
+        if ours.keys() != theirs.keys():
+            return False
+        renamed = [index for index in ours if ours[index] != theirs[index]]
+        names = {*(ours[index] for index in renamed)} & {*theirs.values()}
+        return not names and all(
+            each.token(index) in each.special_tokens for each in (self, other) for index in renamed
+        )
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """The ids of a text.
@@ -290,8 +307,14 @@ class Tokenizer:
 
 
 def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """A copy that neither truncates nor pads, which many published files ask for."""
+    """A copy that neither truncates nor pads, which many published files ask for, and encodes without BPE dropout.
+
+    A model is scored, and its prompts are read, with one segmentation of each text; `lm.data.pairs.bpe_dropout` is what
+    varies the segmentation in training, reproducibly. Unigram sampling isn't part of a `tokenizer.json`.
+    """
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     copy.no_truncation()
     copy.no_padding()
+    if isinstance(copy.model, tokenizers.models.BPE):
+        copy.model.dropout = None
     return copy

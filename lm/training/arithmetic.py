@@ -1,6 +1,7 @@
-"""The arithmetic that a run trains in: the types of its products and the threads that are fastest on this machine.
+"""The arithmetic that a run trains in: the dtypes of its matmuls and the number of threads that are fastest here.
 
-Nothing here knows a processor: whatever there is to choose from is timed.
+On a CPU whatever there is to choose from is timed. A GPU that has bfloat16 trains in it: there a short probe would time
+kernel launches, not arithmetic.
 """
 
 from __future__ import annotations
@@ -32,30 +33,47 @@ _LARGEST_VOCABULARY = 4096
 
 
 def training_hardware(config: RunConfig, batch: Batch) -> Hardware:
-    """The device asked for or found, and what is fastest on it for a run: measured, save what the config says.
+    """Choose the device, the dtypes and the number of threads that a run trains with. Sets the number of threads.
 
-    A model of one layer goes forward and back with each type that the device multiplies natively, matrices of the shape
-    that Muon has most of are multiplied in each, and the model goes forward and back with one, two, four … threads.
-    Sets the number of threads.
+    A dtype that the config names is that of all matmuls, Muon's among them. Otherwise a GPU takes bfloat16 if it has
+    it, and elsewhere the fastest is measured: a model of one layer goes forward and back in each dtype that the device
+    multiplies natively, then matrices of the shape that Muon has most of are multiplied in each. Without a number of
+    threads in the config, the model goes forward and back with one, two, four … of them.
 
     Args:
         config: of the run.
         batch: what goes through the model at once; as much of it is timed as there is time for.
     """
-    asked = config.hardware
-    hardware = dataclasses.replace(inference_hardware(asked), optimizer_dtype="float32")
-    types = quick_types(hardware.device)
-    probe = _Probe(config.model, batch, hardware)
-    with one_thread():
-        dtypes = types if asked.dtype == "auto" else (asked.dtype,)
-        hardware = fastest([dataclasses.replace(hardware, dtype=dtype) for dtype in dtypes], probe.seconds, probe.sizes)
-        if config.training.optimizer == "muon":
-            choices = [dataclasses.replace(hardware, optimizer_dtype=dtype) for dtype in types]
-            hardware = fastest(choices, _square_products(config.model.d_model), _doubled(1, _MOST_MATRICES))
-    if asked.threads is None and hardware.device == "cpu":
+    hardware = inference_hardware(config.hardware)
+    probe = _Probe(config.model, batch, hardware) if hardware.device != "cuda" else None
+    if config.hardware.dtype != "auto":
+        dtype = config.hardware.dtype
+        hardware = dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=_of_muon(config, dtype))
+    elif probe is None:
+        dtype = quick_types(hardware.device)[-1]
+        hardware = dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=_of_muon(config, dtype))
+    else:
+        hardware = _fastest_dtypes(config, hardware, probe)
+    if config.hardware.threads is None and probe is not None and hardware.device == "cpu":
         choices = [dataclasses.replace(hardware, threads=number) for number in _numbers_of_threads()]
         hardware = fastest(choices, probe.seconds_with_threads, probe.sizes)
     torch.set_num_threads(hardware.threads)
+    return hardware
+
+
+def _of_muon(config: RunConfig, dtype: str) -> str:
+    """The dtype of Muon's matmuls where the others are in `dtype`; float32 in a run without Muon."""
+    return dtype if config.training.optimizer == "muon" else "float32"
+
+
+def _fastest_dtypes(config: RunConfig, hardware: Hardware, probe: _Probe) -> Hardware:
+    """Time the model, and then Muon's matmuls, in each dtype that the device multiplies natively."""
+    types, hardware = quick_types(hardware.device), dataclasses.replace(hardware, optimizer_dtype="float32")
+    with one_thread():
+        hardware = fastest([dataclasses.replace(hardware, dtype=dtype) for dtype in types], probe.seconds, probe.sizes)
+        if config.training.optimizer == "muon":
+            choices = [dataclasses.replace(hardware, optimizer_dtype=dtype) for dtype in types]
+            hardware = fastest(choices, _square_products(config.model.d_model), _doubled(1, _MOST_MATRICES))
     return hardware
 
 

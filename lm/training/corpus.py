@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -28,3 +29,15 @@ class TrainingCorpus:
     def vocab_size(self) -> int:
         """How many tokens a model knows that learns from this, spare ones included."""
         return self.tokenizer.vocab_size + self.spare_tokens
+
+    @property
+    def has_merges(self) -> bool:
+        """Whether BPE dropout has merges to leave out on both sides."""
+        tokenizers = (self.tokenizer, self.source_tokenizer or self.tokenizer)
+        return all(tokenizer.merge_rules is not None for tokenizer in tokenizers)
+
+    def check_merges(self) -> None:
+        """UsageError unless BPE dropout has merges to leave out on both sides."""
+        if not self.has_merges:
+            side = "tokenizer" if self.source_tokenizer is None else "tokenizer of one side"
+            raise UsageError(f"BPE dropout leaves out merges, and the {side} has none: leave it out (--bpe-dropout)")

@@ -13,18 +13,21 @@ import torch
 
 from lm.budget.pace import Cost
 from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.model import check_heads_given
 from lm.data.batch import Batch
 from lm.data.training_data import Reference
 from lm.decoding.classifying import Classifier
 from lm.decoding.filling import Filler
 from lm.decoding.generator import Generator
+from lm.decoding.prompts import prompt_ids
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
+from lm.errors import LMError
 from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.experts import counted, shares
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.training.events import Evaluation, Sample
+from lm.training.events import Evaluation, Sample, Warned
 from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.run import Run, diverged
 
@@ -44,12 +47,12 @@ _SHARE_OF_LONGEST = 0.5
 """The time that a model takes for a translation once it knows when to end, as a share of that for the longest."""
 
 
-def evaluate(run: Run) -> Iterator[Evaluation | Sample]:
+def evaluate(run: Run) -> Iterator[Evaluation | Sample | Warned]:
     """Evaluate the run as it is; `run.state` knows the best from then on.
 
     Yields:
         The evaluation, if there is a validation split, and what the model makes of its sample prompts; for
-        translation, also of the first sentences of the split.
+        translation, also of the first sentences of the split. A sample that fails is a warning.
 
     Raises:
         TrainingError: the loss is no longer finite.
@@ -176,8 +179,7 @@ def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
 
 def _translated_here(run: Run, references: Sequence[Reference]) -> list[str]:
     """Greedy translations of sources, in order, each into the language of its tag, where there are tags."""
-    assert not isinstance(run.model, EncoderOnly)
-    model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer)
+    model = _translation_model(run)
     sources = [each._replace(target="") for each in references]
     found: dict[Reference, str] = {}
     for tag in dict.fromkeys(source.tag for source in sources):
@@ -201,16 +203,76 @@ def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
     return is_best
 
 
-def _samples(run: Run) -> Iterator[Sample]:
-    """What the model makes of the prompts that are to be watched."""
-    prompts, step = run.config.training.sample, run.state.step
-    if isinstance(run.model, EncoderOnly):
-        yield from (Sample(step, prompt, _filled(run, prompt), is_translation=True) for prompt in prompts)
+def _translation_model(run: Run) -> TranslationModel:
+    """The model of a run as it translates."""
+    assert not isinstance(run.model, EncoderOnly)
+    has_tags = run.config.parallel.bidirectional
+    return TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer, has_tags)
+
+
+def check_samples(run: Run) -> None:
+    """Check, before the first step, that the model can read the prompts of the setting `sample`.
+
+    Raises:
+        InputError: the tokenizer has no token for a character of one.
+        UsageError: the model can't read one for another reason.
+    """
+    for prompt in run.config.training.sample:
+        try:
+            _read(run, prompt)
+        except LMError as error:
+            raise type(error)(f"sample {prompt!r}: {error} (--sample)") from None
+
+
+def _read(run: Run, prompt: str) -> None:
+    """Encode a prompt as a sample of it will, without the model's weights."""
+    model = run.model
+    if isinstance(model, EncoderOnly):
+        if run.config.model.labels:
+            run.tokenizer.encode(prompt)
+        else:
+            Filler(model, run.tokenizer).ids(prompt)
     elif run.config.model.translates:
-        translated = _translate(run, [Reference(prompt, "", run.data.tag) for prompt in prompts])
-        yield from (Sample(step, *pair, is_translation=True) for pair in zip(prompts, translated, strict=True))
+        check_heads_given(run.config.model, are_given=False)
+        tag = run.data.tag
+        translation = _translation_model(run)
+        Translator([translation], TranslationConfig(beam=1), to=None if tag is None else tag.language)
+        translation.read([prompt.strip()], [None])
     else:
-        yield from (Sample(step, prompt, _continue(run, prompt)) for prompt in prompts)
+        prompt_ids(run.tokenizer, prompt)
+
+
+def _samples(run: Run) -> Iterator[Sample | Warned]:
+    """What the model makes of the prompts that are to be watched; a warning for each for which that fails."""
+    prompts, step = run.config.training.sample, run.state.step
+    is_shared = run.config.model.translates and not isinstance(run.model, EncoderOnly)
+    sample = partial(_sampled, run)
+    for prompt, text, problem in run.world.spread(prompts, sample) if is_shared else sample(prompts):
+        if problem is None:
+            yield Sample(step, prompt, text, is_translation=is_shared or isinstance(run.model, EncoderOnly))
+        else:
+            yield Warned(step, f"no sample of {prompt!r}: {problem}")
+
+
+def _sampled(run: Run, prompts: Sequence[str]) -> list[tuple[str, str, str | None]]:
+    """For each prompt the prompt, what the model makes of it, and why it makes nothing of it, if it fails."""
+    found: list[tuple[str, str, str | None]] = []
+    for prompt in prompts:
+        try:
+            found.append((prompt, _sample(run, prompt), None))
+        except Exception as error:  # whatever it is, training is worth more
+            found.append((prompt, "", str(error) or type(error).__name__))
+    return found
+
+
+def _sample(run: Run, prompt: str) -> str:
+    """What the model makes of a prompt."""
+    if isinstance(run.model, EncoderOnly):
+        return _filled(run, prompt)
+    if run.config.model.translates:
+        (translation,) = _translated_here(run, [Reference(prompt, "", run.data.tag)])
+        return translation
+    return _continue(run, prompt)
 
 
 def _filled(run: Run, prompt: str) -> str:

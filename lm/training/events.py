@@ -103,4 +103,12 @@ class Stopped:
     patience_ran_out: bool = False
 
 
-Event = Step | Decay | EndMoved | Evaluation | Sample | Saved | Stopped
+@dataclass(frozen=True)
+class Warned:
+    """Something beside training failed, such as a sample, and training goes on without it."""
+
+    step: int
+    message: str
+
+
+Event = Step | Decay | EndMoved | Evaluation | Sample | Saved | Stopped | Warned

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lm import run_folder
-from lm.base import named_base
+from lm.base import named_base, own_weights
 from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.run_folder import TrainingState
@@ -68,11 +68,14 @@ def summarise(run: Path) -> Summary:
     changed = max(path.stat().st_mtime for path in (last, run / run_folder.METRICS) if path.exists())
     trained = run_folder.count_parameters(last)
     base = named_base(last) if config.lora else None
-    return Summary(run, config, state, trained + _of_base(base), trained, base, changed)
+    of_base = _of_base(last, base) if config.lora else 0
+    return Summary(run, config, state, trained + of_base, trained, base, changed)
 
 
-def _of_base(base: str | None) -> int:
-    """The parameters of a base; none where it is gone."""
+def _of_base(checkpoint: Path, base: str | None) -> int:
+    """The parameters of the base of a checkpoint; none where it is gone."""
+    if (own := own_weights(checkpoint)) is not None:
+        return run_folder.count_parameters(own.parent, own.name)
     return run_folder.count_parameters(Path(base)) if base and run_folder.is_checkpoint(Path(base)) else 0
 
 

@@ -39,11 +39,25 @@ def check_weights(model: ModelConfig, path: Path) -> None:
     raise UsageError(f"the weights to start from don't fit this model: {'; '.join(differing)}")
 
 
+def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None) -> None:
+    """UsageError unless the weights of a run or checkpoint were learned with tokens that these tokenizers have too.
+
+    Args:
+        path: the run or checkpoint to start from.
+        tokenizer: of the targets; of both sides, if there is no other.
+        source_tokenizer: of the sources, where they have their own.
+    """
+    theirs, of_sources = load_tokenizers(find_checkpoint(path))
+    sides = ((tokenizer, theirs), (source_tokenizer or tokenizer, of_sources or theirs))
+    if all(ours.sha256 == other.sha256 or ours.has_vocabulary_of(other) for ours, other in sides):
+        return
+    problem = f"the weights of {path} were learned with another tokenizer, whose IDs stand for other tokens"
+    raise UsageError(f"{problem}: use that one (leave out --tokenizer), or train a new model (without --from)")
+
+
 def spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
-    """The ids that the model of a run has beyond those of its tokenizer, if that is this one; else none."""
-    found = find_checkpoint(path)
-    theirs, _ = load_tokenizers(found)
-    return load_config(found).model.vocab_size - tokenizer.vocab_size if theirs.sha256 == tokenizer.sha256 else 0
+    """The ids that the model of a run has beyond those of its tokenizer, whose vocabulary this one has."""
+    return load_config(find_checkpoint(path)).model.vocab_size - tokenizer.vocab_size
 
 
 def _shapes(model: ModelConfig) -> dict[str, torch.Size]:

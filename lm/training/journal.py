@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ class Journal:
     def __init__(self, folder: Path, *, writes: bool = True) -> None:
         """Of a run; with `writes` false, what is to be noted is not: another process does it."""
         self._writes = writes
+        self._waiting: dict[Path, str] = {}
+        self._error: OSError | None = None
         self.metrics, self.timings = folder / run_folder.METRICS, folder / run_folder.TIMINGS
 
     def step(self, event: Step, *, epoch: float) -> None:
@@ -54,10 +57,41 @@ class Journal:
         self._append(self.metrics, metrics)
         self._append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
 
+    def warning(self) -> str | None:
+        """Say once, after the first entry that could not be written, that entries wait for room; None otherwise."""
+        error, self._error = self._error, None
+        if error is None:
+            return None
+        return f"{error.filename}: {error.strerror}; its entries are kept in memory, and written once they can be"
+
+    def finish(self) -> None:
+        """Write the entries that still wait; OSError if they cannot be."""
+        for path in list(self._waiting):
+            self._write_waiting(path)
+
     def _append(self, path: Path, values: dict[str, Any]) -> None:
-        if self._writes:
-            with files.naming(path), path.open("a", encoding="utf-8", newline="\n") as file:
-                file.write(json.dumps(values, ensure_ascii=False) + "\n")
+        """Add an entry. Where that fails, it waits in memory for the next: training is worth more than its log."""
+        if not self._writes:
+            return
+        is_first = path not in self._waiting
+        self._waiting[path] = self._waiting.get(path, "") + files.json_text(values) + "\n"
+        try:
+            self._write_waiting(path)
+        except OSError as error:
+            self._error = error if is_first else self._error
+
+    def _write_waiting(self, path: Path) -> None:
+        """Append the waiting entries to a log, all of them or none."""
+        with files.naming(path), path.open("ab", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            left = memoryview(self._waiting[path].encode())
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(size)
+                raise
+        del self._waiting[path]
 
     def forget_after(self, step: int, *, evaluation_due: bool = False) -> None:
         """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped.
@@ -76,25 +110,21 @@ class Journal:
     def set_aside(self) -> None:
         """Keep the logs as they are now, until `settle`."""
         for path in self._paths():
-            files.replace_text(_aside(path), _kept(path, math.inf))
+            files.replace_text(run_folder.set_aside(path), _kept(path, math.inf))
 
     def settle(self) -> None:
-        """Forget the logs that were set aside: this branch of the run has saved something."""
+        """Remove the logs that were set aside."""
         for path in (self.metrics, self.timings):
-            _aside(path).unlink(missing_ok=True)
+            run_folder.set_aside(path).unlink(missing_ok=True)
 
     def restore(self) -> None:
         """Go back to the logs that were set aside, if any still are: their branch has saved nothing."""
         for path in (self.metrics, self.timings):
             with contextlib.suppress(FileNotFoundError):
-                _aside(path).replace(path)
+                run_folder.set_aside(path).replace(path)
 
     def _paths(self) -> list[Path]:
         return [path for path in (self.metrics, self.timings) if path.exists()]
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.before")
 
 
 def lines(path: Path) -> list[bytes]:

@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from lm import checkpoint, run_folder
-from lm.config.run import Plan, RunConfig
-from lm.config.training import TrainingConfig
-from lm.data.kinds import data_files, data_key, open_data
+from lm.base import base_weights, keep_weights
+from lm.config.run import CHANGEABLE, SECTIONS, Plan, RunConfig
+from lm.config.training import LENGTHS, TrainingConfig
+from lm.data.kinds import data_files, data_key, open_data, verify
 from lm.distributed.world import ALONE, World
 from lm.errors import InputError, UsageError
 from lm.hardware import MOST_THREADS
@@ -25,6 +26,10 @@ from lm.training.lock import claimed, lock_of
 from lm.training.opening import Opening
 from lm.training.planning import prolonged
 from lm.training.run import Run
+
+
+_SETTLED = ("device", "dtype", "optimizer_dtype", "data_key")
+"""What of a plan stays the same from the start of a run to its end."""
 
 
 def resume(
@@ -61,7 +66,10 @@ def resume(
         found = run_folder.find_checkpoint(path, which="last")
         run_folder.verify(found)
         config = run_folder.load_config(found)
-        plan, state = _plan(config, found), run_folder.load_state(found)
+        _refuse_edited(folder, found, config)
+        plan, state = _plan(config, found), _without_lost_best(folder, run_folder.load_state(found))
+        if state.best_step is not None and found == run_folder.find_checkpoint(folder, which="last"):
+            checkpoint.point_to(run_folder.checkpoint_folder(folder, state.best_step), "best")
         plan = _with_data(plan, data, run=folder)
         opened = open_data(Path(plan.data), config)
         if longer is not None:
@@ -71,11 +79,9 @@ def resume(
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
         config = dataclasses.replace(config, plan=_shared_by(world, plan))
         other_branch = run_folder.later_than(folder, state.step)
-        if other_branch:
-            state = _without_lost_best(folder, state)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
         opening = Opening(folder, config, state, corpus, spent, checkpoint=found)
-        run = world.told(opening).built(world, data=opened, lock=lock, **_saved(found, config))
+        run = world.told(opening).built(world, data=opened, lock=lock, **_saved(folder, found, config))
         run.write_config()
         run.other_branch = other_branch
         if other_branch:
@@ -84,11 +90,47 @@ def resume(
     return run
 
 
-def _saved(found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
-    """The tensors that a run is built again of, as `Opening.built` calls them."""
-    files = {"weights": run_folder.MODEL, "optimizer": run_folder.OPTIMIZER}
-    saved = {what: load_tensors(found / name) for what, name in files.items()}
-    return saved | {"base": checkpoint.load_base(found, config)} if config.lora else saved
+def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
+    """InputError if the settings in a run's folder are not those of the checkpoint that it resumes from.
+
+    How long the run is and how it is computed may differ: a resumed run writes that before its first checkpoint. The
+    schedule changes with a budget.
+    """
+    path, restore = run / run_folder.CONFIG, f"restore it: cp {found / run_folder.CONFIG} {run / run_folder.CONFIG}"
+    if not path.exists():
+        return
+    try:
+        now = run_folder.load_config(run)
+    except InputError as error:
+        raise InputError(f"{error}; {restore}") from None
+    length = {name for name in LENGTHS if getattr(now.training, name) != getattr(config.training, name)}
+    changeable = {section: {*names} for section, names in CHANGEABLE.items()}
+    changeable["training"] |= {*LENGTHS, *(("schedule",) if length else ())}
+    places = [
+        (section, each.name)
+        for section, kind in SECTIONS.items()
+        for each in dataclasses.fields(kind)
+        if each.name not in changeable.get(section, ())
+    ]
+    if now.plan is not None and config.plan is not None:
+        places += [("plan", name) for name in _SETTLED]
+    differing = [
+        f"{section}.{name} is {ours!r} and was {theirs!r}"
+        for section, name in places
+        for ours, theirs in [(getattr(getattr(each, section), name) for each in (now, config))]
+        if ours != theirs
+    ]
+    if differing:
+        problem = "differs from the settings that the run was started with"
+        raise InputError(f"{path}: {problem}: {'; '.join(differing)}; {restore}, or start a new run")
+
+
+def _saved(run: Path, found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
+    """The tensors that a run is built again of, as `Opening.built` calls them; its base's weights are kept with it."""
+    files = {"weights": found / run_folder.MODEL, "optimizer": found / run_folder.OPTIMIZER}
+    if config.lora:
+        files["base"] = keep_weights(run, base_weights(found, config))
+    return {what: load_tensors(path) for what, path in files.items()}
 
 
 def _plan(config: RunConfig, found: Path) -> Plan:
@@ -112,6 +154,7 @@ def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
     if not Path(plan.data).is_dir():
         raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
     if data_key(Path(plan.data)) == plan.data_key:
+        verify(Path(plan.data), advice=again)
         return
     if started_on == Path(plan.data):
         raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")
@@ -138,7 +181,7 @@ def _shared_by(world: World, plan: Plan) -> Plan:
 
 
 def _without_lost_best(run: Path, state: TrainingState) -> TrainingState:
-    """The state of a run that goes on from an older checkpoint: where the best so far is gone, it finds its own."""
+    """The state of a run that is resumed: where its best checkpoint is gone, the next evaluation is the best so far."""
     if state.best_step in [run_folder.step_of(folder) for folder in run_folder.checkpoints(run)]:
         return state
     return dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)

@@ -16,7 +16,7 @@ from lm.config.run import Plan, RunConfig
 from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
 from lm.errors import TrainingError
-from lm.hardware import Hardware
+from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
 from lm.model.block import recompute
 from lm.model.lora import build_adapted
@@ -41,6 +41,7 @@ class Run:
         folder: where the run is kept.
         config: its settings and its plan, as `config.json` has them.
         state: how far it has come.
+        resumed_at: the step of the checkpoint that it was resumed from; 0 for a new run.
         other_branch: checkpoints later than the one gone on with, which go as soon as this run has saved its own.
         lock: held from the start to the end of training.
         clock: of a run under a budget, what says when the learning rate falls; else None.
@@ -78,6 +79,7 @@ class Run:
         """
         self.folder, self.config, self.state, self.data = folder, config, state, data
         self.tokenizer, self.source_tokenizer = corpus.tokenizer, corpus.source_tokenizer
+        self.resumed_at = state.step
         self.other_branch: list[Path] = []
         self.lock = lock_of(folder) if lock is None else lock
         self.world, self.journal = world, Journal(folder, writes=world.writes)
@@ -94,6 +96,7 @@ class Run:
         plan, training = self.plan, self.config.training
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
+        set_matmul_precision(self.hardware)
         device = self.hardware.torch_device
         self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
         recompute(self.model, if_training=training.checkpoint_activations)

@@ -10,7 +10,6 @@ from lm import checkpoint
 from lm.model.lora import load_trained, trained_weights
 from lm.optimization.optimizers import optimizer_tensors, restore_optimizers
 from lm.training.events import Saved
-from lm.training.journal import Journal
 from lm.training.run import Run, diverged
 
 _TRAINED = "trained."
@@ -34,8 +33,7 @@ def save(run: Run, *, is_best: bool) -> list[Saved]:
         (run.clock.to_write,) = run.world.summed(run.writer.seconds)
     weights, optimizer = _copied(run)
     run.note_elapsed()
-    config, state, branch = run.config, run.state, run.other_branch
-    run.other_branch = []
+    config, state = run.config, run.state
 
     def write() -> Saved:
         folder = checkpoint.save_checkpoint(
@@ -47,10 +45,9 @@ def save(run: Run, *, is_best: bool) -> list[Saved]:
             optimizer=optimizer,
             state=state,
             is_best=is_best,
+            resumed_at=run.resumed_at if run.other_branch else None,
         )
-        if branch:
-            Journal(run.folder).settle()
-            checkpoint.leave(run.folder, branch, best_step=state.best_step)
+        run.other_branch = []
         checkpoint.remove_old(run.folder, keep=config.training.keep)
         return Saved(state.step, folder)
 

@@ -18,6 +18,8 @@ from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
 from lm.run_folder import TrainingState
 from lm.training.corpus import TrainingCorpus
+from lm.training.evaluation import check_samples
+from lm.training.initial_weights import check_tokenizers
 from lm.training.journal import Journal
 from lm.training.lock import claimed
 from lm.training.opening import Opening
@@ -55,10 +57,12 @@ def start(
     data = data or open_data(corpus.folder, config)
     config = planned(config, corpus.folder, data, pace=pace, spent=spent, processes=world.size)
     if base is not None:
+        check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
         config = adapting(config, base)
     pause = 0.0 if pace is None else pace.pause
     opening = Opening(folder, config, TrainingState(), corpus, spent, pause, has_weights=weights is not None)
     run = world.told(opening).built(world, data=data, weights=weights)
+    check_samples(run)
     _make_folder(run, base)
     return run
 
@@ -66,7 +70,8 @@ def start(
 def fitted(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     """The settings of a model that has an embedding for each token and, of a classifier, an output for each label.
 
-    Sources whose tokens are those of the targets, cut otherwise, share their embedding.
+    Sources whose tokens are those of the targets, cut otherwise, share their embedding. Without merges there is no BPE
+    dropout, which presets and budgets choose before the tokenizers are known.
     """
     source = corpus.source_tokenizer
     source_size = None if source is None or source.shares_ids(corpus.tokenizer) else source.vocab_size
@@ -76,7 +81,10 @@ def fitted(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
         source_vocab_size=source_size,
         labels=labels_of(corpus.folder) if config.model.is_masked and config.data.supervised else (),
     )
-    return dataclasses.replace(config, model=sized)
+    parallel = config.parallel
+    if parallel.bpe_dropout and not corpus.has_merges:
+        parallel = dataclasses.replace(parallel, bpe_dropout=0.0)
+    return dataclasses.replace(config, model=sized, parallel=parallel)
 
 
 def _make_folder(run: Run, base: Path | None) -> None:

@@ -18,7 +18,7 @@ from lm.model.cost import training_flops
 from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import evaluate
-from lm.training.events import Decay, Evaluation, Event, Sample, Step, Stopped
+from lm.training.events import Decay, Evaluation, Event, Sample, Step, Stopped, Warned
 from lm.training.lock import claim
 from lm.training.objective import learned_tokens
 from lm.training.run import Run, diverged
@@ -38,12 +38,14 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
     Raises:
         TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
         InputError: another process is training this run, or a checkpoint cannot be saved.
+        OSError: all is saved, but the last entries of the journal cannot be written.
     """
     if run.world.writes:
         claim(run.lock)
     try:
         with run.writer:
             yield from _events(run, stop)
+        run.journal.finish()
     finally:
         run.lock.release()
 
@@ -58,6 +60,8 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         step = _step(run)
         run.journal.step(step, epoch=run.epoch)
         yield step
+        if warning := run.journal.warning():
+            yield Warned(step.step, warning)
         stopping, is_last = bool(run.world.most(stop())), run.is_complete
         if changed := run.settle_length():
             yield changed
@@ -91,10 +95,11 @@ def _evaluation_put_off(run: Run) -> Iterator[Event]:
         run.clock.note(is_plain=False)
 
 
-def _evaluated(run: Run) -> Iterator[Evaluation | Sample]:
+def _evaluated(run: Run) -> Iterator[Evaluation | Sample | Warned]:
     """Evaluate the run as it is and note the results; its state then says whether that was the last evaluation."""
     for event in _evaluation(run):
-        run.journal.note(event)
+        if not isinstance(event, Warned):
+            run.journal.note(event)
         yield event
     is_last = run.is_complete or _out_of_patience(run)
     run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
@@ -207,7 +212,7 @@ def batch_flops(run: Run, batch: Batch) -> float:
     )
 
 
-def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
+def _evaluation(run: Run) -> Iterator[Evaluation | Sample | Warned]:
     """The results of an evaluation; if it fails, the run is saved first, unless its weights are what is broken."""
     try:
         yield from evaluate(run)
@@ -215,7 +220,7 @@ def _evaluation(run: Run) -> Iterator[Evaluation | Sample]:
         raise
     except Exception:
         if run.world.size == 1:  # of several, the others are not there to be saved too
-            save(run, is_best=False)
+            save(run, is_best=run.state.best_step == run.state.step)
         raise
 
 

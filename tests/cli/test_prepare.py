@@ -124,8 +124,8 @@ def test_shares_are_joined_to_what_one_command_makes(capsys: pytest.CaptureFixtu
         (["corpus.txt", "--part", "1/2"], "name it with -o (--part)"),
         (["corpus.txt", "--part", "3/2", "-o", "out"], "such as 2/4, not '3/2' (--part)"),
         (["corpus.txt", "--part", "half", "-o", "out"], "such as 2/4, not 'half' (--part)"),
-        (["corpus.txt", "--join", "--part", "1/2", "-o", "out"], "--part is for making shares"),
-        (["corpus.txt", "--join", "--separator", "%%", "-o", "out"], "--separator is for making shares"),
+        (["corpus.txt", "--join", "--part", "1/2", "-o", "out"], "--part has no effect with --join"),
+        (["corpus.txt", "--join", "--separator", "%%", "-o", "out"], "--separator has no effect with --join"),
         (["corpus.txt", "--processes", "0", "-o", "out"], "--processes"),
     ],
 )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -111,11 +112,27 @@ def test_a_step_waits_for_the_device_once(device, run_on):
     events = train(run_on(device, "run", evaluate_every=0, optimizer="muon"))
     for _ in range(3):
         next(events)
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as waits:
-            warnings.simplefilter("always")
-            next(events)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert len(waits) <= 1, [str(wait.message) for wait in waits]
+    assert len(waits := waits_in(lambda: next(events))) <= 1, waits
+
+
+def waits_in(work: Callable[[], object]) -> list[str]:
+    """What torch says of each wait for a GPU in some work; it also warns that this is a prototype, which is no wait."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    said = [str(warning.message) for warning in caught]
+    return [message for message in said if message.startswith("called a synchronizing CUDA operation")]
+
+
+def test_only_waits_are_counted(monkeypatch):
+    def warns_of_itself(_: str) -> None:
+        warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=2)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", warns_of_itself)
+    wait = "called a synchronizing CUDA operation (Triggered internally at ...)"
+    assert waits_in(lambda: None) == []
+    assert waits_in(lambda: warnings.warn(wait, stacklevel=2)) == [wait]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lm.kernels import compiled
+from tests.kept import kept_folder
 
 
 def _forget() -> None:
@@ -22,7 +23,7 @@ def _forget() -> None:
 def kept_code(config: pytest.Config) -> Iterator[Path]:
     """Compiled code is in the cache of pytest, in the folder of this compiler and these sources; others are removed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LM_CACHE", str(config.cache.mkdir("machine-code")))
+        patch.setenv("LM_CACHE", str(kept_folder(config, "machine-code")))
         _forget()
         folder = compiled._folder()
         for other in folder.parent.glob("*"):

@@ -28,12 +28,12 @@ def save(tmp_path):
     config = RunConfig(model=ModelConfig(vocab_size=257, d_model=16, n_layers=1, n_heads=2, context_length=8))
     tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
 
-    def save(step: int, *, is_best: bool = False, moments: int = 3):
+    def save(step: int, *, is_best: bool = False, moments: int = 3, best_step: int | None = None, **fields):
         model = build_model(config.model, seed=step).state_dict()
         optimizer = {"embedding.tokens.weight.exp_avg": torch.ones(moments)}
         return save_checkpoint(
             tmp_path, config=config, tokenizer=tokenizer, model=model, optimizer=optimizer,
-            state=TrainingState(step=step, best_loss=1.5), is_best=is_best,
+            state=TrainingState(step=step, best_loss=1.5, best_step=best_step), is_best=is_best, **fields,
         )  # fmt: skip
 
     return save
@@ -173,7 +173,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, 
     assert [name.partition(" -> ")[2] for what, name in before if what == "rename"][-1] == "manifest.json"
     assert before[-1] == ("sync", unfinished)
     assert after[0] == ("sync", "checkpoints")
-    assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["last", "best"]
+    assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["best", "last"]
 
 
 def reseal(folder):
@@ -212,19 +212,33 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_told_of(save, tmp_path):
         load_model(tmp_path, CPU)
 
 
-def test_a_branch_is_left_with_or_without_a_best_checkpoint(save, tmp_path):
-    for step in (2, 4, 6):
-        save(step)
-    files.replace_text(tmp_path / "last", "step-2\n")
-    later = run_folder.later_than(tmp_path, 2)
-    checkpoint.leave(tmp_path, later[:1], best_step=None)  # there is no `best` to take back
-    assert [path.name for path in run_folder.checkpoints(tmp_path)] == ["step-2", "step-6"]
-    assert run_folder.pointed_to(tmp_path, "best") is None
-    checkpoint.leave(tmp_path, later, best_step=2)
-    assert [path.name for path in run_folder.checkpoints(tmp_path)] == ["step-2"]
-    assert run_folder.pointed_to(tmp_path, "best") == "step-2"
-    checkpoint.leave(tmp_path, [], best_step=None)
-    assert run_folder.pointed_to(tmp_path, "best") is None
+@pytest.mark.parametrize(("best_step", "best"), [(None, None), (2, "step-2"), (6, "step-6")])
+def test_a_branch_takes_the_place_of_the_other_one(save, tmp_path, best_step, best):
+    """With or without a best checkpoint, be it one before the branches part."""
+    for step in (2, 4, 6, 8):
+        save(step, is_best=step in (2, 8))
+    log = run_folder.set_aside(tmp_path / "metrics.jsonl")
+    log.write_text("of the other branch")
+    old = (tmp_path / "checkpoints" / "step-6" / "model.safetensors").stat().st_ino
+    save(6, best_step=best_step, is_best=best_step == 6, resumed_at=4)
+    assert [path.name for path in run_folder.checkpoints(tmp_path)] == ["step-2", "step-4", "step-6"]
+    assert (tmp_path / "checkpoints" / "step-6" / "model.safetensors").stat().st_ino != old
+    assert run_folder.pointed_to(tmp_path, "best") == best
+    assert run_folder.pointed_to(tmp_path, "last") == "step-6"
+    assert not log.exists()
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+@pytest.mark.parametrize("hidden", [".step-3.replaced", ".step-3.after-0"])
+def test_a_checkpoint_without_its_name_is_found_by_it(save, tmp_path, hidden):
+    """As where a process was killed while it put one in place; until the run is resumed, it is used from there."""
+    folder = save(3, is_best=True)
+    folder.rename(folder.with_name(hidden))
+    for which in ("best", "last"):
+        assert load_model(tmp_path, CPU, which=which).folder.name == hidden
+    assert run_folder.lost_last(tmp_path) is None
+    checkpoint.remove_leftovers(tmp_path)
+    assert load_model(tmp_path, CPU).folder == folder
 
 
 def test_who_may_read_the_settings_may_read_the_weights(save):

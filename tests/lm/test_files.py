@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import re
 import stat
@@ -28,6 +30,16 @@ def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path):
         assert (tmp_path / name).is_symlink()
         assert (tmp_path / "there" / real).read_text() == "new"
     assert {path.name for path in (tmp_path / "there").iterdir()} == {"real.txt", "new.txt"}
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path):
+    values = {"a": math.nan, "b": [math.inf, 1.5, (-math.inf, "x")], "c": {"d": math.nan, "ü": None}, "e": True}
+    expected = {"a": None, "b": [None, 1.5, [None, "x"]], "c": {"d": None, "ü": None}, "e": True}
+    files.write_json(tmp_path / "values.json", values)
+    for text in (files.json_text(values), (tmp_path / "values.json").read_text(encoding="utf-8")):
+        assert json.loads(text, parse_constant=pytest.fail) == expected
+        assert "ü" in text
+    assert files.json_text({"a": [1.5, 2, "ü"]}) == json.dumps({"a": [1.5, 2, "ü"]}, ensure_ascii=False)
 
 
 def test_a_device_stays_one(tmp_path):

@@ -21,7 +21,9 @@ from lm.hardware import (
     peak_memory,
     quick_types,
     times_as_fast,
+    varied_matrix,
 )
+from tests.fake_cuda import fake_cuda
 
 CPU = Hardware("cpu", "float32", 1)
 
@@ -32,6 +34,16 @@ def test_the_rate_of_a_product_is_that_of_its_median_time(monkeypatch):
     monkeypatch.setattr(hardware.time, "perf_counter", lambda: next(times))
     assert matrix_rate(CPU, size=8, repeats=3) == 2 * 8**3 / 2.0
     assert next(times, None) is None
+
+
+def test_the_rate_of_a_gpu_is_that_of_several_large_matmuls_at_a_time(monkeypatch):
+    """A launch and the wait for it take as long as a small matmul, and constants are multiplied faster than data."""
+    monkeypatch.setattr(hardware, "now", itertools.count().__next__)  # each measurement takes a second
+    with fake_cuda():
+        assert matrix_rate(Hardware("cuda", "bfloat16", 1)) == 4 * 2 * 8192**3
+    matrix = varied_matrix(32, CPU)
+    assert len(matrix.unique()) == matrix.numel()
+    assert matrix.std().item() == pytest.approx(0.5**0.5, rel=0.05)  # of a sine
 
 
 def test_ways_are_compared_by_the_median_of_rounds_in_turns_on_one_thread(monkeypatch):

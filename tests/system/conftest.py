@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -22,6 +21,5 @@ def place(tmp_path_factory) -> Path:
     words = ["one", "two", "three", "four", "five", "six"]
     text = "\n".join(" ".join(chance.choices(words, k=9)) for _ in range(400))
     (folder / "text.txt").write_text(text)
-    os.environ["LM_CACHE"] = str(folder / "cache")
     assert run(["train", str(folder / "text.txt"), "-o", str(folder / "run"), "--steps", "30", *SMALL]) == 0
     return folder

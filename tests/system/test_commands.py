@@ -51,8 +51,9 @@ def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
 
 
 def test_two_passes_that_are_the_same_are_warned_of(place, capsys, tmp_path):
+    (tmp_path / "settings.toml").write_text("[training]\nr_drop = 1\n")
     for dropout, warned in (("0", True), ("0.1", False)):
-        flags = ["--steps", "2", "--r-drop", "1", "--dropout", dropout, *SMALL]
+        flags = ["--steps", "2", "--config", str(tmp_path / "settings.toml"), "--dropout", dropout, *SMALL]
         assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / dropout), *flags]) == 0
         assert ("two passes of R-Drop are the same" in capsys.readouterr().err) is warned
 

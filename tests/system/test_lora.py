@@ -149,12 +149,12 @@ def test_translation_has_adapters_too(told, home):
      (["train", "text.txt", "--from", "runs/tuned", "--lora", "2"], 2, "has adapters itself; make a plain run of it"),
      (["train", "text.txt", "--from", "runs/base", "--lora", "0"], 2, "rank must be at least 1, not 0 (--lora)"),
      (["train", "text.txt", "--from", "runs/base", "--lora", "2", "--lora-on", "heads"], 2, "choose from attention"),
-     (["train", "text.txt", "--from", "runs/base", "--lora-alpha", "3"], 2, "give their rank (--lora)"),
-     (["train", "--resume", "runs/tuned", "--lora", "3"], 2, "--lora cannot be changed"),
+     (["train", "text.txt", "--from", "runs/base", "--lora-alpha", "3"], 2, "--lora-alpha has no effect without"),
+     (["train", "--resume", "runs/tuned", "--lora", "3"], 2, "--lora has no effect with --resume"),
      (["merge", "runs/base", "-o", "runs/x"], 2, "has no adapters (lm train --lora), so there is nothing to merge"),
      (["merge", "runs/tuned", "-o", "runs/base"], 1, "holds a run already"),
      (["export", "runs/base", "--to", "peft", "-o", "x"], 2, "has no adapters"),
-     (["import", "nowhere", "--from", "runs/base", "-o", "runs/x"], 2, "nowhere: has no adapters for another run")],
+     (["import", "nowhere", "--from", "runs/base", "-o", "runs/x"], 2, "--from has no effect on a folder")],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_in_a_line(arguments, code, problem, home, monkeypatch, capsys):
     monkeypatch.chdir(home)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +16,8 @@ from lm.data.examples.batches import ExampleData
 from lm.data.examples.shortening import beginning
 from lm.data.examples.store import Examples, open_examples
 from lm.data.manifest import SPLITS
-from lm.errors import UsageError
+from lm.data.shards import read_manifest
+from lm.errors import InputError, UsageError
 from lm.text.examples import DELIMITER
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -24,11 +26,33 @@ class LabelledData(ExampleData):
     """Training data of a classifier: each text is a row, read whole or from its beginning, and has one target."""
 
     def __init__(
-        self, train: Examples, validation: Examples, *, context: int, rows: int, seed: int, reader: _LabelReader
+        self,
+        train: Examples,
+        validation: Examples,
+        *,
+        context: int,
+        rows: int,
+        seed: int,
+        labels: Sequence[str],
+        tokenizer: Tokenizer,
     ) -> None:
-        """Batches of `rows` texts, the first `context` tokens of each; `reader` knows their labels."""
+        """Batches of `rows` texts, the first `context` tokens of each.
+
+        Args:
+            train: the examples of the training split.
+            validation: those that are held out.
+            context: tokens of a text that are read.
+            rows: texts in a batch.
+            seed: of their order.
+            labels: what the model chooses among.
+            tokenizer: that made the tokens.
+
+        Raises:
+            InputError: an example has none of these labels.
+        """
         super().__init__(train, validation, context=context, rows=rows, seed=seed)
-        self._reader = reader
+        self._labels, self._are_decoded = labels, train.labels is None
+        self._numbers = _numbers((train, validation), labels, tokenizer)
         lengths = train.lengths() - train.index["learned"] + 1
         self.tokens = int(np.minimum(lengths, context).sum())
         self.shortened = int((lengths > context).sum())
@@ -37,14 +61,14 @@ class LabelledData(ExampleData):
     def open(cls, folder: Path, config: RunConfig) -> Self:
         """The texts in a folder, cut to the context of a run, with the labels of its model."""
         train, validation = (open_examples(folder, split) for split in SPLITS)
-        reader = _LabelReader(Tokenizer.load(folder / FILE_NAME), config.model.labels)
         return cls(
             train,
             validation,
             context=config.model.context_length,
             rows=batch_rows(config),
             seed=config.training.seed,
-            reader=reader,
+            labels=config.model.labels,
+            tokenizer=Tokenizer.load(folder / FILE_NAME),
         )
 
     def _check(self, examples: Examples) -> None:
@@ -60,8 +84,11 @@ class LabelledData(ExampleData):
         if self.shortened:
             too_long = f"{self.shortened:,} of {self.samples:,} texts are longer than the context"
             found.append(f"{too_long}: their ends are left out (--context)")
-        if 2 * len(self._reader.labels) > self.samples:
-            many = f"{len(self._reader.labels):,} labels for {self.samples:,} texts"
+        if self._are_decoded:
+            decoded = "the labels are spelled as the tokenizer decodes them, since an earlier version kept no others"
+            found.append(f"{decoded}: prepare the examples again")
+        if 2 * len(self._labels) > self.samples:
+            many = f"{len(self._labels):,} labels for {self.samples:,} texts"
             found.append(f"{many}: a classifier chooses among few; completions are for a model that writes them")
         return found
 
@@ -71,28 +98,7 @@ class LabelledData(ExampleData):
             beginning(np.concatenate([ids[:-count], ids[-1:]]), context=self._context)
             for ids, count in zip(rows, learned, strict=True)
         ]
-        return Batch.of_texts(texts, [self._reader.number(*row) for row in zip(rows, learned, strict=True)])
-
-
-class _LabelReader:
-    """Knows the labels of examples by their tokens; each is decoded once."""
-
-    def __init__(self, tokenizer: Tokenizer, labels: Sequence[str] = ()) -> None:
-        self.labels = labels
-        self._tokenizer, self._decoded = tokenizer, dict[bytes, str]()
-        self._numbers = {label: number for number, label in enumerate(labels)}
-
-    def label(self, ids: NDArray[np.int64], learned: int) -> str:
-        """The label of an example, of which the last `learned` tokens are the label and the end."""
-        completion = ids[-learned:-1]
-        key = completion.tobytes()
-        if key not in self._decoded:
-            self._decoded[key] = self._tokenizer.decode(completion).removeprefix(DELIMITER)
-        return self._decoded[key]
-
-    def number(self, ids: NDArray[np.int64], learned: int) -> int:
-        """Which of the labels it is."""
-        return self._numbers[self.label(ids, learned)]
+        return Batch.of_texts(texts, self._numbers[examples is self._validation][list(numbers)].tolist())
 
 
 def labels_of(folder: Path) -> tuple[str, ...]:
@@ -100,14 +106,46 @@ def labels_of(folder: Path) -> tuple[str, ...]:
 
     Raises:
         InputError: the folder holds no prepared examples.
-        UsageError: all have the same label, so there is nothing to learn.
+        UsageError: all have the same label, so there is nothing to learn, or they are too many.
     """
-    reader = _LabelReader(Tokenizer.load(folder / FILE_NAME))
-    found = sorted({label for split in SPLITS for label in _labels(open_examples(folder, split), reader)})
+    if read_manifest(folder).labels == 0:
+        raise UsageError(
+            "the examples have too many different completions to be labels: a classifier chooses among few"
+        )
+    splits = [open_examples(folder, split) for split in SPLITS]
+    tokenizer = Tokenizer.load(folder / FILE_NAME)
+    found = sorted({label for examples in splits for label in _stored_or_decoded(examples, tokenizer)})
     if len(found) < 2:
         raise UsageError(f"all examples have the same label, {found[0]!r}: a classifier needs two or more")
     return tuple(found)
 
 
-def _labels(examples: Examples, reader: _LabelReader) -> Iterator[str]:
-    return (reader.label(*examples.read(number)) for number in range(len(examples)))
+def _numbers(splits: Sequence[Examples], labels: Sequence[str], tokenizer: Tokenizer) -> list[NDArray[np.int64]]:
+    """(examples,) which of the labels each example of each split has.
+
+    A run that began before the text of labels was kept has them as their tokens are decoded, whatever is kept now.
+
+    Raises:
+        InputError: an example has none of these labels.
+    """
+    places = {label: number for number, label in enumerate(labels)}
+    for read in (_stored_or_decoded, _decoded):
+        with contextlib.suppress(KeyError):
+            return [np.array([places[label] for label in read(each, tokenizer)], dtype=np.int64) for each in splits]
+    raise InputError("the examples have labels that the model has not; name those that the run was started on")
+
+
+def _stored_or_decoded(examples: Examples, tokenizer: Tokenizer) -> Iterable[str]:
+    """The label of each example, as it was written or, in folders without their text, as its tokens are decoded."""
+    return _decoded(examples, tokenizer) if examples.labels is None else examples.labels.tolist()
+
+
+def _decoded(examples: Examples, tokenizer: Tokenizer) -> Iterator[str]:
+    """The label of each example, of which the last learned tokens are the label and the end; each is decoded once."""
+    decoded = dict[bytes, str]()
+    for ids, learned in map(examples.read, range(len(examples))):
+        completion = ids[-learned:-1]
+        key = completion.tobytes()
+        if key not in decoded:
+            decoded[key] = tokenizer.decode(completion).removeprefix(DELIMITER)
+        yield decoded[key]

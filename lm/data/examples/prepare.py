@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lm.data.array_writer import token_dtype
 from lm.data.corpus import Corpus
-from lm.data.examples.store import ExampleWriter, JoinedExamples
+from lm.data.examples.store import ExampleWriter, JoinedExamples, JoinedLabels
 from lm.data.held_out import hash_bound, text_hash
 from lm.data.manifest import SPLITS, SplitName, WrittenTokens
 from lm.data.part_store import Done, PartSplit, StoredPart
@@ -96,10 +96,12 @@ def _encode(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tuple[list[I
 def join_examples(parts: Iterable[StoredPart], tokenizer: Tokenizer, folder: Path) -> WrittenTokens:
     """Write the examples of both splits as `lm.data.examples.store` describes, given all parts in order."""
     with contextlib.ExitStack() as opened:
-        joined = {split: JoinedExamples(folder, split, dtype=token_dtype(tokenizer.vocab_size)) for split in SPLITS}
+        dtype, labels = token_dtype(tokenizer.vocab_size), JoinedLabels()
+        joined = {split: JoinedExamples(folder, split, dtype=dtype, labels=labels) for split in SPLITS}
         for split in joined.values():
             opened.callback(split.discard)
         for part in parts:
             for split in joined.values():
                 split.add(part)
-        return WrittenTokens({name: split.close() for name, split in joined.items()})
+        labels.write(folder, SPLITS)
+        return WrittenTokens({name: split.close() for name, split in joined.items()}, labels=labels.count)

@@ -89,7 +89,7 @@ class FramedPairs:
             "source": stored.source_tokenizer or stored.tokenizer,
             "target": stored.tokenizer,
         }
-        self._merges = {side: _merges(self._tokenizers[side]) for side in SIDES} if dropout else {}
+        self._merges = {side: _merges(side, self._tokenizers[side]) for side in SIDES} if dropout else {}
         self._sentences, self._places = cache(stored.sentences), cache(stored.places)
 
     def frames(self, direction: Direction) -> PairFrames:
@@ -146,9 +146,11 @@ class FramedPairs:
         return segment(merges.letters(tokens), merges, dropout=self._dropout, keys=of_words)
 
 
-def _merges(tokenizer: Tokenizer) -> Merges:
+def _merges(side: SideName, tokenizer: Tokenizer) -> Merges:
     if (found := Merges.of(tokenizer)) is None:
-        raise UsageError(f"BPE dropout needs a BPE tokenizer, and this one is {tokenizer.kind} (--bpe-dropout)")
+        raise UsageError(
+            f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out (--bpe-dropout)"
+        )
     return found
 
 

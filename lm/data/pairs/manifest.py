@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lm import files
 from lm.config import options
-from lm.data.manifest import SPLITS, SourceRecord, check_version, fields_with_sources
+from lm.data.manifest import SPLITS, SourceRecord, check_checksums, check_version, fields_with_sources
 from lm.errors import InputError, UsageError
 
 VERSION = 1
@@ -60,6 +60,7 @@ class PairManifest:
         validation_sources: the files of the validation split, where it has files of its own.
         splits: what "train" and "validation" hold.
         heads: whether the sources come with dependency trees; said only of those that do.
+        sha256: the checksum of each file beside the manifest; None in folders made before these were kept.
     """
 
     key: str
@@ -71,6 +72,11 @@ class PairManifest:
     validation_sources: tuple[SourceRecord, ...]
     splits: dict[str, PairSplit]
     heads: bool = False
+    sha256: Mapping[str, str] | None = None
+
+    def with_checksums(self, sha256: Mapping[str, str]) -> Self:
+        """The same manifest with the checksums of the files beside it."""
+        return dataclasses.replace(self, sha256=sha256)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the format's version in front."""
@@ -85,6 +91,7 @@ class PairManifest:
         check_version(values, VERSION, where=where, what="pairs")
         try:
             fields = fields_with_sources(values, where=where)
+            check_checksums(fields.get("sha256"))
             fields["languages"] = tuple(fields["languages"])
             fields["splits"] = {name: options.build(PairSplit, fields["splits"][name], where=where) for name in SPLITS}
             return options.build(cls, fields, where=where)

@@ -165,7 +165,9 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     rank = max(len(part.a) for parts in low.values() for part in parts)
     kinds = [kind for kind in KINDS if any(kind.replace("-", "_") in name for name in low)]
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
-    made = checkpoint.save_checkpoint(
+    (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    refer(out, found)
+    return checkpoint.save_checkpoint(
         out,
         config=adapting(dataclasses.replace(config, plan=None, lora=lora), found),
         tokenizer=tokenizer,
@@ -175,8 +177,6 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
         state=run_folder.TrainingState(finished=True),
         is_best=True,
     )
-    refer(out, found)
-    return made
 
 
 def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: Settings) -> dict[str, list[Low]]:

@@ -253,5 +253,7 @@ class MultiHeadAttention(nn.Module):
 
     @staticmethod
     def _normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
-        """In the type of `x`: under autocast that is not the type of the norm's weight."""
-        return x if norm is None else F.rms_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.eps)
+        """Normalise in the dtype of `x`, which a GPU's autocast would leave for float32."""
+        if norm is None:
+            return x
+        return F.rms_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.eps).to(x.dtype)

@@ -46,6 +46,7 @@ def test_json_is_one_line_to_every_reader_and_commands_no_terminal():
     assert json.loads(line) == values
     assert CONTROLS.findall(line) == []
     assert "고양이" in json_line("고양이")
+    assert json_line([float("nan"), {"a": float("-inf")}]) == '[null, {"a": null}]'
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ def test_several_samples_come_with_a_seed(runs, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["The", "--draft", "{0}/other"], "has another tokenizer"), (["The", "--draft", "{0}/none"], "none"),
-     (["--prompts", "x.txt", "--draft", "prompt"], "does not go with --draft"),
-     (["The", "--beam", "2", "--draft", "prompt"], "no use for --draft")],
+     (["--prompts", "x.txt", "--draft", "prompt"], "--draft has no effect with --prompts"),
+     (["The", "--beam", "2", "--draft", "prompt"], "--draft has no effect with --beam")],
 )  # fmt: skip
 def test_what_does_not_go_together_is_one_line(runs, capsys, arguments, message):
     assert run(["generate", str(runs / "run"), *(argument.replace("{0}", str(runs)) for argument in arguments)])

@@ -26,12 +26,12 @@ def test_each_type_is_measured_as_alone(report, succeed, runs, texts):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--dtype", "int8"], "leave out --dtype"),
-        (["--processes", "2"], "leave out --processes"),
+        (["--dtype", "int8"], "--dtype has no effect with --compare-dtypes"),
+        (["--processes", "2"], "--processes has no effect with --compare-dtypes"),
         (["--csv"], "exclude each other"),
         (["--show"], "exclude each other"),
         (["--versus", "other"], "exclude each other"),
-        (["--source", "a.txt", "--target", "a.txt"], "--compare-dtypes is for text"),
+        (["--source", "a.txt", "--target", "a.txt"], "--compare-dtypes has no effect on pairs"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_in_a_line(capsys, runs, texts, monkeypatch, flags, message):
@@ -47,7 +47,7 @@ def test_examples_are_no_text(capsys, tmp_path):
     supervised = make_run(tmp_path / "supervised", supervised=True)
     (tmp_path / "examples.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     assert run(["perplexity", str(supervised), str(tmp_path / "examples.jsonl"), "--compare-dtypes"]) == 2
-    assert "--compare-dtypes is for text" in capsys.readouterr().err
+    assert "--compare-dtypes has no effect on examples" in capsys.readouterr().err
 
 
 def test_nothing_is_no_text(capsys, runs, tmp_path):

@@ -61,7 +61,7 @@ def test_flags_of_text_are_refused_with_examples(supervised, examples, capsys, m
     monkeypatch.chdir(examples.parent)
     assert run(["perplexity", str(supervised), str(examples), *flags]) == 2
     captured = capsys.readouterr()
-    assert f"{flags[0]} is for text" in captured.err
+    assert f"{flags[0]} has no effect on examples" in captured.err
     assert captured.out == ""
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import json
 
 import pytest
 
+from cli.main import run
 from cli.training import pairs
 from cli.training.pairs import PairCorpus
 from cli.training.request import PairFiles
 from lm.config.presets import resolve
+
+TINY = ("--d-model", "16", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads", "1", "--steps", "1",
+        "--warmup-steps", "1", "--bleu-sentences", "2")  # fmt: skip
+WITHOUT_MERGES = (["--kind", "byte"], ["--vocab-size", "257"], ["--vocab-size", "257", "--separate-vocabularies"])
 
 
 @pytest.fixture
@@ -44,3 +50,26 @@ def test_compressed_files_are_read_once(files, surveys, tmp_path):
     assert corpus.text_bytes(config) == 15 + 19  # without line ends
     assert corpus.survey(config) is corpus.survey(config)
     assert len(surveys) == 1
+
+
+@pytest.mark.parametrize("kind", WITHOUT_MERGES, ids=" ".join)
+def test_without_merges_a_preset_with_bpe_dropout_trains_without_it(pairs, capsys, tmp_path, monkeypatch, kind):
+    """The preset, a file of settings and the environment name it for tokenizers that have merges."""
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    command = ["train", *pairs, "--preset", "translation", *TINY, *kind]
+    assert run([*command, "-o", str(tmp_path / "preset")]) == 0, capsys.readouterr().err
+    assert json.loads((tmp_path / "preset" / "config.json").read_text())["parallel"]["bpe_dropout"] == 0
+    assert "BPE dropout" not in capsys.readouterr().err
+    monkeypatch.setenv("LM_BPE_DROPOUT", "0.2")
+    assert run([*command, "-o", str(tmp_path / "environment")]) == 0, capsys.readouterr().err
+    assert "no BPE dropout: a tokenizer has no merges to leave out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", WITHOUT_MERGES, ids=" ".join)
+def test_without_merges_a_flag_for_bpe_dropout_is_refused(pairs, capsys, tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    assert run(["train", *pairs, *TINY, *kind, "--bpe-dropout", "0.1", "-o", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("lm: BPE dropout leaves out merges, and the tokenizer")
+    assert said.endswith("has none: leave it out (--bpe-dropout)")
+    assert not (tmp_path / "run").exists()

@@ -78,3 +78,15 @@ def test_a_last_checkpoint_that_is_gone_is_told(place, capsys, tmp_path):
     assert "step-33, the last checkpoint, is gone: what was learned after step 30 is lost" in told
     assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "34"]) == 0
     assert "is gone" not in capsys.readouterr().err
+
+
+def test_a_length_that_was_edited_is_noted_with_the_flag_that_it_takes(place, tmp_path, capsys):
+    folder = tmp_path / "run"
+    flags = ["--steps", "3", "--checkpoint-every", "2", *SMALL]
+    assert run(["train", str(place / "text.txt"), "-o", str(folder), *flags]) == 0
+    settings = json.loads((folder / "config.json").read_text())
+    settings["training"]["steps"] = 9
+    (folder / "config.json").write_text(json.dumps(settings))
+    capsys.readouterr()
+    assert run(["train", "--resume", str(folder / "checkpoints" / "step-2")]) == 0
+    assert "--steps 9" in capsys.readouterr().err

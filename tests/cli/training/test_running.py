@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from cli.main import run
+from lm.run_folder import find_checkpoint, load_state
+from lm.training.events import Event
 from tests.system.conftest import SMALL
 
 
@@ -20,3 +27,28 @@ def test_stdout_has_only_what_is_asked_for(place, tmp_path, capsys):
     assert f'next    lm generate {folder} "..."\n' in output.err
     assert run(["train", "--resume", str(folder), "--steps", "6"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_an_observer_that_fails_is_left_out_with_a_warning(place, tmp_path, capsys, monkeypatch):
+    """As TensorBoard on a full disk, or a display of which something is wrong."""
+    seen = []
+
+    @contextmanager
+    def recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]:
+        def record(event: Event) -> None:
+            seen.append(event)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        yield record
+        raise ValueError("closed")
+
+    monkeypatch.setattr("cli.training.running.recorder", recorder)
+    monkeypatch.setattr("cli.training.running.is_recorded", lambda run: True)
+    monkeypatch.setattr("cli.training.display.duration", lambda seconds: 1 / 0)
+    folder = tmp_path / "run"
+    assert run(["train", str(place / "text.txt"), "-o", str(folder), "--steps", "5", *SMALL]) == 0
+    said = capsys.readouterr().err
+    assert load_state(find_checkpoint(folder, which="last")).finished
+    assert said.count("TensorBoard failed ([Errno 28] No space left on device); training goes on without it") == 1
+    assert said.count("the display failed (division by zero); training goes on without it") == 1
+    assert len(seen) == 1

@@ -21,6 +21,29 @@ def test_prepared_tokens_are_a_corpus(place):
     assert run(["train", str(place / "tokens"), "-o", str(place / "prepared"), "--steps", "2", *shape]) == 0
 
 
+def test_prepared_tokens_are_a_corpus_for_a_run_with_their_tokenizer(place, capsys, tmp_path):
+    tokens, first, shape = str(tmp_path / "tokens"), tmp_path / "first", SMALL[:-2]
+    assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--kind", "char"]) == 0
+    assert run(["train", tokens, "-o", str(first), "--steps", "1", *shape]) == 0
+    flags = (["--from", first], ["--tokenizer", first, *shape], ["--tokenizer", tokens, *shape])
+    for number, given in enumerate(flags):
+        command = ["train", tokens, "-o", str(tmp_path / f"run-{number}"), "--steps", "1", *map(str, given)]
+        assert run(command) == 0, capsys.readouterr().err
+    assert run(["train", tokens, "--resume", str(first), "--steps", "2"]) == 0, capsys.readouterr().err
+
+
+def test_another_tokenizer_than_that_of_prepared_tokens_is_refused(place, capsys, tmp_path):
+    tokens, other, shape = str(tmp_path / "tokens"), str(tmp_path / "other"), SMALL[:-2]
+    assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--kind", "char"]) == 0
+    assert run(["train", str(place / "text.txt"), "-o", other, "--steps", "1", "--kind", "byte", *shape]) == 0
+    capsys.readouterr()
+    for flag in ("--tokenizer", "--from"):
+        assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", flag, other]) == 1
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith(f"lm: {other}: not the tokenizer that made the tokens in {tokens}")
+        assert f"lm prepare CORPUS --tokenizer {other}" in said
+
+
 def test_a_small_vocabulary_is_explained_only_where_it_was_made(place, capsys):
     tokens, said = str(place / "small-tokens"), "no more pairs occur often enough"
     assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--vocab-size", "260"]) == 0

@@ -99,8 +99,11 @@ def test_prefixes_ensembles_and_samples(translate, copying, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--temperature", "0.5"], "a search draws nothing and has no use for --temperature; --sample does"),
-        (["--sample", "--beam", "3"], "--sample draws translations and has no use for --beam"),
+        (
+            ["--temperature", "0.5"],
+            "--temperature has no effect in a search, which draws nothing",
+        ),
+        (["--sample", "--beam", "3"], "--beam has no effect with --sample"),
         (["--n-best", "9"], "9 best need a beam at least as wide (--beam, --n-best)"),
         (["--to", "de"], "this model has one direction: there is no --to de"),
         (["--prefix", "a", "--prefix-file", "b"], "give either --prefix or --prefix-file"),

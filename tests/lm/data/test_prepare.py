@@ -60,7 +60,7 @@ def test_what_was_made_of_other_inputs_is_made_again(tmp_path: Path) -> None:
     made_once(tmp_path / "out", lambda _: dataclasses.replace(MADE, key="other"))
     found = made_once(tmp_path / "out", lambda _: MADE)
     assert not found.reused
-    assert Manifest.read(tmp_path / "out") == MADE
+    assert Manifest.read(tmp_path / "out") == MADE.with_checksums({})
 
 
 class TestReuse:

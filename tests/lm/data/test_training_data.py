@@ -20,6 +20,7 @@ from lm.data.training_data import TrainingData
 class CountManifest:
     key: str
     sources: tuple[SourceRecord, ...]
+    sha256: dict[str, str] | None = None
 
 
 class CountData(TrainingData):

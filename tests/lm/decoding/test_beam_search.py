@@ -1,5 +1,8 @@
 import itertools
+import math
+import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -121,7 +124,7 @@ class Table:
     leaves_freely = False
 
     def __init__(self, logits):
-        self.logits, self.fed = torch.tensor(logits), 0
+        self.logits, self.fed = torch.as_tensor(logits), 0
 
     def feed(self, tokens, *, last_only=False):
         self.fed += len(tokens)
@@ -155,6 +158,90 @@ def test_a_finished_text_is_kept_although_longer_ones_go_on():
     )
     assert [one.tokens for one in found] == [(0,), (1, 0)]
     assert found[0].finish_reason == "end_of_text"
+
+
+def score_by_hand(table, prompt, text, config, biases, length_penalty):
+    """The score of a text by the definitions of the filters, in float64; None if it is ruled out."""
+    total = 0.0
+    for place, token in enumerate(text):
+        generated, before = text[:place], [*prompt, *text[:place]]
+        logits = table[before[-1]].astype(np.float64)
+        changed = logits.copy()
+        for (*context, last), bias in biases.items():
+            if before[len(before) - len(context) :] == context:
+                changed[last] += bias
+        for occurred in set(before):
+            changed[occurred] *= config.repetition_penalty ** (1 if changed[occurred] < 0 else -1)
+        for occurred in set(generated):
+            changed[occurred] -= config.presence_penalty + config.frequency_penalty * generated.count(occurred)
+        size = config.no_repeat_ngram
+        if size and any(
+            [*before, token][at : at + size] == [*before, token][-size:] for at in range(len(before) + 1 - size)
+        ):
+            return None
+        total += logits[token] - np.logaddexp.reduce(logits) + changed[token] - logits[token]
+    return total / len(text) ** length_penalty
+
+
+SMALL, LIMIT, END = 4, 4, 0
+
+
+@pytest.mark.parametrize("raising", ["nothing", "biases", "penalties", "everything"])
+@pytest.mark.parametrize("refill", [False, True])
+def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising):
+    """Random models of which every text is scored by hand; the beam has room for all of them."""
+    every = list(every_text(SMALL, LIMIT, END))
+    for seed in range(10):
+        draw = random.Random(f"{seed} {raising}")
+        table = np.random.default_rng(seed).normal(0, 2, (SMALL, SMALL)).astype(np.float32)
+        biases, settings = {}, {}
+        if raising in {"biases", "everything"}:
+            places = [(draw.randrange(SMALL),), (draw.randrange(SMALL), draw.randrange(SMALL))]
+            biases = {place: draw.uniform(-2, 5) for place in places}
+        if raising in {"penalties", "everything"}:
+            settings = {
+                "repetition_penalty": draw.choice([0.5, 1.0, 1.5]), "presence_penalty": draw.choice([-2.0, 0.0, 1.0]),
+                "frequency_penalty": draw.choice([-1.0, 0.0, 1.0]), "no_repeat_ngram": draw.choice([None, 2]),
+            }  # fmt: skip
+        config, penalty = SamplingConfig(greedy=True, **settings), draw.choice([0.0, 0.5, 1.0, 2.0])
+        sampler, prompt, n = Sampler.of(config, biases), [draw.randrange(SMALL)], draw.choice([1, 2, 5])
+        scores = {text: score_by_hand(table, prompt, text, config, biases, penalty) for text in every}
+        expected = sorted((score for score in scores.values() if score is not None), reverse=True)[:n]
+        (found,) = beam_search(
+            Table(table), torch.tensor([prompt]), beam_size=len(every), max_tokens=LIMIT, stop_ids=[END],
+            length_penalty=penalty, n=n, refill=refill, filters=sampler.filters, most_added=sampler.most_added,
+        )  # fmt: skip
+        # Each of up to 4 tokens has a few roundings in float32, of numbers below 32.
+        near = 4 * LIMIT * 32 * torch.finfo(torch.float32).eps
+        assert [one.score for one in found] == pytest.approx(expected, abs=near), seed
+        assert [scores[one.tokens] for one in found] == pytest.approx(expected, abs=near), seed
+
+
+def test_a_search_ends_early_although_some_tokens_are_favoured():
+    """The end has nearly all of the probability, and a bias of 1 makes up for 1 nat a token at most."""
+    steps = Table([[20.0, 0.0, 0.0]] * 3)
+    sampler = Sampler.of(SamplingConfig(greedy=True), {(1,): 1.0})
+    (found,) = beam_search(
+        steps, torch.tensor([[1]]), beam_size=3, max_tokens=10, stop_ids=[0], length_penalty=0.0,
+        filters=sampler.filters, most_added=sampler.most_added,
+    )  # fmt: skip
+    assert found[0].tokens == (0,)
+    assert steps.fed <= 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "biases", "expected"),
+    [
+        ({}, {}, 0.0),
+        ({"repetition_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 1.0, "no_repeat_ngram": 2}, {}, 0.0),
+        ({}, {(1,): 2.0, (3, 1): 1.5, (2,): 3.0, (4,): -math.inf}, 3.5),
+        ({"presence_penalty": -0.5}, {(1,): 2.0, (3, 1): -1.0}, 2.5),
+        ({"repetition_penalty": 0.9}, {}, math.inf),
+        ({"frequency_penalty": -0.1}, {}, math.inf),
+    ],
+)
+def test_how_much_filters_add_at_most(settings, biases, expected):
+    assert Sampler.of(SamplingConfig(**settings), biases).most_added == expected
 
 
 def test_more_results_than_the_beam_holds_are_refused():

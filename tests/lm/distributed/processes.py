@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -195,12 +195,7 @@ def in_processes(size: int, arguments: Sequence[str], **environment: str) -> sub
 def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
     """In one of several processes: train the cases named, or go on with runs, named as "how:path"."""
     from lm.distributed.group import joined
-    from lm.training import arithmetic
 
-    def first(choices: Sequence[object], seconds: Callable[..., float], sizes: Sequence[int]) -> object:
-        return choices[0]
-
-    arithmetic.fastest = first
     with joined() as world:
         for name in work:
             how, _, path = name.rpartition(":")

@@ -7,9 +7,14 @@ import torch
 
 from lm import checkpoint, run_folder
 from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
+from lm.model.transformer import build_model
 from lm.optimization.averaging import average, latest
+from lm.tokenizer import training
 from lm.training.resuming import resume
 from lm.training.trainer import train
 
@@ -42,3 +47,21 @@ def test_what_cannot_be_averaged(make_run, tmp_path):
     with pytest.raises(InputError, match="narrow.*another model than .*wide"):
         average(chosen, tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
+
+
+@pytest.mark.parametrize("side", ["tokenizer", "source_tokenizer"])
+def test_checkpoints_of_other_tokenizers_are_not_averaged(tmp_path, side):
+    """Of the same size, so that the shapes of the weights don't tell."""
+    model = ModelConfig(vocab_size=257, source_vocab_size=257, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2)
+    byte = training.train([""], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    other = training.train([""], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=["<x>"]).tokenizer
+    chosen = []
+    for name, changed in (("one", {}), ("two", {side: other})):
+        tokenizers = {"tokenizer": byte, "source_tokenizer": byte, **changed}
+        weights = build_model(model, seed=1).state_dict()
+        chosen.append(checkpoint.save_checkpoint(
+            tmp_path / name, config=RunConfig(model=model), model=weights, optimizer={},
+            state=run_folder.TrainingState(), is_best=True, **tokenizers,
+        ))  # fmt: skip
+    with pytest.raises(InputError, match="two.*another tokenizer than .*one"):
+        average(chosen, tmp_path / "mean")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -79,6 +83,48 @@ def test_truncation_and_padding_in_a_file_are_ignored(gpt2: Tokenizer, tmp_path:
     published.enable_truncation(2)
     published.enable_padding(length=50)
     assert Tokenizer(published).encode("the cat sat on the mat") == gpt2.encode("the cat sat on the mat")
+
+
+def changed(tokenizer: Tokenizer, change: Callable[[dict[str, Any]], object]) -> Tokenizer:
+    description = copy.deepcopy(tokenizer.description)
+    change(description)
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(description)))
+
+
+def test_tokenizers_have_the_same_vocabulary_however_they_cut_and_name_special_tokens() -> None:
+    plain = train(kind="byte", special_tokens=["<spare>"])
+
+    def rename(description: dict[str, Any]) -> None:
+        description["added_tokens"][-1]["content"] = "<chat>"
+
+    def swap(description: dict[str, Any]) -> None:
+        vocabulary = description["model"]["vocab"]
+        vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+
+    same = [plain, changed(plain, lambda it: it["pre_tokenizer"].update(add_prefix_space=True)), changed(plain, rename)]
+    other = [changed(plain, swap), train(kind="byte"), train(kind="bpe", vocab_size=258, special_tokens=["<spare>"])]
+    assert all(each.has_vocabulary_of(plain) and plain.has_vocabulary_of(each) for each in same)
+    assert not any(each.has_vocabulary_of(plain) or plain.has_vocabulary_of(each) for each in other)
+
+
+@pytest.mark.parametrize("dropout", [0.5, 1.0])
+def test_bpe_dropout_in_a_file_is_ignored(dropout: float, tmp_path: Path) -> None:
+    plain = train(vocab_size=300)
+    description = copy.deepcopy(plain.description)
+    description["model"]["dropout"] = dropout
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description), encoding="utf-8")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    for _ in range(5):
+        assert loaded.encode(TEXT) == plain.encode(TEXT)
+    assert loaded.sha256 == plain.sha256  # the same tokens, so the same keys of caches
+
+
+def test_unigram_sampling_is_ignored() -> None:
+    pieces = [("a", -1.0), ("b", -2.0), ("ab", -1.5), ("ba", -2.2), ("aa", -1.9)]
+    sampling = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, False, alpha=0.5, nbest_size=10))
+    plain = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, False))
+    loaded = Tokenizer(sampling)
+    assert {tuple(loaded.encode("abaababab")) for _ in range(20)} == {tuple(plain.encode("abaababab").ids)}
 
 
 @pytest.mark.parametrize(

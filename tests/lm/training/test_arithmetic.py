@@ -15,12 +15,13 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
-from lm.hardware import MOST_THREADS, inference_hardware, quick_types
+from lm.hardware import MOST_THREADS, Hardware, inference_hardware, quick_types
 from lm.optimization.muon import Muon
 from lm.training import arithmetic
 from lm.training.arithmetic import fastest, training_hardware
 from lm.training.resuming import resume
 from lm.training.trainer import train
+from tests.lm.training.conftest import journal, stop_after, sums
 
 
 @pytest.fixture
@@ -92,6 +93,11 @@ def test_what_is_said_is_not_measured(is_encoder_decoder):
         config = RunConfig(model, hardware=HardwareConfig(device="cpu", dtype=dtype, threads=1))
         assert training_hardware(config, batch).dtype == dtype
         assert torch.get_num_threads() == 1
+        config = dataclasses.replace(config, training=TrainingConfig(optimizer="muon"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(arithmetic, "fastest", lambda *_: pytest.fail("was measured"))
+            found = training_hardware(config, batch)
+        assert (found.dtype, found.optimizer_dtype) == (dtype, dtype)
     free = training_hardware(RunConfig(model, training=TrainingConfig(optimizer="muon")), batch)
     assert {free.dtype, free.optimizer_dtype} <= set(quick_types(free.device))
     assert 1 <= free.threads == torch.get_num_threads() <= MOST_THREADS
@@ -116,6 +122,23 @@ def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
     assert (again.hardware.dtype, again.hardware.optimizer_dtype) == ("bfloat16", "float32")
     (muon,) = [optimizer for optimizer in again.optimizers if isinstance(optimizer, Muon)]
     assert muon._dtype is torch.float32
+
+
+def test_a_run_that_was_planned_with_another_dtype_of_muon_goes_on_with_it(make_run, monkeypatch):
+    """Float32 was asked for, and Muon's matmuls were planned in bfloat16: bit for bit as if it had never stopped."""
+    with monkeypatch.context() as patch:
+        planned = Hardware("cpu", "float32", 1, "bfloat16")
+        patch.setattr("lm.training.planning.training_hardware", lambda *_: planned)
+        whole, stopped = (make_run(name, optimizer="muon", steps=8) for name in ("whole", "stopped"))
+    for run in (whole, stopped):
+        run.config = dataclasses.replace(run.config, hardware=HardwareConfig(device="cpu", dtype="float32"))
+    list(train(whole))
+    list(train(stopped, stop=stop_after(3)))
+    resumed = resume(stopped.folder)
+    assert (resumed.config.hardware.dtype, resumed.plan.optimizer_dtype) == ("float32", "bfloat16")
+    list(train(resumed))
+    assert journal(resumed) == journal(whole)
+    assert sums(resumed)["model.safetensors"] == sums(whole)["model.safetensors"]
 
 
 def test_a_part_of_a_batch_keeps_its_lengths():

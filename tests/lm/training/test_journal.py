@@ -31,6 +31,13 @@ def entries(journal: Journal) -> list[dict]:
     return [json.loads(line) for line in journal.metrics.read_text().split("\n")[:-1]]
 
 
+def test_numbers_that_json_does_not_have_are_null(journal, tmp_path):
+    journal.step(Step(21, 2.0, 0.1, float("inf"), 64, 1e6, 0.5), epoch=1.0)
+    last = journal.metrics.read_text().splitlines()[-1]
+    assert json.loads(last, parse_constant=pytest.fail)["gradient_norm"] is None
+    assert curves(tmp_path)["loss"].steps[-1] == 21
+
+
 def test_a_line_ends_with_a_line_feed_alone(journal, tmp_path):
     journal.forget_after(15)
     assert [entry["step"] for entry in entries(journal)] == [*range(1, 11), 10, 10, *range(11, 16)]
@@ -45,12 +52,24 @@ def test_a_full_disk_loses_no_line(journal):
     assert journal.metrics.read_bytes() == before
 
 
-def test_a_line_for_which_there_is_no_room_is_told_of_by_file(journal):
-    whole = entries(journal)
-    with full_disk(after=journal.metrics.stat().st_size + 9), pytest.raises(OSError, match=r"metrics\.jsonl'"):
+def test_lines_for_which_there_is_no_room_wait_for_it(journal):
+    with full_disk(after=journal.metrics.stat().st_size + 9):
         journal.note(Sample(20, "the", "end"))
-    journal.forget_after(20)
-    assert entries(journal) == whole
+        assert "metrics.jsonl: File too large" in str(journal.warning())
+        journal.step(Step(21, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.05)
+        assert journal.warning() is None  # once is enough
+        assert entries(journal)[-1]["step"] == 20
+        assert journal.metrics.read_bytes().endswith(b"}\n")  # nothing torn
+        with pytest.raises(OSError, match=r"metrics\.jsonl'"):
+            journal.finish()
+    journal.step(Step(22, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.1)
+    journal.finish()
+    assert [(entry["step"], entry.get("sample")) for entry in entries(journal)[-3:]] == [
+        (20, "end"),
+        (21, None),
+        (22, None),
+    ]
+    assert curves(journal.metrics.parent)["tokens_per_second"].steps == list(range(1, 23))
 
 
 def test_what_needs_no_cut_is_not_written(journal):

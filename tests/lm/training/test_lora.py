@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import shutil
 
 import pytest
@@ -113,9 +115,54 @@ def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
         merge(run.folder.parent / "merged", run.folder.parent / "twice")
 
 
-def test_a_base_that_has_moved_is_named_and_found_where_the_run_says(base, adapt, capsys):
+def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tmp_path):
+    """Be it as the base is trained on, and keeps its latest checkpoint only, or since it is removed."""
     run = adapt(steps=3)
     list(train(run))
+    before, tokens = load_weights(run.folder), torch.randint(256, (2, 16))
+    own, theirs = run.folder / "base.safetensors", run_folder.find_checkpoint(base.folder) / "model.safetensors"
+    assert own.samefile(theirs)
+    expected, parameters = load_model(run.folder, CPU).model(tokens), summarise(run.folder).parameters
+    for step in range(13, 15):
+        list(train(resume(base.folder, longer=TrainingConfig(steps=step), changed={"training": {"keep": 1}})))
+    assert not theirs.exists()
+    shutil.rmtree(base.folder)
+    assert torch.equal(load_model(run.folder, CPU).model(tokens), expected)
+    assert summarise(run.folder).parameters == parameters
+    shutil.move(run.folder, tmp_path / "elsewhere")
+    assert all(torch.equal(value, before[name]) for name, value in load_weights(tmp_path / "elsewhere").items())
+    list(train(resume(tmp_path / "elsewhere", longer=TrainingConfig(steps=5))))
+    average(run_folder.checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
+    merge(tmp_path / "elsewhere", tmp_path / "merged")
+
+
+def test_a_base_on_another_file_system_is_copied(base, adapt, monkeypatch):
+    def link(*_):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", link)
+    run = adapt(steps=3)
+    own, theirs = run.folder / "base.safetensors", run_folder.find_checkpoint(base.folder) / "model.safetensors"
+    assert not own.samefile(theirs)
+    assert own.read_bytes() == theirs.read_bytes()
+    assert not list(run.folder.glob(".base*"))
+
+
+def test_a_run_of_an_earlier_version_keeps_the_weights_of_its_base_once_it_is_resumed(base, adapt):
+    run = adapt(steps=3)
+    list(train(run))
+    before = load_weights(run.folder)
+    (run.folder / "base.safetensors").unlink()
+    assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
+    resume(run.folder, longer=TrainingConfig(steps=5))
+    shutil.rmtree(base.folder)
+    assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
+
+
+def test_the_base_of_a_run_of_an_earlier_version_is_named_and_found_where_the_run_says(base, adapt):
+    run = adapt(steps=3)
+    list(train(run))
+    (run.folder / "base.safetensors").unlink()
     before = load_weights(run.folder)
     base.folder.rename(base.folder.with_name("moved"))
     for use in (load_weights, resume, lambda folder: load_model(folder, CPU)):
@@ -124,7 +171,6 @@ def test_a_base_that_has_moved_is_named_and_found_where_the_run_says(base, adapt
     step = run_folder.find_checkpoint(base.folder.with_name("moved")).name
     (run.folder / "base").write_text(f"../moved/checkpoints/{step}\n")
     assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
-    list(train(resume(run.folder, longer=TrainingConfig(steps=5))))
     (run.folder / "base").unlink()
     with pytest.raises(InputError, match="adapted/base: missing; write into it where the run is that"):
         load_weights(run.folder)
@@ -146,8 +192,14 @@ def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
     list(train(run))
     other = make_run("other", seed=1)
     list(train(other))
-    there = run_folder.find_checkpoint(base.folder)
+    there, own = run_folder.find_checkpoint(base.folder), run.folder / "base.safetensors"
+    own.unlink()
+    shutil.copy(run_folder.find_checkpoint(other.folder) / "model.safetensors", own)
+    assert load_weights(run.folder)  # of the base, which the run names
     shutil.rmtree(there)
+    with pytest.raises(InputError, match=r"base.safetensors: not the weights that .* adapts \(another sha256\); put"):
+        load_weights(run.folder)
+    own.unlink()
     shutil.copytree(run_folder.find_checkpoint(other.folder), there)
     with pytest.raises(InputError, match=r"model.safetensors: not the weights that .* adapts \(another sha256\); put"):
         load_weights(run.folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 
@@ -192,16 +191,14 @@ def test_weights_of_another_shape_are_refused_all_the_same(tmp_path, corpus):
 
 
 @pytest.mark.parametrize("fields", [{"masked_share": 0.3}, {"whole_words": True}])
-def test_settings_of_masks_are_for_masked_text_alone(fields):
+def test_settings_of_masks_may_stand_in_the_config_of_any_run(fields):
     training = TrainingConfig(**fields)
     for config in (
         {"model": ModelConfig()},
         {"model": ModelConfig(objective="masked"), "data": DataConfig(supervised=True)},
+        {"model": ModelConfig(objective="masked")},
     ):
-        with pytest.raises(UsageError, match=r"is for learning masked tokens of a text \(--objective masked\)"):
-            RunConfig(**config, training=training)
-    kept = RunConfig(ModelConfig(objective="masked"), training=training)
-    assert dataclasses.replace(kept).training == training
+        assert RunConfig(**config, training=training).training == training
 
 
 def test_what_was_saved_is_loaded_the_same(tmp_path, corpus):

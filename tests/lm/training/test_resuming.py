@@ -225,3 +225,50 @@ def test_weights_of_another_model_are_not_gone_on_with(make_run, average, damage
     files.write_json(folder / "manifest.json", {"sha256": sums})
     with pytest.raises(InputError, match=r"its weights are not of this run's model; go on from another checkpoint"):
         resume(run.folder)
+
+
+EDITS = [
+    ("training", "learning_rate", 0.5), ("training", "seed", 7), ("training", "schedule", "linear"),
+    ("model", "dropout", 0.25), ("data", "validation", "0.3"), ("hardware", "threads", 3),
+    ("plan", "dtype", "bfloat16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "name", "value"), EDITS)
+def test_settings_that_were_edited_are_refused_by_name(make_run, section, name, value):
+    run = make_run("run", steps=4)
+    list(train(run, stop=stop_after(2)))
+    path = run.folder / "config.json"
+    before = path.read_bytes()
+    settings = json.loads(before)
+    was, settings[section][name] = settings[section][name], value
+    path.write_text(json.dumps(settings))
+    with pytest.raises(InputError) as raised:
+        resume(run.folder)
+    assert str(raised.value).startswith(f"{path}: differs")
+    assert f"{section}.{name} is {value!r} and was {was!r};" in str(raised.value)
+    assert json.loads(path.read_text()) == settings
+    path.write_bytes(before)
+    assert resume(run.folder).state.step == 2
+
+
+def test_how_long_a_run_is_and_how_it_is_computed_may_differ(make_run):
+    """A resumed run writes both before its first checkpoint, and may be killed then."""
+    run = make_run("run", steps=4)
+    list(train(run, stop=stop_after(2)))
+    path = run.folder / "config.json"
+    settings = json.loads(path.read_text())
+    settings["training"] |= {"steps": None, "budget": "9m", "schedule": "wsd", "checkpoint_activations": True}
+    settings["plan"] |= {"steps": 99, "threads": 2, "processes": 2}
+    path.write_text(json.dumps(settings))
+    assert resume(run.folder).plan.steps == 4
+    path.unlink()
+    assert resume(run.folder).plan.steps == 4
+
+
+def test_settings_that_are_damaged_are_refused_with_what_restores_them(make_run):
+    run = make_run("run", steps=4)
+    list(train(run, stop=stop_after(2)))
+    (run.folder / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"config.json: not JSON .*restore it: cp .*step-2/config.json"):
+        resume(run.folder)

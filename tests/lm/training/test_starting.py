@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from lm import run_folder
+from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data.kinds import open_data
 from lm.errors import InputError, UsageError
+from lm.tokenizer import training as tokenizer_training
 from lm.training import resuming, starting
 from lm.training.corpus import TrainingCorpus
-from lm.training.events import Step
+from lm.training.events import Step, Warned
 from lm.training.resuming import resume
 from lm.training.starting import start
 from lm.training.trainer import train
@@ -53,3 +57,26 @@ def test_a_run_is_never_overwritten(make_run, shards, byte_tokenizer):
 def test_a_corpus_shorter_than_a_window_is_named(make_run):
     with pytest.raises(InputError, match="the training split has .* tokens, but one window takes 100001"):
         make_run(model={"context_length": 100_000})
+
+
+def test_a_sample_that_cannot_be_encoded_is_refused_before_the_folder_is_made(make_run, shards, tmp_path):
+    characters = tokenizer_training.train(["ba du ki mo ne"], TokenizerConfig(kind="char"), corpus_bytes=14).tokenizer
+    run = make_run()
+    config = dataclasses.replace(run.config, training=dataclasses.replace(run.config.training, sample=("ba", "ba 日")))
+    with pytest.raises(InputError, match=r"sample 'ba 日': .*--sample"):
+        start(tmp_path / "other", config, TrainingCorpus(shards, characters))
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_that_was_begun_with_such_a_sample_goes_on(make_run, monkeypatch):
+    monkeypatch.setattr("lm.training.starting.check_samples", lambda run: None)
+    run = make_run(sample=["ba"])
+    list(train(run, stop=stop_after(3)))
+    monkeypatch.setattr("lm.decoding.generator.prompt_ids", _no_token)
+    events = list(train(resume(run.folder)))
+    assert [event.step for event in events if isinstance(event, Warned)] == [5, 10, 12]
+    assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
+
+
+def _no_token(*_: object) -> list[int]:
+    raise InputError("the tokenizer has no token for 'b'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -11,14 +12,15 @@ import torch.nn.functional as F
 
 from lm import run_folder
 from lm.data.shards import open_split
-from lm.errors import TrainingError, UsageError
+from lm.errors import InputError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.optimization.schedules import learning_rate, share_of_batch
-from lm.training.evaluation import validation_loss
-from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
+from lm.training.evaluation import _continue, validation_loss
+from lm.training.events import Evaluation, Sample, Saved, Step, Stopped, Warned
 from lm.training.resuming import resume
 from lm.training.trainer import train
+from tests.lm.full_disk import full_disk
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 
 
@@ -157,6 +159,42 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
     assert resumed.state.finished
     assert journal(resumed) == journal(whole)
     assert (run.folder / "best").read_text() == (whole.folder / "best").read_text()
+
+
+def test_a_sample_that_fails_is_a_warning_and_changes_nothing_else(make_run, monkeypatch):
+    plain, shown = make_run("a", sample=["ba"]), make_run("b", sample=["ba", "du"])
+    list(train(plain))
+
+    def fail(run, prompt):
+        if prompt == "du":
+            raise InputError("no token for 'd'")
+        return _continue(run, prompt)
+
+    monkeypatch.setattr("lm.training.evaluation._continue", fail)
+    events = list(train(shown))
+    warnings = [event for event in events if isinstance(event, Warned)]
+    assert [(warning.step, warning.message) for warning in warnings] == [
+        (step, "no sample of 'du': no token for 'd'") for step in (5, 10, 12)
+    ]
+    assert journal(shown) == journal(plain)
+    assert sums(plain)["model.safetensors"] == sums(shown)["model.safetensors"]
+
+
+def test_a_full_disk_under_the_journal_ends_no_run(make_run, monkeypatch):
+    """As long as the checkpoints have room: a limit on the size of files stands for the disk."""
+    whole, run = make_run("whole", keep=0, evaluate_every=0), make_run("run", keep=0, evaluate_every=0)
+    list(train(whole))
+    warnings = []
+    with ExitStack() as disk:
+        disk.enter_context(full_disk(after=600))
+        for event in train(run):
+            warnings += [event] if isinstance(event, Warned) else []
+            if isinstance(event, Step) and event.step == 9:
+                disk.close()
+    assert {warning.message.partition(":")[0] for warning in warnings} == {
+        str(run.folder / name) for name in ("metrics.jsonl", "timings.jsonl")
+    }
+    assert journal(run) == journal(whole)
 
 
 def test_r_drop_takes_twice_the_arithmetic(make_run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 
 from lm import run_folder
 from lm.budget import clock
+from lm.checkpoint import load_model
 from lm.config.data import DataConfig, ParallelConfig
+from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
@@ -20,11 +23,15 @@ from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.data.pairs import corpus as parallel
 from lm.data.pairs import prepare
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
+from lm.hardware import inference_hardware
 from lm.model.cost import training_flops
 from lm.model.experts import counted
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.languages import language_tags
+from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import evaluation
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Sample, Step, Stopped
@@ -66,13 +73,15 @@ def make_run(tmp_path, monkeypatch):
     return make
 
 
-def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
+def start_on(
+    files: Path, folder: Path, config: RunConfig, *, tokenizers: tuple[Tokenizer, Tokenizer | None] | None = None
+) -> Run:
     found, held_out = (
         parallel_texts(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
         for split in ("train", "val")
     )
     corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
-    tokenizers = prepare.train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
+    tokenizers = tokenizers or prepare.train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare.prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
     return start(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
@@ -162,6 +171,25 @@ def test_separate_vocabularies_and_both_directions(make_run):
     assert both.data.samples == 2 * apart.data.samples
     assert {each.tag for each in both.data.references(2)} == set(language_tags(both.tokenizer).values())
     list(train(both))
+
+
+def test_one_direction_is_learned_with_the_tokenizer_of_a_run_that_has_language_tags(make_run, tmp_path):
+    """No tag was read in training, so none is asked for when it is evaluated, and when it translates."""
+    both = make_run(lambda words: words[::-1], name="both", steps=1, pairs={"bidirectional": True})
+    assert language_tags(both.tokenizer)
+    one = start_on(tmp_path, tmp_path / "one", RunConfig(
+        preset="translation-tiny", model=dataclasses.replace(both.config.model, n_layers=1, n_encoder_layers=1),
+        training=dataclasses.replace(both.config.training, steps=2, evaluate_every=1, bleu_sentences=3),
+    ), tokenizers=(both.tokenizer, None))  # fmt: skip
+    scores = [event.bleu for event in train(one) if isinstance(event, Evaluation)]
+    assert len(scores) == 2
+    assert None not in scores
+    model = TranslationModel.of(load_model(one.folder, inference_hardware(HardwareConfig(device="cpu"))))
+    source = "the old mill"
+    (line,) = Translator([model])._read([(0, source, "", None)])
+    assert line.sources == ([*one.tokenizer.encode(source), one.tokenizer.end_of_text],)
+    with pytest.raises(UsageError, match="this model has one direction: there is no --to de"):
+        Translator([model], to="de")
 
 
 def resume_config(run: Run) -> RunConfig:

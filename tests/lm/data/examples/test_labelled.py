@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
+from lm.data import parts
+from lm.data.corpus import survey
+from lm.data.examples import store
 from lm.data.examples.labelled import LabelledData, labels_of
 from lm.data.kinds import open_data
-from lm.errors import UsageError
+from lm.data.tokens import prepare_corpus
+from lm.errors import InputError, UsageError
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.data.examples import small_examples
 from tests.lm.data.preparing import prepare
+from tests.lm.tokenizers_elsewhere import bert_like, gpt2_like
 
 TEXTS = [(f"text number {place} é", ("joy", "anger", "true")[place % 3]) for place in range(30)]
 
@@ -92,3 +101,108 @@ def test_a_single_label_is_refused(tmp_path):
 def test_batches_are_the_same_for_the_same_place(tmp_path):
     folder = prepared(tmp_path, TEXTS)
     np.testing.assert_array_equal(opened(folder).batch(9).inputs, opened(folder).batch(9).inputs)
+
+
+LABELS = ("US", "us", "🦉", "🦊", "naïve", "naive", " joy", "joy")
+"""An uncased WordPiece has the same tokens for several of these, or none."""
+
+
+def of_labels(folder: Path, tokenizer: Tokenizer, *, name: str = "tokens") -> tuple[Path, list[str]]:
+    """Examples of every label prepared in parts, and the label of each text, which is its length."""
+    draw = random.Random(3)
+    given = [draw.choice(LABELS) for _ in range(60)]
+    pairs = [("a" + " a" * place, label) for place, label in enumerate(given)]
+    chunks = [small_examples.lines(pairs[start : start + 20], "text", "label") for start in range(0, 60, 20)]
+    sources = [small_examples.source(folder, text, name=f"{name}-{n}.jsonl") for n, text in enumerate(chunks)]
+    held_out = small_examples.source(folder, small_examples.lines(pairs[:8], "text", "label"), name="held.jsonl")
+    config = DataConfig(validation=str(held_out.path), supervised=True)
+    return prepare(sources, tokenizer, config, folder / name).folder, given
+
+
+def check_numbers(data: LabelledData, given: Sequence[str], labels: Sequence[str]) -> None:
+    """A text of n words is example n, so its label is known whatever became of the order."""
+    batches = [*(data.batch(first) for first in range(0, data.samples, 4)), *data.validation()]
+    seen = [(length - 3, target) for batch in batches for length, target in lengths(batch)]
+    assert {place for place, _ in seen} == set(range(60))
+    assert all(labels[target] == given[place] for place, target in seen)
+
+
+def lengths(batch) -> list[tuple[int, int]]:
+    return list(zip(batch.input_lengths.tolist(), batch.targets[:, 0].tolist(), strict=True))
+
+
+def spaced() -> tokenizers.Tokenizer:
+    """A space before every text, that decoding keeps."""
+    backend = gpt2_like()
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return backend
+
+
+@pytest.mark.parametrize("made", [bert_like, spaced], ids=["uncased WordPiece", "a space before every text"])
+def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(tmp_path, monkeypatch, made):
+    monkeypatch.setattr(parts, "PART_BYTES", 300)
+    tokenizer = Tokenizer(made())
+    folder, given = of_labels(tmp_path, tokenizer)
+    labels = labels_of(folder)
+    assert labels == tuple(sorted({*given})) == tuple(sorted(LABELS))
+    data = opened(folder, context=100, labels=labels)
+    if made is bert_like:
+        check_numbers(data, given, labels)
+    assert not any("earlier version" in warning for warning in data.warnings(parameters=1, epochs=1, patience=None))
+
+
+def without_labels(folder: Path) -> None:
+    """Make a folder what it was before labels and checksums were kept."""
+    for path in folder.glob("*labels*"):
+        path.unlink()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["labels"], manifest["sha256"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_folders_without_the_text_of_labels_have_them_as_their_tokens_are_decoded(tmp_path):
+    tokenizer = Tokenizer(bert_like())
+    folder, given = of_labels(tmp_path, tokenizer)
+    without_labels(folder)
+    labels = labels_of(folder)
+    assert "us" in labels
+    assert "US" not in labels
+    data = opened(folder, context=100, labels=labels)
+    assert "earlier version" in data.warnings(parameters=1, epochs=1, patience=None)[0]
+    decoded = {label: tokenizer.decode(tokenizer.encode("\n" + label)) for label in LABELS}
+    check_numbers(data, [decoded[label] for label in given], labels)
+
+
+def test_a_run_with_decoded_labels_goes_on_with_examples_that_are_prepared_again(tmp_path):
+    tokenizer = Tokenizer(bert_like())
+    before, _ = of_labels(tmp_path, tokenizer, name="before")
+    without_labels(before)
+    again, _ = of_labels(tmp_path, tokenizer, name="again")
+    old, new = (opened(folder, context=100, labels=labels_of(before)) for folder in (before, again))
+    for first in range(0, old.samples, 4):
+        np.testing.assert_array_equal(old.batch(first).targets, new.batch(first).targets)
+    with pytest.raises(InputError, match="labels that the model has not"):
+        opened(again, context=100, labels=("joy", "us"))
+
+
+def test_examples_in_the_cache_without_the_text_of_labels_are_prepared_again_for_a_classifier(tmp_path, caplog):
+    source = small_examples.source(tmp_path, small_examples.lines(TEXTS, "text", "label"))
+    corpus, tokenizer = survey([source], DataConfig(supervised=True)), small_examples.tokenizer()
+    first = prepare_corpus(corpus, tokenizer, root=tmp_path / "cache")
+    without_labels(first.folder)
+    assert prepare_corpus(corpus, tokenizer, root=tmp_path / "cache").reused
+    made = prepare_corpus(corpus, tokenizer, root=tmp_path / "cache", with_labels=True)
+    assert (made.reused, made.manifest.labels) == (False, 3)
+    assert "which kept no text of labels; prepare it again (done now)" in caplog.text
+    assert prepare_corpus(corpus, tokenizer, root=tmp_path / "cache", with_labels=True).reused
+
+
+@pytest.mark.parametrize("limit", ["_MOST_LABELS", "_MOST_LABEL_BYTES"])
+def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(store, limit, 8)
+    folder = prepared(tmp_path, [(f"{n} + 1 = ", str(n + 1)) for n in range(30)], form=("prompt", "completion"))
+    assert not list(folder.glob("*labels*"))
+    with pytest.raises(UsageError, match="too many different completions"):
+        labels_of(folder)
+    config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data=DataConfig(supervised=True))
+    assert open_data(folder, config).samples

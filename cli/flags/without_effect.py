@@ -1,0 +1,514 @@
+"""Options without effect: one table of the modes in which an option is ignored, and the one refusal.
+
+Only what is typed on the command line is refused. Values from the environment, from files of settings, from presets
+and from stored runs may speak of other modes than the one at hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.evaluation import AttentionConfig, PerplexityConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.lora import LoraConfig
+from lm.config.model import OF_BLOCKS, ModelConfig
+from lm.config.options import options
+from lm.config.run import CHANGEABLE, SECTIONS, RunConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.config.training import LENGTHS
+from lm.errors import UsageError
+
+if TYPE_CHECKING:
+    from cli.flags.invocation import Invocation
+    from lm.text.files import TextFile
+    from lm.text.parallel import ParallelText
+
+Stage = Literal["arguments", "settings", "files", "processes"]
+"""What has to be known to tell a mode: the command line, the settings of a new run, the files, or the processes."""
+
+_GREEDY_TEMPERATURE = 1e-6
+"""A temperature below it is greedy, as in `lm.decoding.sampling`."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """All that is known of what a command is about to do.
+
+    Attributes:
+        values: see `Invocation`.
+        config: the settings of a new run; in the stage "settings".
+        is_sized: whether a budget has chosen the preset, so that further settings are still to be chosen.
+        files: lists the texts that were named, in the stage "files"; asked only if that may matter.
+        holds_examples: whether completions are scored, and not text.
+        is_prepared: whether the tokens were prepared before.
+        is_adapter: whether a folder to import has adapters.
+        processes: that train together; in the stage "processes".
+        is_launched: whether another launcher has started them.
+    """
+
+    values: Mapping[str, Any]
+    config: RunConfig = field(default_factory=RunConfig)
+    is_sized: bool = False
+    files: Callable[[], Sequence[TextFile | ParallelText]] = tuple
+    holds_examples: bool = False
+    is_prepared: bool = False
+    is_adapter: bool = False
+    processes: int = 1
+    is_launched: bool = False
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401
+        """The value of an option, or of an argument."""
+        return self.values.get(name)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A mode of commands in which some of their options have no effect.
+
+    Attributes:
+        commands: that have the mode.
+        flags: the options, or names of arguments.
+        applies: whether a command is in this mode.
+        where: the mode, after "has no effect".
+        instead: what to do.
+        stage: when the mode is known.
+        neutral: values that ask for nothing anyway, by flag.
+    """
+
+    commands: tuple[str, ...]
+    flags: tuple[str, ...]
+    applies: Callable[[Mode], bool]
+    where: str
+    instead: str = "leave it out"
+    stage: Stage = "arguments"
+    neutral: Mapping[str, Any] = field(default_factory=dict)
+
+
+def refuse(invocation: Invocation, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (the fields of Mode)
+    """Raise UsageError if an option was typed that has no effect in the mode that the command is in.
+
+    Args:
+        invocation: the command line.
+        stage: what is known by now.
+        known: fields of `Mode`.
+    """
+    mode = Mode(invocation.values, **known)
+    for rule in RULES:
+        if rule.stage != stage or invocation.command not in rule.commands:
+            continue
+        idle = [flag for flag in rule.flags if flag in invocation.typed and not _asks_nothing(rule, flag, mode[flag])]
+        if idle and rule.applies(mode):
+            raise UsageError(_message(rule, [invocation.typed[flag] for flag in idle], invocation.variables))
+
+
+def _asks_nothing(rule: Rule, flag: str, value: Any) -> bool:  # noqa: ANN401
+    return flag in rule.neutral and value == rule.neutral[flag]
+
+
+def _message(rule: Rule, flags: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The refusal; what the environment has set is called by its variable."""
+    where = re.sub(r"--[a-z0-9-]+", lambda found: variables.get(found[0], found[0]), rule.where)
+    verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
+    instead = rule.instead.replace("leave it out", f"leave {pronoun} out")
+    return f"{', '.join(flags)} {verb} no effect {where}: {instead}"
+
+
+def flags_of(config: type, *, but: Iterable[str] = ()) -> tuple[str, ...]:
+    """The flags of a config class, without those of some fields."""
+    return tuple(described.flag for described in options(config) if described.name not in but)
+
+
+def _is_greedy(mode: Mode) -> bool:
+    return bool(mode["--greedy"]) or _is_cold(mode)
+
+
+def _is_cold(mode: Mode) -> bool:
+    """Whether the temperature leaves nothing but the most likely token."""
+    temperature = mode["--temperature"]
+    return temperature is not None and temperature < _GREEDY_TEMPERATURE
+
+
+def _is_new(mode: Mode) -> bool:
+    return mode["--resume"] is None
+
+
+def _has_pairs(mode: Mode) -> bool:
+    return bool(mode["--source"] or mode["--pairs"])
+
+
+def _has_text(mode: Mode) -> bool:
+    return _is_new(mode) and bool(mode["corpus"]) and not _has_pairs(mode)
+
+
+def _has_tokenizer(mode: Mode) -> bool:
+    return _is_new(mode) and bool(mode["--tokenizer"] or mode["--from"])
+
+
+def _trains_no_merges(kind: str) -> bool:
+    return kind != TokenizerConfig.kind
+
+
+def _holds_out_nothing(mode: Mode) -> bool:
+    """Whether there is no validation split, as far as the settings tell."""
+    try:
+        share = float(mode.config.data.validation)
+    except ValueError:
+        return False
+    return share == 0 and not mode["--validation-source"]
+
+
+def _never_falls(mode: Mode) -> bool:
+    """Whether the learning rate ends where the schedule leaves it."""
+    training = mode.config.training
+    return training.schedule in {"constant", "inverse-sqrt"} or (
+        training.schedule == "wsd" and not training.decay_fraction
+    )
+
+
+def drops_nothing(config: RunConfig) -> bool:
+    """Whether two passes of the same batch are equal, as nothing in the model is random."""
+    model = config.model
+    return not (model.dropout or model.dropped_attention or config.lora.dropout or model.gate_noise)
+
+
+def _is_unfilled(mode: Mode) -> bool:
+    """Whether no tokens of a text are masked."""
+    return not mode.config.model.is_masked or mode.config.data.supervised
+
+
+def _translates_nothing(mode: Mode) -> bool:
+    """Whether all that `lm evaluate` scores has been translated before."""
+    versus = mode["--versus"]
+    return mode["--hypotheses"] is not None and mode["run"] is None and not (versus and versus.is_dir())
+
+
+def _no_rows(mode: Mode) -> bool:
+    return not any(file.holds_rows for file in mode.files())
+
+
+def _only_rows(mode: Mode) -> bool:
+    return bool(mode["--supervised"]) or all(file.holds_rows for file in mode.files())
+
+
+def _is_page_of_text(mode: Mode) -> bool:
+    return bool(mode["--out"]) and Path(mode["--out"]).suffix == ".html" and mode["--target"] is None
+
+
+_SAMPLING = flags_of(SamplingConfig, but=("max_tokens",))
+_DRAWING = ("--temperature", "--top-k", "--top-p", "--min-p", "--typical", "--seed")
+"""Flags of sampling that only a draw heeds; biases and penalties count in a search too."""
+_CUTTING = tuple(flag for flag in _DRAWING if flag != "--temperature")
+_TOKENIZER = flags_of(TokenizerConfig)
+_PARALLEL = flags_of(ParallelConfig)
+_PLANNED = tuple(
+    described.flag
+    for section, config in SECTIONS.items()
+    for described in options(config)
+    if described.name not in (*LENGTHS, *CHANGEABLE.get(section, ()))
+)
+"""Settings that a run keeps from its start to its end."""
+_OF_NEW_RUNS = ("--out", "--preset", "--depth", "--portable", "--config", "--from", "--tokenizer")
+_SHARED = ("--shard", "--batch-tokens", "--micro-batch-size", "--checkpoint-activations")
+_WITH_DEFAULTS_OF_BLOCKS = tuple(
+    described.flag
+    for described in options(ModelConfig)
+    if described.name in OF_BLOCKS and described.default not in (None, False, "none", 0)
+)
+"""Of transformer blocks: what a recurrent model ignores. Other values than the defaults the model refuses itself."""
+_OF_EXPERTS = ("--experts-per-token", "--expert-every", "--expert-balance")
+_OTHER_REPORTS = ("--csv", "--per-token", "--show", "--html", "--versus", "--compare-dtypes")
+_TRAIN, _GENERATE, _TRANSLATE, _PERPLEXITY = ("train",), ("generate",), ("translate",), ("perplexity",)
+_PREPARE, _INSPECT = ("prepare",), ("tokenizer inspect",)
+_TRAINS_TOKENIZER = ("prepare", "tokenizer train")
+
+_OF_TRAINING_RUNS = (
+    Rule(
+        _TRAIN, (*_OF_NEW_RUNS, *_PLANNED), lambda mode: mode["--resume"] is not None,
+        "with --resume, which goes on with a run as it was planned", "leave it out, or start a new run",
+    ),
+    Rule(
+        _TRAIN,
+        (*_PARALLEL, "--decoder-only", "--best-by", "--bleu-sentences", "--source-loss", "--validation-source",
+         "--validation-target"),
+        _has_text, "on a corpus of text, as it is for pairs (--source, --target)",
+        neutral={"--best-by": "loss", "--bleu-sentences": 0, "--source-loss": 0},
+    ),
+    Rule(
+        _TRAIN, ("--separator", "--field", "--supervised"), _has_pairs,
+        "on pairs (--source, --target, --pairs), as it is for text",
+    ),
+    Rule(
+        _TRAIN, ("--validation",), lambda mode: _has_pairs(mode) and bool(mode["--validation-source"]),
+        "beside --validation-source, which says what is held out", "give one of the two",
+    ),
+    Rule(
+        _TRAIN, ("--source-field", "--target-field"), lambda mode: _has_pairs(mode) and not mode["--pairs"],
+        "without --pairs, as it names what JSON Lines hold",
+    ),
+    Rule(
+        _TRAIN, ("--source-language", "--target-language"),
+        lambda mode: _has_pairs(mode) and not (mode["--bidirectional"] or _has_tokenizer(mode) or mode["--config"]),
+        "on a model of one direction with a tokenizer of its own", "leave it out, or give --bidirectional",
+    ),
+    Rule(
+        _TRAIN, ("--separate-vocabularies",), _has_tokenizer,
+        "where there is a tokenizer already (--tokenizer, --from), as it is for training them",
+    ),
+    Rule(
+        _TRAIN, _TOKENIZER, _has_tokenizer,
+        "where there is a tokenizer already (--tokenizer, --from), as it is for training one",
+    ),
+    Rule(
+        _TRAIN, ("--portable",), lambda mode: _is_new(mode) and mode["--from"] is not None,
+        "with --from, which brings the blocks of its run",
+    ),
+    Rule(
+        _TRAIN, _TOKENIZER, lambda mode: mode.is_prepared,
+        "on tokens that are prepared already, as it is for training a tokenizer", stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--vocab-size", "--min-frequency"), lambda mode: _trains_no_merges(mode.config.tokenizer.kind),
+        "on a tokenizer of characters or bytes (--kind), as it is for BPE", stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--init-std", "--zero-init"),
+        lambda mode: bool(mode["--from"]) and not mode.config.lora and not mode.config.model.is_masked,
+        "with --from, which brings all weights", stage="settings",
+    ),
+    Rule(
+        _TRAIN, _WITH_DEFAULTS_OF_BLOCKS, lambda mode: mode.config.model.is_recurrent,
+        "on recurrent layers (--architecture), as it is for transformer blocks", stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--rope-base", "--rotary-share"),
+        lambda mode: not mode.config.model.is_recurrent and mode.config.model.positions != "rotary",
+        "without rotary positions (--positions)", stage="settings",
+    ),
+    Rule(
+        _TRAIN, _OF_EXPERTS, lambda mode: not mode.config.model.experts, "without --experts",
+        "leave it out, or say how many there are", stage="settings",
+        neutral={"--expert-balance": 0},
+    ),
+    Rule(
+        _TRAIN, flags_of(LoraConfig, but=("rank",)), lambda mode: not mode.config.lora, "without adapters (--lora)",
+        "leave it out, or give their rank", stage="settings", neutral={"--lora-dropout": 0},
+    ),
+    Rule(
+        _TRAIN, ("--lora-alpha",), lambda mode: mode.config.lora.alpha == 0,
+        "on what is learned if it is 0: adapters then add nothing", "give more than 0", stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--masked-share", "--whole-words"), _is_unfilled,
+        "where no tokens are masked", "leave it out, or give --objective masked, without --supervised",
+        stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--bpe-dropout-until",), lambda mode: not mode.config.parallel.bpe_dropout and not mode.is_sized,
+        "without --bpe-dropout", "leave it out, or give that too", stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--batch-size",), lambda mode: mode.config.training.batch_tokens is not None,
+        "beside --batch-tokens", "give one of the two", stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--decay-fraction",), lambda mode: mode.config.training.schedule != "wsd",
+        "with this --schedule", "leave it out, or give --schedule wsd", stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--final-learning-rate",), _never_falls,
+        "with this --schedule, which does not fall to a given end",
+        "leave it out, or give --schedule cosine, linear or wsd", stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--r-drop",), lambda mode: drops_nothing(mode.config) and not mode.is_sized,
+        "without dropout, as its two passes are the same", "leave it out, or give --dropout", stage="settings",
+        neutral={"--r-drop": 0},
+    ),
+    Rule(
+        _TRAIN, ("--patience",), lambda mode: mode.config.training.evaluate_every == 0,
+        "without evaluations before the end (--evaluate-every 0)", "leave it out, or evaluate more often",
+        stage="settings",
+    ),
+    Rule(
+        _TRAIN, ("--patience", "--best-by", "--bleu-sentences"), _holds_out_nothing,
+        "without held-out data (--validation 0)", "leave it out, or hold some out", stage="settings",
+        neutral={"--best-by": "loss", "--bleu-sentences": 0},
+    ),
+    Rule(
+        _TRAIN, ("--best-by",), lambda mode: mode.config.training.bleu_sentences == 0,
+        "as BLEU where no sentence is translated (--bleu-sentences 0)", "leave it out, or translate some",
+        stage="settings", neutral={"--best-by": "loss"},
+    ),
+    Rule(
+        _TRAIN, ("--source-field", "--target-field"), lambda mode: _has_pairs(mode) and _no_rows(mode),
+        "where no pairs are in JSON Lines or Parquet", stage="files",
+    ),
+    Rule(
+        _TRAIN, ("--processes",), lambda mode: mode.is_launched,
+        "where another launcher, such as torchrun, has started the processes", stage="processes",
+    ),
+    Rule(
+        _TRAIN, ("--shard",), lambda mode: mode.processes == 1,
+        "in one process", "leave it out, or start several (--processes, or torchrun)", stage="processes",
+    ),
+)  # fmt: skip
+
+_OF_FILES = (
+    Rule(
+        ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity"), ("--field",), _no_rows,
+        "where no file is JSON Lines or Parquet", stage="files",
+    ),
+    Rule(
+        ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity"), ("--separator",), _only_rows,
+        "on JSON Lines and Parquet, where each row is a document", stage="files",
+    ),
+    Rule(
+        _PERPLEXITY, ("--stride", "--per-token", "--show", "--html", "--versus", "--compare-dtypes"),
+        lambda mode: mode.holds_examples, "on examples, of which completions are scored",
+        "leave it out, or name what holds the text (--field)", stage="files",
+    ),
+    Rule(
+        ("import",), ("--from",), lambda mode: not mode.is_adapter, "on a folder without adapters",
+        "leave it out, or name a folder of PEFT's", stage="files",
+    ),
+)  # fmt: skip
+
+_OF_GENERATION = (
+    Rule(
+        _GENERATE, (*_SAMPLING, "--interactive", "--top-alternatives", "--draft", "--batch-size"),
+        lambda mode: mode["--beam"] is not None, "with --beam, which searches for the likeliest text",
+        neutral={"--top-alternatives": 0},
+    ),
+    Rule(
+        _GENERATE, ("--stats",), lambda mode: mode["--beam"] is not None and not mode["--prompts"],
+        "with --beam on one prompt",
+    ),
+    Rule(
+        _GENERATE, ("--temperature", *_CUTTING), lambda mode: bool(mode["--greedy"]),
+        "with --greedy, which always takes the most likely token", neutral={"--temperature": 0},
+    ),
+    Rule(_GENERATE, _CUTTING, _is_greedy, "with --temperature 0, which always takes the most likely token"),
+    Rule(
+        _GENERATE, ("--length-penalty",), lambda mode: mode["--beam"] is None, "without --beam",
+        "leave it out, or give that too",
+    ),
+    Rule(
+        _GENERATE, ("--json", "--samples", "--top-alternatives", "--echo", "--batch-size"),
+        lambda mode: bool(mode["--interactive"]), "with --interactive, which writes one text to the terminal",
+        neutral={"--samples": 1, "--top-alternatives": 0},
+    ),
+    Rule(
+        _GENERATE, ("--top-alternatives",), lambda mode: not mode["--json"], "without --json",
+        "leave it out, or give that too", neutral={"--top-alternatives": 0},
+    ),
+    Rule(_GENERATE, ("--echo",), lambda mode: bool(mode["--json"]), "with --json, which has the prompt apart"),
+    Rule(
+        _GENERATE, ("prompt", "--prompt-file", "--interactive", "--draft"), lambda mode: mode["--prompts"] is not None,
+        "with --prompts, which names many prompts",
+    ),
+    Rule(
+        _GENERATE, ("--out", "--processes"), lambda mode: mode["--prompts"] is None,
+        "without --prompts, as it is for many prompts", "leave it out, or give --prompts FILE",
+        neutral={"--processes": 1},
+    ),
+    Rule(
+        _GENERATE, ("--batch-size",), lambda mode: mode["--draft"] is not None,
+        "with --draft, which draws one sample at a time",
+    ),
+    Rule(
+        _GENERATE, ("--batch-size",), lambda mode: mode["--prompts"] is None and mode["--samples"] == 1,
+        "on a single sample", "leave it out, or ask for several (-n, --prompts)",
+    ),
+    Rule(
+        _TRANSLATE, _DRAWING, lambda mode: not mode["--sample"], "in a search, which draws nothing",
+        "leave it out, or give --sample",
+    ),
+    Rule(
+        _TRANSLATE, ("--beam", "--length-penalty", "--coverage-penalty", "--greedy"),
+        lambda mode: bool(mode["--sample"]) and not _is_cold(mode), "with --sample, which draws translations",
+    ),
+    Rule(
+        _TRANSLATE, (*_CUTTING, "--greedy"), lambda mode: bool(mode["--sample"]) and _is_cold(mode),
+        "with --temperature 0, which draws nothing",
+    ),
+    Rule(
+        _TRANSLATE, ("--beam",), lambda mode: bool(mode["--greedy"]) and not mode["--sample"],
+        "with --greedy, which is a beam of 1", neutral={"--beam": 1},
+    ),
+    Rule(
+        _TRANSLATE, flags_of(AttentionConfig), lambda mode: mode["--attention"] is None,
+        "without --attention", "leave it out, or give that too",
+    ),
+    Rule(
+        _TRANSLATE, ("--batch-tokens",), lambda mode: mode["--read-ahead"] == 1,
+        "with --read-ahead 1, which translates line by line",
+    ),
+    Rule(("fill",), ("--batch-size",), lambda mode: mode["text"] not in (None, "-"), "on a single TEXT"),
+)  # fmt: skip
+
+_OF_MEASURING = (
+    Rule(
+        _PERPLEXITY, (*flags_of(PerplexityConfig), "--separator", "--field", *_OTHER_REPORTS),
+        lambda mode: bool(mode["--source"]), "on pairs (--source, --target), as it is for text",
+    ),
+    Rule(
+        _PERPLEXITY, ("--to",), lambda mode: not mode["--source"], "on text, as it is for pairs (--source, --target)",
+    ),
+    Rule(
+        _PERPLEXITY, ("--dtype", "--processes"), lambda mode: bool(mode["--compare-dtypes"]),
+        "with --compare-dtypes, which times all types in one process", neutral={"--processes": 1},
+    ),
+    Rule(
+        ("evaluate",),
+        (*flags_of(TranslationConfig, but=("n_best", "read_ahead")), *flags_of(HardwareConfig), "--to", "--source"),
+        _translates_nothing, "on finished translations (--hypotheses)", "leave it out, or name a run that translates",
+    ),
+    Rule(
+        ("attention",), ("--layer", "--head"), _is_page_of_text, "on a page, which has all layers and heads (--out)",
+    ),
+    Rule(
+        ("average",), ("--last",), lambda mode: len(mode["checkpoints"] or ()) > 1,
+        "where checkpoints are named one by one",
+    ),
+    Rule(
+        ("info",), ("--processes",), lambda mode: mode["target"] is None, "without a run or preset", "name one",
+    ),
+    Rule(
+        ("info",), _SHARED, lambda mode: mode["--processes"] is None, "without --processes",
+        "say how many processes share that",
+    ),
+    Rule(("plot",), ("--width", "--height"), lambda mode: mode["--out"] is not None, "on a picture (--out)"),
+)  # fmt: skip
+
+_OF_TOKENS = (
+    Rule(
+        _PREPARE,
+        (*_TOKENIZER, *flags_of(DataConfig), "--tokenizer", "--special", "--unknown", "--part", "--processes"),
+        lambda mode: bool(mode["--join"]), "with --join, as it is for making shares",
+    ),
+    Rule(
+        _PREPARE, (*_TOKENIZER, "--special", "--unknown"), lambda mode: mode["--tokenizer"] is not None,
+        "with --tokenizer, as it is for training one",
+    ),
+    Rule(
+        _TRAINS_TOKENIZER, ("--vocab-size", "--min-frequency"), lambda mode: _trains_no_merges(mode["--kind"] or "bpe"),
+        "on a tokenizer of characters or bytes (--kind), as it is for BPE",
+    ),
+    Rule(
+        _TRAINS_TOKENIZER, ("--unknown",), lambda mode: (mode["--kind"] or "bpe") != "char",
+        "on a tokenizer that knows every text", "leave it out, or give --kind char",
+    ),
+    Rule(
+        _INSPECT, flags_of(DataConfig, but=("validation",)), lambda mode: not mode["--file"], "without --file",
+        "leave it out, or give that too",
+    ),
+)  # fmt: skip
+
+RULES = (*_OF_TRAINING_RUNS, *_OF_FILES, *_OF_GENERATION, *_OF_MEASURING, *_OF_TOKENS)
+"""All modes in which an option has no effect; of those that apply, the first is told."""

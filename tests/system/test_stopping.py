@@ -1,0 +1,165 @@
+"""Training goes on, or stops saved, whatever becomes of its terminal and of its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lm.run_folder import find_checkpoint, load_state
+from tests.system.conftest import SMALL
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
+
+SECONDS = 120
+LM = [sys.executable, "-m", "cli"]
+FEW, MANY = ["--steps", "12", "--evaluate-every", "0"], ["--steps", "1000000", "--evaluate-every", "0"]
+
+
+@pytest.fixture
+def arguments(place, tmp_path) -> list[str]:
+    return ["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *SMALL]
+
+
+@contextlib.contextmanager
+def started(arguments: list[str], **how) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in a session of its own, which is killed if it is still there in the end."""
+    with subprocess.Popen([*LM, *arguments], start_new_session=True, **how) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    until = time.monotonic() + SECONDS
+    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < step:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def saved_step(folder: Path) -> int:
+    return load_state(find_checkpoint(folder, which="last")).step
+
+
+def test_a_reader_that_ends_does_not_end_training(arguments, tmp_path):
+    """As in `lm train … 2>&1 | head -1`."""
+    with started([*arguments, *FEW], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(SECONDS) == 0
+    assert saved_step(tmp_path / "run") == 12
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_under_the_log_does_not_end_training(arguments, tmp_path):
+    with Path("/dev/full").open("wb") as full, started([*arguments, *FEW], stderr=full) as process:
+        assert process.wait(SECONDS) == 0
+    assert saved_step(tmp_path / "run") == 12
+
+
+def test_a_terminal_that_is_closed_stops_training_saved(arguments, tmp_path):
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", _ON_TERMINAL, str(theirs), *LM, *arguments, *MANY]
+    with subprocess.Popen(command, pass_fds=[theirs], start_new_session=True) as process:
+        try:
+            os.close(theirs)
+            _read_until_step(ours, tmp_path / "run")
+            os.close(ours)
+            assert process.wait(SECONDS) == 129
+        finally:
+            process.kill()
+    assert saved_step(tmp_path / "run") == len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+
+
+_ON_TERMINAL = """
+import fcntl, os, sys, termios
+terminal = int(sys.argv[1])
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+for stream in range(3):
+    os.dup2(terminal, stream)
+os.close(terminal)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def _read_until_step(terminal: int, folder: Path) -> None:
+    """Read what is drawn, so that the drawing never waits, until some steps have been taken."""
+    os.set_blocking(terminal, False)
+    until = time.monotonic() + SECONDS
+    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < 3:
+        assert time.monotonic() < until
+        with contextlib.suppress(BlockingIOError):
+            os.read(terminal, 1 << 16)
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ["SIGHUP", "SIGTERM"])
+def test_a_signal_stops_training_saved_though_a_hang_up_follows(arguments, tmp_path, number):
+    """A shell and the system may both send SIGHUP, and service managers send one right after SIGTERM."""
+    with started([*arguments, *MANY], stderr=subprocess.DEVNULL) as process:
+        wait_for_step(tmp_path / "run", 3)
+        for each in (number, "SIGHUP"):
+            process.send_signal(getattr(signal, each))
+        assert process.wait(SECONDS) == 128 + getattr(signal, number)
+    assert saved_step(tmp_path / "run") >= 3
+
+
+@pytest.mark.slow
+def test_nohup_trains_on(arguments, tmp_path):
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with started([*arguments, *MANY], stderr=subprocess.DEVNULL, preexec_fn=ignore) as process:
+        wait_for_step(tmp_path / "run", 3)
+        process.send_signal(signal.SIGHUP)
+        taken = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+        wait_for_step(tmp_path / "run", taken + 20)
+        process.terminate()
+        assert process.wait(SECONDS) == 143
+
+
+@pytest.mark.slow
+def test_a_hang_up_before_the_first_step_ends_the_command(place, tmp_path):
+    """While it waits for its text."""
+    with started(["train", "-", "-o", str(tmp_path / "run"), *SMALL], stdin=subprocess.PIPE,
+                 stderr=subprocess.PIPE) as process:  # fmt: skip
+        time.sleep(0.01)
+        until = time.monotonic() + SECONDS
+        while _ignores_or_dies_of_a_hang_up(process.pid):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(SECONDS) == 129
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert not (tmp_path / "run").exists()
+
+
+def _ignores_or_dies_of_a_hang_up(pid: int) -> bool:
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
+    return not int(caught.split()[1], 16) >> (signal.SIGHUP - 1) & 1
+
+
+@pytest.mark.slow
+def test_a_summary_that_nobody_reads_is_an_error_after_the_run_is_saved(arguments, tmp_path):
+    with started([*arguments, *FEW, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read().decode()
+        assert process.wait(SECONDS) == 1
+    assert "Traceback" not in said
+    assert saved_step(tmp_path / "run") == 12
