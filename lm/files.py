@@ -260,10 +260,17 @@ def sync_open(descriptor: int) -> None:
 
 
 def cache_root() -> Path:
-    """Where what can be made again is kept: `$LM_CACHE`, else `lm` in `$XDG_CACHE_HOME` or in `~/.cache`."""
+    """Where what can be made again is kept: `$LM_CACHE`, else `lm` in `$XDG_CACHE_HOME` or in `~/.cache`.
+
+    Raises:
+        InputError: there is no home folder.
+    """
     if chosen := os.environ.get("LM_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
+    except RuntimeError:
+        raise InputError("this user has no home folder for the cache: set LM_CACHE to another folder") from None
 
 
 def check_cache() -> None:

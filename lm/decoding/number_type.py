@@ -12,6 +12,7 @@ from pathlib import Path
 from lm import files
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.hardware import HardwareConfig
+from lm.errors import InputError
 from lm.hardware import found_device, inference_hardware, processor, usable_types
 from lm.kernels import compiled
 from lm.run_folder import find_checkpoint, weights_key
@@ -38,10 +39,10 @@ def load_in(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel
 
 def remembered(checkpoint: Path, device: str) -> str:
     """The type that was measured to be fastest; float32 if none was, or where it needs a compiled step that is gone."""
-    place = _place(checkpoint, device)
-    if not place.is_file():
+    try:
+        found = _place(checkpoint, device).read_text(encoding="utf-8").strip()
+    except (InputError, OSError, ValueError):  # none was written, or what was is damaged
         return _ELSE
-    found = place.read_text(encoding="utf-8").strip()
     is_usable = found in usable_types(device) and (found != "int8" or compiled.is_ready())
     return found if is_usable else _ELSE
 

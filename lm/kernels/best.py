@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lm.kernels.caching import njit
 from lm.kernels.lanes import exponentials, largest
 
 _BLOCK = 64
@@ -12,7 +12,7 @@ _BLOCK = 64
 _BYTES = 4
 
 
-@njit(cache=True)
+@njit
 def _put(value, place, values, places, taken):
     """Put a number among the best so far, behind those that are as large; returns how many there are then."""
     at = min(taken, len(values) - 1)
@@ -23,7 +23,7 @@ def _put(value, place, values, places, taken):
     return min(taken + 1, len(values))
 
 
-@njit(cache=True)
+@njit
 def _largest(scores, values, places):
     """Fill `values` and `places` with the largest numbers, the largest and the first first."""
     taken, last, begin_of_scores = 0, len(values) - 1, scores.ctypes.data
@@ -36,7 +36,7 @@ def _largest(scores, values, places):
                 taken = _put(scores[i], i, values, places, taken)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def best(logits, filtered, values, places, logprobs):
     """The largest filtered logits of each row, the first of equal ones first, and the log-probabilities before filters.
 

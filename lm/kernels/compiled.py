@@ -6,23 +6,34 @@ import hashlib
 import importlib.metadata
 import os
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
 import torch
 
 from lm import files
+from lm.errors import InputError
+from lm.locks import LockFile
 
 _LOADING = 0.4
 """Seconds that numba takes to be loaded: that is done when torch has spent as many on what it could have done."""
 _PACKAGES = ("kernels", "native")
+_LIST, SUFFIX = "compiled.json", ".nbc"
+"""The file that names those of compiled functions, and how their names end."""
+_WAIT = 0.1
+"""Seconds between two looks at whether another process has compiled everything."""
 
-_spent = 0.0
+_spent, _is_saving = 0.0, False
+_pool = threading.Lock()
 
 
 def serves(seconds: float) -> bool:
     """Whether compiled code is there, and worth loading, for what torch takes about so many seconds for."""
-    return is_compiled() and is_worth_loading(seconds) and is_ready()
+    return _is_saving or (is_compiled() and is_worth_loading(seconds) and is_ready())
 
 
 def is_worth_loading(seconds: float) -> bool:
@@ -38,8 +49,8 @@ def is_worth_loading(seconds: float) -> bool:
 
 
 def is_ready() -> bool:
-    """Whether all was compiled, for the processor of this machine."""
-    return is_compiled() and _is_of_this_processor()
+    """Whether all was compiled for the processor of this machine and is as it was written, or is being compiled."""
+    return _is_saving or (is_compiled() and _is_intact())
 
 
 @cache
@@ -51,9 +62,13 @@ def begin() -> None:
     """
     import numba
 
-    numba.config.CACHE_DIR = str(_folder())
+    numba.config.CACHE_DIR = str(code_folder())
     taken = torch.get_num_threads()
-    numba.set_num_threads(1)
+    try:
+        numba.set_num_threads(1)
+    except ValueError:  # the environment names a threading layer that can't be loaded
+        numba.config.THREADING_LAYER = "default"
+        numba.set_num_threads(1)
     torch.set_num_threads(taken)
 
 
@@ -67,30 +82,116 @@ def threads() -> int:
     return taken
 
 
+def alone(threads: int) -> AbstractContextManager[object]:
+    """To be held while compiled code works with so many threads.
+
+    numba's own thread pool, which it falls back to without OpenMP and TBB, ends the process if two threads of Python
+    use it at once.
+    """
+    import numba
+
+    return _pool if threads > 1 and numba.threading_layer() == "workqueue" else nullcontext()
+
+
 def is_installed() -> bool:
-    """Whether there is a compiler: the package numba, which is an extra."""
-    return _version() is not None
+    """Whether there is a compiler: the package numba, which is an extra, and not switched off."""
+    return _version() is not None and not is_switched_off()
+
+
+def is_switched_off() -> bool:
+    """Whether the environment tells numba to compile nothing."""
+    try:
+        return bool(int(os.environ.get("NUMBA_DISABLE_JIT") or 0))
+    except ValueError:  # as numba reads it
+        return False
 
 
 @cache
 def is_compiled() -> bool:
-    """Whether all was compiled by this numba, from these files."""
-    return is_installed() and _mark().is_file()
+    """Whether all was compiled by this numba, from these files, for some processor."""
+    try:
+        return is_installed() and any(_folder().glob(f"*/{_LIST}"))
+    except (InputError, OSError):
+        return False
+
+
+def is_saving() -> bool:
+    """Whether code is being compiled to be kept, so that not being able to write it is an error."""
+    return _is_saving
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """While open, compiled code is to be written whole; other processes that want to do the same wait.
+
+    Raises:
+        InputError: the folder can't be written to.
+    """
+    global _is_saving  # noqa: PLW0603 (as `_spent`)
+    if is_ready():
+        yield
+        return
+    folder = code_folder()
+    try:
+        files.make_folder(folder)
+    except InputError as error:
+        raise InputError(f"{error} (LM_CACHE)") from None
+    lock = LockFile(folder / "lock")
+    while not _is_locked(lock):
+        time.sleep(_WAIT)
+    _is_saving = True
+    try:
+        with files.naming(folder):
+            yield
+            note_compiled()
+    finally:
+        _is_saving = False
+        lock.release()
 
 
 def note_compiled() -> None:
-    """Remember that it was, and for which processor."""
-    _mark().parent.mkdir(parents=True, exist_ok=True)
-    _mark().write_text(processor(), encoding="utf-8")
-    is_compiled.cache_clear()
-    _is_of_this_processor.cache_clear()
+    """List the files that were compiled for this processor; what is damaged among them goes."""
+    folder = code_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    found = sorted(folder.rglob(f"*{SUFFIX}"))
+    whole = [path for path in found if is_sealed(path)]
+    for path in {*found} - {*whole}:
+        path.unlink(missing_ok=True)
+    files.write_json(folder / _LIST, {"files": [path.relative_to(folder).as_posix() for path in whole]})
+    forget()
+
+
+def sealed(data: bytes) -> bytes:
+    """Data to be written to a file, and their checksum, which no reader of a pickle comes to."""
+    return data + hashlib.sha256(data).digest()
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a file ends with the checksum of what comes before."""
+    try:
+        data = memoryview(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    size = hashlib.sha256().digest_size
+    return len(data) > size and hashlib.sha256(data[:-size]).digest() == data[-size:]
+
+
+def forget() -> None:
+    """Ask again whether code is there, and where."""
+    for answer in (_folder, is_compiled, _is_intact):
+        answer.cache_clear()
+
+
+def code_folder() -> Path:
+    """Where machine code for this processor is kept: several that share a home have a folder each."""
+    return _folder() / hashlib.sha256(processor().encode()).hexdigest()[:16]
 
 
 @cache
 def _folder() -> Path:
     """Where machine code is kept that this numba makes of these files.
 
-    numba's cache goes by the time of the file that a function stands in, not of those whose functions it calls.
+    Functions are compiled with those that they call, so that any file may change what becomes of any function.
     """
     root = Path(__file__).parents[1]
     sources = sorted(file for package in _PACKAGES for file in (root / package).glob("*.py"))
@@ -99,15 +200,22 @@ def _folder() -> Path:
     return files.cache_root() / "native" / hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-def _mark() -> Path:
-    """The file that says that it is whole, and for which processor it was made."""
-    return _folder() / "processor"
-
-
 @cache
-def _is_of_this_processor() -> bool:
-    """Whether code was compiled for the processor of this machine; the folder may have come from another."""
-    return _mark().read_text(encoding="utf-8") == processor()
+def _is_intact() -> bool:
+    """Whether all files that were compiled for this processor are there, as they were written."""
+    folder = code_folder()
+    try:
+        return all(is_sealed(folder / name) for name in files.read_json(folder / _LIST)["files"])
+    except (InputError, OSError, TypeError, KeyError):  # the list itself is damaged
+        return False
+
+
+def _is_locked(lock: LockFile) -> bool:
+    try:
+        lock.acquire()
+    except BlockingIOError:
+        return False
+    return True
 
 
 def processor() -> str:

@@ -10,10 +10,11 @@ processors multiply whole numbers several times as fast as floats. A few rows ar
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange, types
+from numba import prange, types
 from numba.extending import overload
 
 from lm.kernels import panels
+from lm.kernels.caching import njit
 from lm.kernels.instructions import INPUTS
 from lm.kernels.scalars import float_of, plain
 from lm.kernels.tiles import MOST_INPUTS, OUTPUTS, ROWS, tile_of
@@ -46,7 +47,7 @@ def _inputs_of_type(weights, x):
     return lambda weights, x: _rounded(x)
 
 
-@njit(cache=True)
+@njit
 def _rounded(x):
     """Rows in 16 bits, and what a one of each counts for; of a row that has no numbers that is none."""
     whole, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
@@ -61,7 +62,7 @@ def _rounded(x):
     return whole, units
 
 
-@njit(cache=True)
+@njit
 def _tiles(weights, x, sums, first, times):
     """Add the sums of products of some inputs, in tiles."""
     outputs, in_tiles = len(weights) // _LINE * _LINE, len(x) // ROWS * ROWS
@@ -76,7 +77,7 @@ def _tiles(weights, x, sums, first, times):
             _single(weights, x, sums, output, row, first, times)
 
 
-@njit(fastmath={"contract"}, cache=True)
+@njit(fastmath={"contract"})
 def _add_last(weights, x, first, sums):
     """Add the products of the inputs from the first on, too few for a tile."""
     for row in range(len(x)):
@@ -85,7 +86,7 @@ def _add_last(weights, x, first, sums):
                 sums[row, output] += np.float32(weights[output, i]) * np.float32(x[row, i])
 
 
-@njit(cache=True)
+@njit
 def _outputs(weights, scales, bias, x, units, out, begin, end, add):
     """Outputs `begin` to `end` of each row of `x`, written to `out` or added to it."""
     rows, is_float = 0, x.itemsize == 4
@@ -97,13 +98,13 @@ def _outputs(weights, scales, bias, x, units, out, begin, end, add):
     _by_tiles(weights, scales, bias, x[rows:], units[rows:], out[rows:], begin, end, add)
 
 
-@njit(cache=True)
+@njit
 def _rows_at_once(x):
     """How many rows all outputs are made for before others are: a multiple of those of a panel."""
     return max(_MANY, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS * panels.ROWS)
 
 
-@njit(cache=True)
+@njit
 def _by_panels(weights, scales, bias, x, units, out, begin, end, add):
     """The same of whole numbers of panels and of their rows."""
     times, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
@@ -117,7 +118,7 @@ def _by_panels(weights, scales, bias, x, units, out, begin, end, add):
                 panels.multiply(panel, x, units, scales, shifts, out, output, row, times, add)
 
 
-@njit(cache=True)
+@njit
 def _by_tiles(weights, scales, bias, x, units, out, begin, end, add):
     """The same of any number."""
     if len(x) == 0:
@@ -142,7 +143,7 @@ def _by_tiles(weights, scales, bias, x, units, out, begin, end, add):
                 _finish(room[index, : len(to)], scales[first:last], bias[first:last], units[row + index], to, add)
 
 
-@njit(cache=True)
+@njit
 def _finish(sums, scales, bias, unit, out, add):
     """Write the sums of a row to `out` or add them to it, in what they count for, and with what is added to each."""
     for output in range(len(scales)):
@@ -157,7 +158,7 @@ def _finish(sums, scales, bias, unit, out, add):
             out[output] = sums[output]
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=True)
 def product(weights, scales, bias, x, out, add, threads):
     """Out = x weightsᵀ · scales + bias, or added to what is there.
 
@@ -180,7 +181,7 @@ def product(weights, scales, bias, x, out, add, threads):
             _outputs(weights, scales, bias, taken, units, out, begin, end, add)
 
 
-@njit(cache=True)
+@njit
 def _activated(weights, scales, bias, x, units, out, kind, begin, end):
     width = len(weights) // 2 if kind == SWIGLU else len(weights)
     _outputs(weights, scales, bias, x, units, out, begin, end, plain(False))
@@ -193,7 +194,7 @@ def _activated(weights, scales, bias, x, units, out, kind, begin, end):
                 out[row, i] *= out[row, width + i]
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=True)
 def activated(weights, scales, bias, x, out, kind, threads):
     """The first product of a feed-forward layer and its activation; of SWIGLU the first half of `out` is what counts.
 

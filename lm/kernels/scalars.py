@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from lm.kernels.caching import njit
 
 LOG2E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
@@ -47,7 +49,7 @@ def float_of(_context, bits):
     return types.float32(bits), generate
 
 
-@njit(error_model="numpy", cache=True)
+@njit(error_model="numpy")
 def exponential(x):
     """E to the power of a float32, with an error of one part in ten millions; loops of it become vector instructions.
 
@@ -65,7 +67,7 @@ def exponential(x):
     return sum_ * float_of(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
 
 
-@njit(error_model="numpy", cache=True)
+@njit(error_model="numpy")
 def error_function(x):
     """Erf of a float32, to 6e-7. Source: Abramowitz and Stegun 1964, formula 7.1.26."""
     size = abs(x)

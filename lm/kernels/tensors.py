@@ -57,7 +57,9 @@ def product(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) -> T
     out = np.empty((rows, len(values)), np.float32)
     shift = np.empty(0, np.float32) if bias is None else bias.detach().numpy()
     inputs = x.detach().reshape(rows, -1).contiguous().numpy()
-    products.product(values.numpy(), scales.numpy(), shift, inputs, out, False, compiled.threads())
+    threads = compiled.threads()
+    with compiled.alone(threads):
+        products.product(values.numpy(), scales.numpy(), shift, inputs, out, False, threads)
     return torch.from_numpy(out).view(*x.shape[:-1], -1)
 
 

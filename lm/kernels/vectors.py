@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lm.kernels.caching import njit
 from lm.kernels.scalars import error_function, exponential
 
-RELU, GELU, GELU_TANH, RELU2, SWIGLU = range(5)
-ACTIVATIONS = {"relu": RELU, "gelu": GELU, "gelu-tanh": GELU_TANH, "relu2": RELU2, "swiglu": SWIGLU}
+RELU, GELU, GELU_TANH, RELU2, SWIGLU, SILU = range(6)
+ACTIVATIONS = {
+    "relu": RELU, "gelu": GELU, "gelu-tanh": GELU_TANH, "relu2": RELU2, "swiglu": SWIGLU, "silu": SILU,
+}  # fmt: skip
 _ROOT_OF_HALF, _ROOT_OF_2_BY_PI = np.float32(0.7071067811865476), np.float32(0.7978845608028654)
 
 
-@njit(fastmath=True, error_model="numpy", cache=True)
+@njit(fastmath=True, error_model="numpy")
 def normalise(x, weight, bias, epsilon, centred, out):
     """LayerNorm of a vector (`centred`), or RMSNorm, into `out`, which may be the same; an empty bias is none."""
     width = len(x)
@@ -31,7 +33,7 @@ def normalise(x, weight, bias, epsilon, centred, out):
         out[i] += bias[i]
 
 
-@njit(error_model="numpy", cache=True)
+@njit(error_model="numpy")
 def activate(x, kind):
     """An activation of each number of a vector, in place; of SWIGLU, the gate's: silu."""
     one, half = np.float32(1.0), np.float32(0.5)
@@ -48,12 +50,12 @@ def activate(x, kind):
         for i in range(len(x)):
             inner = _ROOT_OF_2_BY_PI * (x[i] + np.float32(0.044715) * x[i] * x[i] * x[i])
             x[i] *= one - one / (exponential(inner + inner) + one)
-    else:
+    elif kind in {SWIGLU, SILU}:
         for i in range(len(x)):
             x[i] /= one + exponential(-x[i])
 
 
-@njit(fastmath=True, error_model="numpy", cache=True)
+@njit(fastmath=True, error_model="numpy")
 def turn(x, cos, sin):
     """Rotate a head in place, as `lm.model.scope.rotation.Rotation` does; what it has beyond the tables stays."""
     half = len(cos) // 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from lm.kernels.caching import njit
 from lm.kernels.lanes import exponentials, largest, mix, products
 from lm.kernels.scalars import plain
 
@@ -12,7 +13,7 @@ _BYTES = 4
 _BYTES_OF_SLOTS = 8
 
 
-@njit(error_model="numpy", cache=True)
+@njit(error_model="numpy")
 def _heads(queries, keys, values, rows, positions, slots, biases, window, scores, out, begin, end):
     """Heads `begin` to `end` of all queries' heads; vectors are addresses, for views of arrays are counted."""
     heads, width = queries.shape[1:]
@@ -38,7 +39,7 @@ def _heads(queries, keys, values, rows, positions, slots, biases, window, scores
         mix(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=True)
 def attend(queries, keys, values, rows, positions, slots, biases, window, scores, out, threads):
     """All heads of all queries; each sees its row up to its own position.
 

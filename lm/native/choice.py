@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -26,14 +28,32 @@ _TYPES = (torch.float32, torch.int8)
 _decoders: WeakKeyDictionary[DecoderOnly | EncoderDecoder, NativeDecoder] = WeakKeyDictionary()
 
 
+_KNOWN: Mapping[str, frozenset[object]] = {
+    "attention": frozenset({"full", "window"}),
+    "positions": frozenset({"learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "t5", "none"}),
+    "rope_scaling": frozenset({"none", "linear", "llama3", "yarn"}),
+    "attention_bias": frozenset({None, "none", "inputs", "all"}),
+    "norm": frozenset({"layernorm", "rmsnorm"}),
+    "norm_position": frozenset({"pre", "post"}),
+    "activation": frozenset({"relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"}),
+    "syntax": frozenset({"none", "depth", "distance", "both"}),
+}
+"""Values that the compiled step computes, or that matter to the encoder alone."""
+_ANY = frozenset({
+    "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "n_encoder_layers", "decoder_only",
+    "n_heads", "n_kv_heads", "d_ff", "attention_window", "max_distance", "rope_base", "d_head", "rotary_share",
+    "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature", "parallel_residual", "norm_eps",
+    "qk_norm", "bias", "dropout", "attention_dropout", "tie_embeddings", "scale_embeddings", "init_std", "zero_init",
+    "softcap", "value_residual", "embedding_shortcut", "output_bias",
+})  # fmt: skip
+"""Fields of which it computes every value."""
+
+
 def can_step(config: ModelConfig) -> bool:
-    """Whether the compiled step knows all that a model has."""
-    return (
-        not (config.is_masked or config.is_recurrent or config.experts)
-        and config.attention in {"full", "window"}
-        and config.positions != "relative"
-        and not config.output_transform
-        and not config.embedding_norm
+    """Whether the compiled step computes all that a model has: of what it isn't known to, only the defaults."""
+    return all(
+        field.name in _ANY or getattr(config, field.name) in _KNOWN.get(field.name, {field.default})
+        for field in fields(config)
     )
 
 
@@ -75,6 +95,6 @@ def _is_possible(model: DecoderOnly | EncoderDecoder) -> bool:
         weights.dtype in _TYPES
         and first.device.type == "cpu"
         and first.dtype is torch.float32
-        and not first.requires_grad
         and can_step(model.config)
+        and not any(parameter.requires_grad for parameter in model.parameters())  # adapters may be trained alone
     )

@@ -24,11 +24,20 @@ def compile_step() -> float:
     """Compile the step for all types of weights, or load what was compiled before; returns the seconds that took.
 
     Raises:
-        InputError: there is no compiler.
+        InputError: there is no compiler, or nowhere to keep what it makes.
     """
+    if compiled.is_switched_off():
+        raise InputError("NUMBA_DISABLE_JIT keeps numba from compiling: unset it")
     if not compiled.is_installed():
         raise InputError("compiling needs numba: pip install 'lm-toolkit[native]'")
     began = time.perf_counter()
+    with compiled.compiling():
+        _compile_all()
+    return time.perf_counter() - began
+
+
+def _compile_all() -> None:
+    """Do once whatever is done by compiled code."""
     for quantised in (False, True):
         model = DecoderOnly(_SMALL).eval().requires_grad_(False)
         if quantised:
@@ -42,8 +51,6 @@ def compile_step() -> float:
             choice.load(model).logits(
                 Reading(token[0], torch.zeros_like(token[0]), torch.ones_like(token[0]), cache.own)
             )
-    compiled.note_compiled()
     with torch.inference_mode():
         logits = model.logits(model.hidden(token))[0]  # its products alone
         best(logits, logits, 1)
-    return time.perf_counter() - began

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 from numpy.typing import NDArray
 
 from lm.kernels.best import best
+from lm.kernels.caching import njit
 from lm.kernels.products import activated, product
 from lm.kernels.scalars import plain, pointer
 from lm.kernels.vectors import SWIGLU, normalise, turn
@@ -114,20 +115,29 @@ class Scales(NamedTuple):
     cap: np.float32
 
 
-@njit(cache=True)
+@njit
 def _vector(address, length):
     """So many float32 at an address, or an empty vector where there is none."""
     return carray(pointer(address), (length if address else 0,), np.float32)
 
 
-@njit(cache=True)
+@njit
 def _norms(x, weight, bias, shape, scales, out):
     weights, biases = _vector(weight, shape.width), _vector(bias, shape.width)
     for row in range(len(x)):
         normalise(x[row], weights, biases, scales.epsilon, shape.centred, out[row])
 
 
-@njit(cache=True)
+@njit
+def _first_unknown(ids, vocabulary):
+    """The place of the first ID that a vocabulary of so many doesn't have; -1 if it has all."""
+    for place in range(len(ids)):
+        if ids[place] < 0 or ids[place] >= vocabulary:
+            return place
+    return -1
+
+
+@njit
 def _embedded(read, model, shape, scales, like, x):
     table = carray(pointer(model[TOKENS]), (shape.vocabulary, shape.width), like.dtype)
     of_rows = _vector(model[TOKENS_SCALE], shape.vocabulary)
@@ -142,7 +152,7 @@ def _embedded(read, model, shape, scales, like, x):
                 x[row, i] += vectors[read.positions[row], i]
 
 
-@njit(cache=True)
+@njit
 def _heads_ready(projected, layer, positions, model, shape, scales, firsts, is_first):
     """Norms and rotations of the heads of queries and keys, and the mixture of values, in place."""
     head, turning = shape.head, shape.heads + shape.kv_heads
@@ -165,7 +175,7 @@ def _heads_ready(projected, layer, positions, model, shape, scales, firsts, is_f
                 values[i] = shares[0] * firsts[row, i] + shares[1] * values[i]
 
 
-@njit(cache=True)
+@njit
 def _attention(x, layer, cache, read, model, shape, scales, like, firsts, is_first, out, threads):
     """Add to `out` what attention makes of `x`; keys and values go into the cache."""
     number, head, kv_heads = len(x), shape.head, shape.kv_heads
@@ -196,7 +206,7 @@ def _attention(x, layer, cache, read, model, shape, scales, like, firsts, is_fir
     )  # fmt: skip
 
 
-@njit(cache=True)
+@njit
 def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
     """Add to `out` what `x` finds in the memory of a source."""
     width, empty = shape.heads * shape.head, _vector(0, 0)
@@ -219,14 +229,14 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
     )  # fmt: skip
 
 
-@njit(cache=True)
+@njit
 def _cached(cache, read, shape):
     """The keys and values of a cache's rows."""
     size = (read.rows.max() + 1, shape.kv_heads, cache[2], shape.head)
     return carray(pointer(cache[0]), size, np.float32), carray(pointer(cache[1]), size, np.float32)
 
 
-@njit(cache=True)
+@njit
 def _attended(
     queries, keys, values, rows, positions, slots, biases, window, weight, scale, bias, shape, like, out, threads
 ):
@@ -242,7 +252,7 @@ def _attended(
     product(weights, _vector(scale, shape.width), _vector(bias, shape.width), found, out, plain(True), threads)
 
 
-@njit(cache=True)
+@njit
 def _feed_forward(x, layer, shape, like, out, threads):
     """Add to `out` what the feed-forward layer makes of `x`."""
     width = shape.inner // 2 if shape.activation == SWIGLU else shape.inner
@@ -260,7 +270,7 @@ def _feed_forward(x, layer, shape, like, out, threads):
     )  # fmt: skip
 
 
-@njit(cache=True)
+@njit
 def _predict(x, model, shape, scales, like, logits, threads):
     """What the output layer makes of final states."""
     weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
@@ -273,7 +283,7 @@ def _predict(x, model, shape, scales, like, logits, threads):
                 logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
 
 
-@njit(cache=True)
+@njit
 def _predict_best(x, model, shape, scales, like, found, threads):
     """The best ones of what the output layer makes of final states, of which there are never many at a time."""
     room = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocabulary), np.float32)
@@ -284,7 +294,7 @@ def _predict_best(x, model, shape, scales, like, found, threads):
         best(logits, logits, found.values[begin:end], found.places[begin:end], found.logprobs[begin:end])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def step(read, layers, caches, memories, model, shape, scales, like, logits, found, threads):
     """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
 
@@ -301,7 +311,13 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, fou
         logits: (number, vocabulary) float32, to be filled; or (0, vocabulary), if the best ones are wanted alone.
         found: those, to be filled as `lm.kernels.best.best` does.
         threads: how many share the work.
+
+    Returns:
+        The place of the first token that the vocabulary doesn't have, in which case nothing was read; else -1.
     """
+    unknown = _first_unknown(read.ids, shape.vocabulary)
+    if unknown >= 0:
+        return unknown
     x = np.empty((len(read.ids), shape.width), np.float32)
     firsts = np.empty((len(read.ids), shape.kv_heads * shape.head), np.float32)
     _embedded(read, model, shape, scales, like, x)
@@ -339,3 +355,4 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, fou
         _predict(x, model, shape, scales, like, logits, threads)
     else:
         _predict_best(x, model, shape, scales, like, found, threads)
+    return -1

@@ -15,8 +15,8 @@ from tests.kept import kept_folder
 
 def _forget() -> None:
     """Ask again where compiled code is, and whether."""
-    for answer in (compiled._folder, compiled.begin, compiled.is_compiled, compiled._is_of_this_processor):
-        answer.cache_clear()
+    compiled.forget()
+    compiled.begin.cache_clear()
 
 
 @contextmanager

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from lm.errors import InputError
 from lm.kernels import compiled
+from lm.locks import LockFile
+from lm.native.compiling import compile_step
 
 pytest.importorskip("numba")
 
@@ -43,19 +48,123 @@ def test_it_is_worth_loading_when_torch_has_spent_as_much_as_that_takes(monkeypa
     assert compiled.is_worth_loading(0.0)
 
 
-@pytest.mark.parametrize("written", [None, "another processor"])
-def test_it_is_ready_when_it_was_made_for_this_processor(written, monkeypatch, tmp_path):
-    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(compiled, "processor", lambda: "this one")
-    for question in (compiled.is_compiled, compiled._is_of_this_processor):
-        question.cache_clear()
-    if written is not None:
-        (tmp_path / "processor").write_text(written)
-    assert not compiled.is_ready()
+@pytest.fixture
+def code(monkeypatch, tmp_path):
+    """The folder of code that was compiled for a processor called one."""
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiled, "processor", lambda: "one")
+    compiled.forget()
+    write()
+    yield compiled.code_folder()
+    compiled.forget()
+
+
+def write() -> None:
+    """Stand in for a compiler."""
+    for name in ("a", "b"):
+        path = compiled.code_folder() / "kernels" / (name + compiled.SUFFIX)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(compiled.sealed(name.encode() * 1000))
     compiled.note_compiled()
-    assert compiled.is_ready() == compiled.is_installed()
-    for question in (compiled.is_compiled, compiled._is_of_this_processor):
-        question.cache_clear()
+
+
+def test_code_serves_the_processor_that_it_was_compiled_for(code, monkeypatch):
+    """Others that share a home have code of their own, and take nothing away."""
+    assert compiled.is_ready()
+    monkeypatch.setattr(compiled, "processor", lambda: "another")
+    compiled.forget()
+    assert not compiled.is_ready()
+    write()
+    assert compiled.is_ready()
+    monkeypatch.setattr(compiled, "processor", lambda: "one")
+    compiled.forget()
+    assert compiled.is_ready()
+
+
+DAMAGE = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    "other bytes": lambda path: path.write_bytes(b"\xff" * path.stat().st_size),
+    "gone": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("name", ["compiled.json", "kernels/b.nbc"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_code_is_not_ready_and_can_be_compiled_again(damage, name, code):
+    DAMAGE[damage](code / name)
+    compiled.forget()
+    assert not compiled.is_ready()
+    assert not (damage == "a folder" and compiled.is_sealed(code / name))
+    if (code / name).is_dir():
+        (code / name).rmdir()
+    write()
+    assert compiled.is_ready()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "null", "{}", '{"files": 5}', '{"files": [7]}', '{"files": ["a\\u0000b"]}', "[" * 9999]
+)
+def test_a_list_of_something_else_is_a_damaged_one(text, code):
+    (code / "compiled.json").write_text(text)
+    compiled.forget()
+    assert not compiled.is_ready()
+
+
+def test_what_is_damaged_is_not_listed(code):
+    DAMAGE["cut"](code / "kernels" / "b.nbc")
+    compiled.note_compiled()
+    assert compiled.is_ready()
+    assert [path.name for path in code.rglob("*.nbc")] == ["a.nbc"]
+
+
+def test_two_that_compile_wait_for_each_other(code, monkeypatch):
+    (code / "compiled.json").unlink()
+    compiled.forget()
+    monkeypatch.setattr(compiled, "_WAIT", 0.01)
+    other, order = LockFile(code / "lock"), []
+
+    def compile_too():
+        with compiled.compiling():
+            order.append("this one")
+
+    other.acquire()
+    thread = threading.Thread(target=compile_too)
+    thread.start()
+    thread.join(0.1)
+    order.append("the other")
+    other.release()
+    thread.join()
+    assert order == ["the other", "this one"]
+    assert compiled.is_ready()
+
+
+def test_without_a_home_there_is_no_code(monkeypatch):
+    """As in a container whose user has no entry in the system's list."""
+
+    def nobody(_uid):
+        raise KeyError
+
+    for name in ("LM_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    compiled.forget()
+    assert not compiled.is_ready()
+    with pytest.raises(InputError, match="set LM_CACHE"):
+        compile_step()
+    compiled.forget()
+
+
+def test_a_compiler_that_is_switched_off_is_none(code, monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    compiled.forget()
+    assert not compiled.is_ready()
+    with pytest.raises(InputError, match="NUMBA_DISABLE_JIT keeps numba from compiling: unset it"):
+        compile_step()
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    compiled.forget()
+    assert compiled.is_ready()
 
 
 def test_whether_code_is_ready_is_known_without_the_compiler(tmp_path):
