@@ -18,7 +18,7 @@ from lm.data.prepare import Prepared
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
-_MUCH_REPEATED = 0.05  # as a share of the held-out text; even stories made from templates stay below 0.02
+MUCH_REPEATED = 0.05  # as a share of the held-out text; even stories made from templates stay below 0.02
 
 
 def trained_tokenizer(
@@ -88,7 +88,7 @@ def note_repetition(manifest: Manifest) -> None:
             "copies",
             f"{found.documents:,} of {documents:,} documents ({found.documents / documents:.1%}) repeat another",
         )
-    if found.held_out is not None and found.held_out >= _MUCH_REPEATED:
+    if found.held_out is not None and found.held_out >= MUCH_REPEATED:
         fact(
             "warning",
             f"{found.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "

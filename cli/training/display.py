@@ -74,7 +74,8 @@ class TrainingDisplay:
         elif isinstance(event, Warned):
             self._line(visible(f"step {event.step:>6,}  warning: {event.message}"))
         elif isinstance(event, Stopped) and event.patience_ran_out:
-            self._line(f"step {event.step:>6,}  the validation loss has stopped falling (--patience)")
+            stopped = {"loss": "the validation loss has stopped falling", "bleu": "BLEU has stopped rising"}
+            self._line(f"step {event.step:>6,}  {stopped[event.criterion]} (--patience)")
         elif isinstance(event, Evaluation):
             best = "  best" if event.is_best else ""
             self._line(

@@ -8,6 +8,7 @@ from typing import ClassVar
 from cli.console.messages import fact, note
 from cli.console.progress import encode_progress
 from cli.flags.loading import load_tokenizer
+from cli.preparing import MUCH_REPEATED
 from cli.training.request import PairFiles
 from lm.checkpoint import load_tokenizers
 from lm.config.data import ParallelConfig
@@ -80,6 +81,7 @@ def prepare(corpus: PairCorpus, config: RunConfig, tokenizer: Path | None) -> tu
         prepared = prepare_pairs(surveyed, made[0], config.parallel, source_tokenizer=made[1], progress=progress)
     note(f"tokens  {prepared.folder}{' (made before)' if prepared.reused else ''}")
     _describe(prepared.manifest, made)
+    _warn(surveyed)
     return made, prepared.folder
 
 
@@ -88,6 +90,18 @@ def named_tokenizers(path: Path) -> Tokenizers:
     if path.is_file():
         return load_tokenizer(path), None
     return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
+
+
+def _warn(corpus: ParallelCorpus) -> None:
+    """Warn of what makes the validation loss look better than it is, or teaches nothing but to copy."""
+    if (fraction := corpus.seen_in_training) >= MUCH_REPEATED:
+        fact(
+            "warning",
+            f"{fraction:.0%} of the held-out pairs are among those to train on: the validation loss will look better "
+            "than it is (--validation-source)",
+        )
+    for name in corpus.copies:
+        fact("warning", f"{name}: source and target are the same text, so the model learns to copy (--target)")
 
 
 def _describe(manifest: PairManifest, tokenizers: Tokenizers) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from cli.flags.options import Given
 from lm.config.presets import named_by_depth
 from lm.errors import UsageError
+from lm.text.files import refuse_stdin_twice
 
 RUNS = Path("runs")
 """Where runs are that the user gives no folder."""
@@ -28,7 +29,8 @@ class PairFiles:
         validation_heads: the same of the validation split.
 
     Raises:
-        UsageError: files of one side lack those of the other, or heads the text that they belong to.
+        UsageError: files of one side lack those of the other, or heads the text that they belong to, or stdin stands
+            for two files.
     """
 
     source: Sequence[str] = ()
@@ -40,6 +42,8 @@ class PairFiles:
     validation_heads: str | None = None
 
     def __post_init__(self) -> None:
+        validation = [name for name in (self.validation_source, self.validation_target, self.validation_heads) if name]
+        refuse_stdin_twice([*self.source, *self.target, *self.pairs, *self.heads, *validation])
         if bool(self.source) != bool(self.target):
             raise UsageError("--source and --target go together (or both in one file: --pairs)")
         if (self.validation_source is None) != (self.validation_target is None):

@@ -14,6 +14,7 @@ from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.files import check_place
+from lm.text.files import refuse_stdin_twice
 
 _Run = Annotated[
     Path | None,
@@ -103,6 +104,8 @@ def evaluate(
     _refuse_contradictions(run, source, hypotheses, out)
     if heads is not None and source is None:
         raise UsageError("--heads are of the words of --source: give that too")
+    named = [source or "", hypotheses or "", *target, *(str(each) for each in (heads, versus) if each is not None)]
+    refuse_stdin_twice(named)
     from cli.translation import systems
     from cli.translation.scores import report_comparison, report_scores
 

@@ -20,7 +20,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.text import encodings, examples, json_lines, parquet
 from lm.text.compression import blocks, compression, without_suffix
 from lm.text.examples import Example
@@ -204,6 +204,12 @@ def text_files(patterns: Sequence[str], *, field: str = FIELD, supervised: bool 
             file = dataclasses.replace(found, field=field, supervised=supervised)
             files.setdefault(file.path.resolve(), file)
     return list(files.values())
+
+
+def refuse_stdin_twice(names: Iterable[str]) -> None:
+    """UsageError if more than one of some files that differ in what they are for is stdin."""
+    if list(names).count(STDIN) > 1:
+        raise UsageError("stdin (-) stands for one file only: name the others")
 
 
 def text_size(files: Iterable[TextFile]) -> int | None:

@@ -21,7 +21,7 @@ from lm.config.data import LANGUAGE, ParallelConfig
 from lm.errors import InputError, UsageError
 from lm.text import json_lines
 from lm.text.compression import without_suffix
-from lm.text.files import SUFFIXES, Observer, TextFile, text_files
+from lm.text.files import SUFFIXES, Observer, TextFile, refuse_stdin_twice, text_files
 from lm.text.misalignment import first_shift
 from lm.text.rows import known, text
 from lm.text.trees import Heads, with_heads
@@ -155,8 +155,10 @@ def parallel_texts(
 
     Raises:
         InputError: a file is missing, or a folder or glob holds none.
-        UsageError: there are more files of one side than of the other, or another number of files of heads.
+        UsageError: there are more files of one side than of the other, or another number of files of heads, or stdin
+            stands for two files.
     """
+    refuse_stdin_twice([*source, *target, *pairs, *heads])
     sources, targets = text_files(source), text_files(target)
     if len(sources) != len(targets):
         raise UsageError(

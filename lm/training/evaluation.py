@@ -192,12 +192,14 @@ def _translated_here(run: Run, references: Sequence[Reference]) -> list[str]:
 
 
 def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
-    """Whether no evaluation of the run was better so far; then its state has these scores as the best."""
+    """Whether no evaluation of the run was better so far; then its state has these scores as the best.
+
+    Of equal BLEU the lower loss is better: a model that has learned little has a BLEU of 0 for long.
+    """
     state = run.state
-    if run.config.training.best_by == "bleu" and bleu is not None:
-        is_best = state.best_bleu is None or bleu > state.best_bleu
-    else:
-        is_best = state.best_loss is None or loss < state.best_loss
+    is_best = state.best_loss is None or loss < state.best_loss
+    if run.config.training.best_by == "bleu" and bleu is not None and state.best_bleu is not None:
+        is_best = bleu > state.best_bleu or (bleu == state.best_bleu and is_best)
     if is_best:
         run.state = dataclasses.replace(state, best_loss=loss, best_bleu=bleu, best_step=state.step)
     return is_best

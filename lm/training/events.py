@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lm.config.training import Criterion
+
 
 @dataclass(frozen=True)
 class Step:
@@ -97,10 +99,17 @@ class Saved:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Training ended before its last step, and the run is saved: the caller asked for it, or patience ran out."""
+    """Training ended before its last step, and the run is saved: the caller asked for it, or patience ran out.
+
+    Attributes:
+        step: the last step that was taken.
+        patience_ran_out: whether too many evaluations in a row were no better than the best.
+        criterion: what made one of them the best.
+    """
 
     step: int
     patience_ran_out: bool = False
+    criterion: Criterion = "loss"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from lm.training.opening import Opening
 from lm.training.planning import prolonged
 from lm.training.run import Run
 
-
 _SETTLED = ("device", "dtype", "optimizer_dtype", "data_key")
 """What of a plan stays the same from the start of a run to its end."""
 

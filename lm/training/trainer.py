@@ -11,6 +11,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from lm.config.training import Criterion
 from lm.data.batch import Batch
 from lm.distributed.placement import Placement
 from lm.errors import TrainingError
@@ -77,7 +78,7 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
             yield from save(run, is_best=is_best)
         yield from run.writer.wait() if ends else run.writer.written()
         if ends and not is_last:
-            yield Stopped(run.state.step, patience_ran_out=run.state.finished)
+            yield Stopped(run.state.step, patience_ran_out=run.state.finished, criterion=_criterion(run))
             return
         if run.clock is not None:
             run.clock.note(is_plain=not evaluated and not saved)
@@ -90,7 +91,7 @@ def _evaluation_put_off(run: Run) -> Iterator[Event]:
     if run.state.finished:
         yield from run.writer.wait()
     if run.state.finished and not run.is_complete:
-        yield Stopped(run.state.step, patience_ran_out=True)
+        yield Stopped(run.state.step, patience_ran_out=True, criterion=_criterion(run))
     if run.clock is not None:
         run.clock.note(is_plain=False)
 
@@ -127,6 +128,11 @@ def _out_of_patience(run: Run) -> bool:
     if training.patience is None or state.best_step is None:
         return False
     return state.step - state.best_step >= training.patience * max(1, training.evaluate_every)
+
+
+def _criterion(run: Run) -> Criterion:
+    """What makes an evaluation the best: BLEU where that is asked for and there is something to translate."""
+    return "loss" if run.state.best_bleu is None else run.config.training.best_by
 
 
 def _step(run: Run) -> Step:

@@ -26,6 +26,8 @@ class PairSurvey:
         source_bytes: UTF-8 bytes of their sources.
         target_bytes: UTF-8 bytes of their targets.
         hashes: of the first sources, for a corpus of few pairs.
+        pair_hashes: of both sides of all pairs, where they were asked for.
+        seen: pairs that are among some others.
     """
 
     text: ParallelText
@@ -34,6 +36,8 @@ class PairSurvey:
     source_bytes: int
     target_bytes: int
     hashes: tuple[int, ...]
+    pair_hashes: frozenset[int] = frozenset()
+    seen: frozenset[int] = frozenset()
 
     @property
     def bytes(self) -> int:
@@ -100,6 +104,19 @@ class ParallelCorpus:
         return self.texts[0].text.heads is not None
 
     @property
+    def seen_in_training(self) -> float:
+        """The fraction of the different pairs in files for validation that are among those to train on."""
+        held_out = frozenset[int]().union(*(found.pair_hashes for found in self.validation_texts))
+        seen = frozenset[int]().union(*(found.seen for found in self.texts))
+        return len(seen) / max(1, len(held_out))
+
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """The texts whose source and target are the same file, or files of the same bytes."""
+        of_two = [found for found in self.texts if found.text.target is not None]
+        return tuple(found.text.name for found in of_two if found.records[0].sha256 == found.records[1].sha256)
+
+    @property
     def bytes(self) -> int:
         """UTF-8 bytes of all text, files for validation included."""
         return sum(found.bytes for found in (*self.texts, *self.validation_texts))
@@ -145,7 +162,9 @@ def survey(
         raise UsageError("give heads of both splits (--heads, --validation-heads), or of none")
     languages = _languages(texts, config)
     named = ", ".join(text.name for text in validation) or data.validation
-    surveys, held_out = (tuple(map(_survey, group)) for group in (texts, validation))
+    held_out = tuple(_survey(text, hashes_pairs=True) for text in validation)
+    held_out_pairs = frozenset[int]().union(*(found.pair_hashes for found in held_out))
+    surveys = tuple(_survey(text, others=held_out_pairs) for text in texts)
     if not sum(found.bytes for found in surveys):
         raise InputError(f"{', '.join(text.name for text in texts[:3])}: there are no pairs")
     return ParallelCorpus(surveys, held_out, fraction or Fraction(0), named, languages)
@@ -162,7 +181,14 @@ def _languages(texts: Sequence[ParallelText], config: ParallelConfig) -> tuple[s
     return source, target
 
 
-def _survey(text: ParallelText) -> PairSurvey:
+def _survey(text: ParallelText, *, hashes_pairs: bool = False, others: frozenset[int] = frozenset()) -> PairSurvey:
+    """Read a parallel text once.
+
+    Args:
+        text: the text.
+        hashes_pairs: whether to hash both sides of each pair.
+        others: hashes of other pairs, of which those are noted that are here too.
+    """
     digests = [hashlib.sha256() for _ in text.all_files]
     sizes = [0] * len(digests)
 
@@ -175,14 +201,22 @@ def _survey(text: ParallelText) -> PairSurvey:
 
     pairs = source_bytes = target_bytes = 0
     hashes: list[int] = []
+    own: set[int] = set()
+    seen: set[int] = set()
     for pair in text.pairs(*map(observer, range(len(sizes)))):
         pairs += 1
         source_bytes += len(pair.source.encode())
         target_bytes += len(pair.target.encode())
         if len(hashes) < FEWEST_DOCUMENTS and pair.source and pair.target:
             hashes.append(text_hash(pair.source))
+        if (hashes_pairs or others) and pair.source and pair.target:
+            both = text_hash(f"{pair.source}\n{pair.target}")
+            own |= {both} if hashes_pairs else set()
+            seen |= {both} & others
     records = (
         SourceRecord(file.name, size, digest.hexdigest())
         for file, size, digest in zip(text.all_files, sizes, digests, strict=True)
     )
-    return PairSurvey(text, tuple(records), pairs, source_bytes, target_bytes, tuple(hashes))
+    return PairSurvey(
+        text, tuple(records), pairs, source_bytes, target_bytes, tuple(hashes), frozenset(own), frozenset(seen)
+    )

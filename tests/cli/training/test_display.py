@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from cli.training.display import TrainingDisplay
-from lm.training.events import Evaluation, Sample, Step
+from lm.training.events import Evaluation, Sample, Step, Stopped
 
 
 def test_a_sample_shows_where_the_model_began(capsys):
@@ -37,6 +37,13 @@ def test_training_fits_the_terminal_with_room_for_an_echoed_key(width, terminal)
     assert screen.getvalue().count(":smile:") == 5
     assert "\x1b[2J" not in screen.getvalue()
     assert "BLEU 21.50" in " ".join(" ".join(screen.lines).split())
+
+
+def test_a_run_out_of_patience_names_its_criterion(capsys):
+    for criterion, text in (("loss", "the validation loss has stopped falling"), ("bleu", "BLEU has stopped rising")):
+        with TrainingDisplay(steps=3, first_step=0, matrix_rate=1e9) as display:
+            display.show(Stopped(2, patience_ran_out=True, criterion=criterion))
+        assert f"{text} (--patience)" in capsys.readouterr().err
 
 
 def test_an_evaluation_shows_the_least_and_the_most_that_an_expert_took(capsys):

@@ -73,3 +73,24 @@ def test_without_merges_a_flag_for_bpe_dropout_is_refused(pairs, capsys, tmp_pat
     assert said.startswith("lm: BPE dropout leaves out merges, and the tokenizer")
     assert said.endswith("has none: leave it out (--bpe-dropout)")
     assert not (tmp_path / "run").exists()
+
+
+def test_held_out_pairs_that_are_trained_on_are_warned_of(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    config = resolve("translation-tiny", {"tokenizer": {"kind": "byte"}})
+    for name, language in (("text", "one"), ("other", "two")):
+        (tmp_path / f"{name}.en").write_text("".join(f"{language} {number}\n" for number in range(40)))
+        (tmp_path / f"{name}.de").write_text("".join(f"{number} {language}\n" for number in range(40)))
+    sides = [[str(tmp_path / f"{name}.{side}") for side in ("en", "de")] for name in ("text", "other")]
+    for held_out, warned in ((sides[0], True), (sides[1], False)):
+        files = PairFiles(sides[0][:1], sides[0][1:], (), *held_out)
+        for _ in range(2):  # made, and found in the cache
+            pairs.prepare(PairCorpus(files), config, None)
+            assert ("100% of the held-out pairs are among those to train on" in capsys.readouterr().err) is warned
+
+
+def test_a_source_that_is_its_own_target_is_warned_of(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    config = resolve("translation-tiny", {"tokenizer": {"kind": "byte"}, "data": {"validation": "0"}})
+    pairs.prepare(PairCorpus(PairFiles(files.source, files.source)), config, None)
+    assert "source and target are the same text, so the model learns to copy" in capsys.readouterr().err

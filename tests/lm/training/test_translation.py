@@ -199,9 +199,33 @@ def resume_config(run: Run) -> RunConfig:
 def test_the_best_by_bleu(make_run):
     run = make_run(list, steps=60, evaluate_every=15, best_by="bleu", keep=0)
     events = [event for event in train(run) if isinstance(event, Evaluation)]
-    best = max(events, key=lambda event: (event.bleu, -event.step))
+    best = max(events, key=lambda event: (event.bleu, -event.loss, -event.step))
     assert run.state.best_step == best.step
     assert run.state.best_bleu == best.bleu
+
+
+def test_of_equal_bleu_the_lower_loss_is_the_best_and_of_equal_losses_the_first(make_run):
+    run = make_run(list, steps=1, best_by="bleu")
+    chance = random.Random(4)
+    scores = [(chance.choice([0.0, 0.0, 12.5]), chance.choice([4.0, 5.0, 6.0])) for _ in range(40)]
+    for step, (found, loss) in enumerate(scores, 1):
+        run.state = dataclasses.replace(run.state, step=step)
+        first_best = max(range(step), key=lambda place: (scores[place][0], -scores[place][1], -place))
+        assert evaluation._note_best(run, loss, found) is (first_best == step - 1)
+        assert run.state.best_step == first_best + 1
+
+
+@pytest.mark.parametrize("criterion", ["loss", "bleu"])
+def test_a_run_out_of_patience_says_what_has_stopped_getting_better(make_run, criterion):
+    run = make_run(list, steps=9, evaluate_every=1, learning_rate=0.0, patience=2, best_by=criterion, bleu_sentences=4)
+    assert list(train(run))[-1] == Stopped(3, patience_ran_out=True, criterion=criterion)
+
+
+def test_patience_goes_on_while_the_loss_falls_and_bleu_is_still_zero(make_run):
+    run = make_run(list, steps=5, evaluate_every=1, learning_rate=1e-3, patience=1, best_by="bleu", bleu_sentences=2)
+    events = [event for event in train(run) if isinstance(event, Evaluation)]
+    assert [event.bleu for event in events] == [0.0] * 5
+    assert run.state.best_step == 5
 
 
 def test_pairs_need_an_encoder(make_run):

@@ -97,3 +97,30 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         ParallelConfig(bidirectional=True, separate_vocabularies=True)
     with pytest.raises(UsageError, match=r"source_language is a code such as de or pt-BR, not 'English!'"):
         ParallelConfig(source_language="English!")
+
+
+@pytest.mark.parametrize("kept", [0, 3, 30])
+def test_how_many_held_out_pairs_are_among_those_to_train_on(kept: int, tmp_path: Path) -> None:
+    sources, targets = lines(150)
+    train = write(tmp_path, sources[:120], targets[:120])
+    both = [*range(kept), *range(120, 150 - kept)]
+    held = write(tmp_path, [sources[at] for at in both], [targets[at] for at in both], name="held")
+    files, validation = (parallel_texts(PLAIN, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
+    corpus = parallel.survey(files, DataConfig(), PLAIN, validation=validation)
+    trained = set(zip(sources[:120], targets[:120], strict=True))
+    different = {(sources[at], targets[at]) for at in both}
+    assert corpus.seen_in_training == len(different & trained) / len(different)
+    assert corpus.copies == ()
+
+
+def test_a_text_that_is_its_own_translation_is_known_by_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    (tmp_path / "a.de").write_text("one\ntwo\n")
+    texts = parallel_texts(PLAIN, source=[str(tmp_path / "a.en")], target=[str(tmp_path / "a.de")])
+    assert parallel.survey(texts, DataConfig(), PLAIN).copies == (texts[0].name,)
+
+
+def test_stdin_stands_for_one_file_only() -> None:
+    for names in ({"source": ["-"], "target": ["-"]}, {"source": ["a"], "target": ["-"], "heads": ["-"]}):
+        with pytest.raises(UsageError, match=r"stdin \(-\) stands for one file only"):
+            parallel_texts(PLAIN, **names)
