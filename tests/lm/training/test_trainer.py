@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from lm import run_folder
+from lm.config.training import TrainingConfig
+from lm.data.batch import micro_batch_rows
 from lm.data.shards import open_split
-from lm.errors import TrainingError, UsageError
+from lm.errors import OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.optimization.schedules import learning_rate, share_of_batch
@@ -59,6 +61,51 @@ def test_accumulation_changes_nothing(make_run):
         losses.append([event.loss for event in train(run) if isinstance(event, Step)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert losses[0] == pytest.approx(losses[2], abs=1e-5)
+
+
+def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypatch):
+    whole = [event.loss for event in train(make_run("whole", model={"dropout": 0.0})) if isinstance(event, Step)]
+    monkeypatch.setattr("lm.training.planning.fitting_tokens", lambda *_, **__: 2 * 16)
+    run, rows = make_run("run", model={"dropout": 0.0}), []
+
+    def noted(self, batch):
+        rows.append(batch.rows)
+        return self.loss(batch)
+
+    monkeypatch.setattr(type(run.placement), "__call__", noted)
+    assert [event.loss for event in train(run) if isinstance(event, Step)] == pytest.approx(whole, abs=1e-5)
+    assert set(rows) == {2}
+    assert len(rows) == 3 * 12
+
+
+def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.training.planning.fitting_tokens", lambda *_, **__: 2 * 16)
+        whole, stopped = (make_run(name, model={"dropout": 0.2}) for name in ("whole", "stopped"))
+    list(train(whole))
+    list(train(stopped, stop=stop_after(5)))
+    resumed = resume(stopped.folder)
+    assert resumed.plan.micro_batch_tokens == 2 * 16
+    list(train(resumed))
+    assert journal(resumed) == journal(whole)
+    longer = TrainingConfig(steps=14)
+    again = resume(stopped.folder, longer=longer, changed={"training": {"micro_batch_size": 6}})
+    assert micro_batch_rows(again.config, again.data.batch(0)) == 6
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory. Tried to"), RuntimeError("can't allocate memory")],
+)
+def test_a_step_that_needs_too_much_memory_says_what_lowers_it(make_run, monkeypatch, error):
+    run = make_run(micro_batch_size=4)
+
+    def fails(self, batch):
+        raise error
+
+    monkeypatch.setattr(type(run.placement), "__call__", fails)
+    with pytest.raises(OutOfMemoryError, match="step 1 needs more memory .* 4 x 16 tokens in one pass: set a smaller"):
+        list(train(run))
 
 
 def test_dropout_depends_on_the_seed_and_the_step_alone(make_run):
