@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from lm.config.data import IGNORED
 from lm.data.batch import Batch, micro_batch_rows
 from lm.distributed.placement import Placement
 from lm.errors import OutOfMemoryError, TrainingError
@@ -215,15 +216,18 @@ def _clipped(placement: Placement, most: float) -> Tensor:
 
 
 def batch_flops(run: Run, batch: Batch) -> float:
-    """Arithmetic of training on a batch."""
+    """FLOPs of training on a batch: of its padding too, but of the output layer only where a token is predicted."""
     rows, length = batch.inputs.shape
+    predicted = batch.predicted
+    if batch.source_targets is not None:
+        predicted += int((batch.source_targets != IGNORED).sum())
     source_length = 0 if batch.source is None else batch.source.shape[1]
     return training_flops(
         run.config.model,
         rows=rows,
         length=length,
         source_length=source_length,
-        predicted=batch.predicted / rows if run.config.model.is_masked else None,
+        predicted=predicted / rows,
         passes=run.config.training.passes,
         lora=run.config.lora,
     )

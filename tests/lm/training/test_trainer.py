@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from lm import run_folder
 from lm.config.training import TrainingConfig
-from lm.data.batch import micro_batch_rows
+from lm.data.batch import Batch, micro_batch_rows
+from lm.data.ragged import Ragged
 from lm.data.shards import open_split
 from lm.errors import OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
@@ -20,7 +23,8 @@ from lm.optimization.schedules import learning_rate, share_of_batch
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped
 from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training.run import Run
+from lm.training.trainer import batch_flops, train
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 
 
@@ -348,3 +352,28 @@ def test_activations_that_are_computed_again_are_not_kept(make_run):
         return sum(size for place, size in saved.items() if place not in weights)
 
     assert kept(True) < kept(False) / 3
+
+
+def counted_flops(run: Run, batch: Batch) -> float:
+    """What torch counts in a pass forward and back, in which it leaves fused attention out."""
+    with FlopCounterMode(display=False) as counter:
+        loss, *_ = run.placement(batch)
+        loss.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", ["text", "examples", "pairs in one stack", "sources that are predicted too"])
+def test_flops_are_those_that_torch_counts(make_run, kind):
+    """The output layer is left out where nothing is predicted: in prompts, in sources and in padding."""
+    run = make_run(model={"dropout": 0.0, "context_length": 32}, steps=1)
+    ids = np.arange(1, 33)
+    rows = [ids[:31], ids[:16], ids[:24]]
+    sides = Ragged.of(rows), Ragged.of([row[:5] for row in rows])
+    batch = {
+        "text": Batch(np.tile(ids, (3, 1)), np.tile(ids, (3, 1))),
+        "examples": Batch.of_rows(rows, [3, 6, 2]),
+        "pairs in one stack": Batch.of_sequences(*sides, start=0),
+        "sources that are predicted too": Batch.of_sequences(*sides, start=0, learns_source=True),
+    }[kind]
+    pairs = 2 * 32 * run.config.model.n_layers * batch.rows * batch.inputs.shape[1] ** 2 / 2
+    assert batch_flops(run, batch) - 6 * pairs == pytest.approx(counted_flops(run, batch), rel=0.01)
