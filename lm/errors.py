@@ -21,3 +21,7 @@ class InputError(LMError):
 
 class TrainingError(LMError):
     """Training cannot go on, for instance because the loss is no longer a number."""
+
+
+class OutOfMemoryError(TrainingError):
+    """A training step needs more memory than there is; the message names the settings that lower it."""

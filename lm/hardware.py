@@ -250,6 +250,11 @@ def free_memory(hardware: Hardware) -> int:
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of the device, or of the machine, was not enough."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
 def peak_memory() -> int:
     """The most bytes this process has held so far: on the GPU if it used one, else resident."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():

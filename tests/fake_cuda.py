@@ -30,7 +30,7 @@ GUARDS = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_
 
 @contextmanager
 def fake_cuda(*, free: int = 80 * 10**9, has_bfloat16: bool = True) -> Iterator[None]:
-    """While open, torch has a GPU of so many free bytes, and all new tensors are fake. Skips where it cannot be faked."""
+    """While open, torch has a GPU of so many free bytes, and new tensors are fake. Skips where it cannot be faked."""
     if sys.platform != "linux" or torch.version.cuda is not None:
         pytest.skip("needs torch for CPUs on Linux")
     with pytest.MonkeyPatch.context() as patch, _guard(), _forgetting():

@@ -40,6 +40,8 @@ def describe(run: Run, *, is_tuned: bool = False) -> None:
     batch, (size, of_what) = run.data.batch_size(), run.data.epoch_size(parameters)
     epoch = f"{count(size)} {of_what}"
     fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
+    if run.plan.micro_batch_tokens is not None:
+        fact("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
     note(f"run     {run.folder}")
     for warning in (
         *compiling_warnings(run, flops),

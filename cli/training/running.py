@@ -23,6 +23,7 @@ from cli.training.tensorboard import check_installed, is_recorded, recorder
 from lm.distributed import launched
 from lm.distributed.group import joined
 from lm.distributed.world import World
+from lm.errors import OutOfMemoryError
 from lm.hardware import matrix_rate, peak_memory
 from lm.training.events import Event
 from lm.training.opening import follow
@@ -71,10 +72,13 @@ def _train(run: Run, *, tensorboard: bool | None) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
     with StopSignals(says_so=run.world.size == 1) as signals:
         events = train(run, stop=signals.received)
-        if run.world.writes:
-            _draw(run, events, tensorboard=tensorboard)
-        else:
-            deque(events, maxlen=0)
+        try:
+            if run.world.writes:
+                _draw(run, events, tensorboard=tensorboard)
+            else:
+                deque(events, maxlen=0)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(f"{error} (--micro-batch-size, --checkpoint-activations)") from error
         number = run.world.most(signals.number)
     if run.state.finished:
         _describe_finished(run)

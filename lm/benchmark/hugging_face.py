@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lm.benchmark.timing import Timed, whole_step
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
-from lm.data.batch import Batch
+from lm.data.batch import Batch, micro_batch_rows
 from lm.hardware import Hardware, now, timed
 from lm.training.run import Run
 
@@ -50,7 +50,7 @@ def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batc
 
     def step() -> None:
         batch = batches()
-        for part in batch.split(training.micro_batch_size):
+        for part in batch.split(micro_batch_rows(config, batch)):
             inputs = torch.from_numpy(part.inputs).to(hardware.torch_device, non_blocking=True)
             with hardware.autocast():
                 loss = model(inputs, labels=inputs, use_cache=False).loss

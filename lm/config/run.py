@@ -31,6 +31,8 @@ class Plan:
         threads: CPU threads.
         optimizer_dtype: arithmetic of Muon's products.
         processes: that train the run together.
+        micro_batch_tokens: positions of one pass through the model at most, where they were fitted to the memory of a
+            GPU; None: `training.micro_batch_size` says it.
         steps: optimizer steps in all; with a deadline, about so many.
         data: folder of the prepared data.
         data_key: hash of everything that the data were made from.
@@ -51,6 +53,7 @@ class Plan:
     decay_share: float = 1.0
     optimizer_dtype: str = "bfloat16"
     processes: int = 1
+    micro_batch_tokens: int | None = None
 
     @property
     def falls_from(self) -> tuple[int, float] | None:
@@ -157,5 +160,8 @@ SECTIONS: dict[str, type] = {
     "lora": LoraConfig,
 }
 
-CHANGEABLE = {"training": ("compile", "checkpoint_activations"), "distribution": ("shard", "offload")}
+CHANGEABLE = {
+    "training": ("micro_batch_size", "compile", "checkpoint_activations"),
+    "distribution": ("shard", "offload"),
+}
 """By section: how a run is computed, which may change when it goes on; what is computed stays the same."""

@@ -34,7 +34,10 @@ class TrainingConfig(Checked):
         0, "Steps over which the batch grows from a quarter of its sequences to all of them.", minimum=0
     )
     micro_batch_size: int | None = option(
-        None, "Sequences in one pass through the model; smaller ones accumulate [default: all at once].", minimum=1
+        None,
+        "Sequences in one pass through the model; gradients of several accumulate. A resumed run may change it. "
+        "[default: what fits into a GPU's memory, all at once elsewhere].",
+        minimum=1,
     )
     learning_rate: float = option(1e-3, "Peak learning rate.", minimum=0)
     schedule: Schedule = option("cosine", "Shape of the learning rate after warm-up.")

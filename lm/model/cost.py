@@ -70,12 +70,13 @@ def training_flops(
     """Arithmetic of training on a batch, padding included: three times the forward pass's.
 
     Each position takes a multiply-add for each parameter of the matrices it goes through, the output layer among them
-    whether or not it is tied; the embedding look-up takes none, and of experts count as many as a position goes
-    through. Each pair of positions that see each other takes 2 · the width of all heads, which is d_model unless
-    `d_head` says otherwise; causal attention sees half of the pairs, and that within a pattern those of whole blocks.
-    Vectors of relative positions, in trees too, count like matrices; biases take none. Recurrent layers see no pairs,
-    and their decoder attends once. The output layer of a masked model is for what is predicted alone. A matrix that
-    adapters leave as it is has no gradient, which saves a third; adapters of cross-attention count for the target.
+    whether or not it is tied, but only where a token is predicted; the embedding look-up takes none, and of experts
+    count as many as a position goes through. Each pair of positions that see each other takes 2 · the width of all
+    heads, which is d_model unless `d_head` says otherwise; causal attention sees half of the pairs, and that within a
+    pattern those of whole blocks. Vectors of relative positions, in trees too, count like matrices; biases take none.
+    Recurrent layers see no pairs, and their decoder attends once. The output layer of a masked model is for what is
+    predicted alone. A matrix that adapters leave as it is has no gradient, which saves a third; adapters of
+    cross-attention count for the target.
 
     Args:
         config: of the model.

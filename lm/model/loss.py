@@ -195,16 +195,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return of_hidden.mul_(of_total), of_weight, of_bias, *[None] * 5
 
 
-def loss_bytes(positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int) -> int:
-    """Bytes that `linear_cross_entropy` holds at a time on a CPU, besides final states and weights.
+def loss_bytes(positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int, on_cpu: bool = True) -> int:
+    """Bytes that `linear_cross_entropy` holds at a time, besides final states and weights.
 
     Args:
         positions: that have a target.
         vocab_size: number of logits of each.
         d_model: width of the final states.
         bytes_per_value: of the type of the products.
+        on_cpu: whether it is computed on a CPU, where fewer logits are held at a time.
     """
-    rows, rows_of_softmax = _rows_at_a_time(positions, vocab_size, on_cpu=True)
+    rows, rows_of_softmax = _rows_at_a_time(positions, vocab_size, on_cpu=on_cpu)
     of_logits = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
     of_states = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
     of_weight = vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)  # two gradients, and a copy

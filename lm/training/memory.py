@@ -1,28 +1,33 @@
-"""What each of several processes holds while it trains, and what they exchange, worked out before training."""
+"""What each of several processes holds while it trains, and what they exchange, estimated before training."""
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.errors import UsageError
-from lm.hardware import Hardware
+from lm.hardware import Hardware, free_memory
 from lm.model.block import Block, recompute
 from lm.model.loss import loss_bytes
 from lm.model.shapes import without_weights
 from lm.model.transformer import build_model
-from lm.optimization.optimizers import inner_matrices
+from lm.optimization.optimizers import inner_matrices, training_bytes
 from lm.training.objective import final_states
 
+_CPU = torch.device("cpu")
 _FLOAT32 = 4
 _FEW = 64  # tokens of a vocabulary: what the loss holds is told apart
 _AT_WORK = 2
 """Blocks that are gathered at a time: the one at work, and the next on its way."""
+_USED = 0.85
+"""Fraction of a GPU's free memory that is planned for: the rest is for workspaces and fragmentation."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +85,59 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
         gradients=_FLOAT32 * of_gradients,
         optimizer=_FLOAT32 * moments // each,
         activations=kept(config, rows=at_once, dtype=dtype),
-        loss=loss_bytes(
-            at_once * config.model.context_length,
-            config.model.vocab_size,
-            config.model.d_model,
-            bytes_per_value=getattr(torch, dtype).itemsize,
-        ),
+        loss=_bytes_of_loss(config, at_once, dtype),
         copied=_FLOAT32 * (copies * weights + moments),
         exchanged=_exchanged(weights, around, processes, turns=turns, shares=shares)
         + (config.training.optimizer == "muon") * _of_muon(matrices, processes, dtype, shares=shares),
     )
+
+
+def fitting_tokens(config: RunConfig, hardware: Hardware, *, processes: int = 1) -> int | None:
+    """Estimate how many positions fit into the free memory of a GPU in one pass, forward and backward.
+
+    Weights, gradients and the optimizer's state come first; the rest is for what the forward pass keeps, for one more
+    layer of it (gradients of activations; with activation checkpointing also the recomputed layer) and for the loss.
+
+    Args:
+        config: of the run; positions are those of its context, of both sides of an encoder-decoder one after the other.
+        hardware: that the run trains on.
+        processes: that train it together, each on a GPU of its own.
+
+    Returns:
+        At least one sequence; None where it is not known: on other devices, or where sources come with trees.
+    """
+    if hardware.device != "cuda" or config.model.syntax != "none":
+        return None
+    length = config.model.context_length
+    try:
+        first, each, of_layer = _sequence_bytes(config, dtype=hardware.dtype, device=hardware.torch_device)
+    except torch.OutOfMemoryError:
+        return length
+    gc.collect()  # of models that were only tried
+    free = _USED * free_memory(hardware) - _lasting_bytes(config, processes) - (first - each)
+    extra = (1 + config.training.checkpoint_activations) * of_layer
+
+    def needed(rows: int) -> float:
+        return rows * (each + extra) + _bytes_of_loss(
+            config, rows * config.training.passes, hardware.dtype, on_cpu=False
+        )
+
+    rows, more = 1, 1 << 20
+    while more := more >> 1:  # a binary search: what is needed grows with the rows
+        rows += more if needed(rows + more) <= free else 0
+    return rows * length
+
+
+def _lasting_bytes(config: RunConfig, processes: int) -> int:
+    """Bytes of weights, gradients and the optimizer's state on each GPU."""
+    if not config.distribution.shard or processes == 1:
+        return training_bytes(config.model, config.training, config.lora)
+    with without_weights():
+        model = build_model(config.model)
+    blocks = [_size(block) for block in model.modules() if isinstance(block, Block)]
+    gathered = _FLOAT32 * (_size(model) - sum(blocks) + min(_AT_WORK, len(blocks)) * max(blocks))
+    shares = 0 if config.distribution.offload else training_bytes(config.model, config.training) // processes
+    return shares + 2 * gathered  # weights and their gradients
 
 
 def _exchanged(weights: int, around: int, processes: int, *, turns: int, shares: bool) -> int:
@@ -110,47 +158,74 @@ def _of_muon(matrices: int, processes: int, dtype: str, *, shares: bool) -> int:
     return round(each * matrices * (processes - 1) / processes)
 
 
-def kept(config: RunConfig, *, rows: int, dtype: str) -> int:
-    """Bytes that a forward pass of so many sequences keeps for the backward pass.
-
-    What one and two sequences keep in one and two layers tells it: each layer keeps as much, and so does each sequence.
+def kept(config: RunConfig, *, rows: int, dtype: str, device: torch.device = _CPU) -> int:
+    """Bytes that a forward pass of so many sequences keeps for the backward pass on a device, as measured there.
 
     Raises:
         UsageError: sources come with trees, which are not there to try.
     """
     if config.model.syntax != "none":
         raise UsageError("what training keeps is not known for sources with trees (--syntax)")
-    model, rows = config.model, rows * config.training.passes
-    layers, sides = model.n_layers, (1, 2)
-    found = {(n, of): _kept(config, rows=n, layers=of, dtype=dtype) for n in sides for of in sides}
-    of_layer = {n: found[n, 2] - found[n, 1] for n in sides}
-    of_all = {n: found[n, 1] + (layers - 1) * of_layer[n] for n in sides}
-    return of_all[1] + (rows - 1) * (of_all[2] - of_all[1])
+    first, each, _ = _sequence_bytes(config, dtype=dtype, device=device)
+    return first + (rows - 1) * each
 
 
-def _kept(config: RunConfig, *, rows: int, layers: int, dtype: str) -> int:
-    """The same of a model of so many layers (on each side, where there are two), measured."""
-    encoders = layers if config.model.n_encoder_layers else 0
+def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> tuple[int, int, int]:
+    """Bytes that a forward pass keeps for the backward pass, measured on a device.
+
+    Measured with one and two sequences in one and two layers: each layer keeps the same, and so does each sequence.
+
+    Returns:
+        What the first sequence keeps, which includes weights cast to `dtype`; what each further one keeps; and of that
+        what one layer keeps while its activations are not recomputed. With R-Drop a sequence passes twice.
+    """
+    layers, sides, training = config.model.n_layers, (1, 2), config.training
+
+    def of_layer(*, recomputed: bool) -> tuple[dict[int, int], dict[int, int]]:
+        found = {
+            (rows, n): _kept(config.model, rows=rows, layers=n, dtype=dtype, device=device, recomputed=recomputed)
+            for rows in sides
+            for n in sides
+        }
+        return {n: found[n, 1] for n in sides}, {n: found[n, 2] - found[n, 1] for n in sides}
+
+    whole, layer = of_layer(recomputed=training.checkpoint_activations)
+    total = {n: whole[n] + (layers - 1) * layer[n] for n in sides}
+    _, plain = of_layer(recomputed=False) if training.checkpoint_activations else (whole, layer)
+    each = total[2] - total[1]
+    return total[1] + (training.passes - 1) * each, training.passes * each, training.passes * (plain[2] - plain[1])
+
+
+def _kept(model: ModelConfig, *, rows: int, layers: int, dtype: str, device: torch.device, recomputed: bool) -> int:
+    """The same of so many sequences in a model of so many layers (on each side, where there are two)."""
+    encoders = layers if model.n_encoder_layers else 0
     shape = dataclasses.replace(
-        config.model, n_layers=layers, n_encoder_layers=encoders, vocab_size=_FEW, source_vocab_size=None, labels=()
+        model, n_layers=layers, n_encoder_layers=encoders, vocab_size=_FEW, source_vocab_size=None, labels=()
     )
-    model, saved = build_model(shape), dict[int, int]()
-    recompute(model, if_training=config.training.checkpoint_activations)
+    built, saved = build_model(shape).to(device), dict[int, int]()
+    recompute(built, if_training=recomputed)
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
+        saved[storage._cdata] = storage.nbytes()
         return tensor
 
-    ids = torch.zeros(rows, shape.context_length, dtype=torch.long)
+    ids = torch.zeros(rows, shape.context_length, dtype=torch.long, device=device)
     inputs = (ids, ids) if shape.is_encoder_decoder else (ids,)
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
-    with hooks, Hardware("cpu", dtype, threads=1).autocast():
-        states = final_states(model)(*inputs)
-    assert states.requires_grad  # what it keeps is still there, each at a place of its own
-    for weight in model.parameters():
-        saved.pop(weight.untyped_storage().data_ptr(), None)
+    with hooks, Hardware(device.type, dtype, threads=1).autocast():
+        states = final_states(built)(*inputs)
+    assert states.requires_grad  # what it keeps is still there, each in a storage of its own
+    for weight in built.parameters():
+        saved.pop(weight.untyped_storage()._cdata, None)
     return sum(saved.values())
+
+
+def _bytes_of_loss(config: RunConfig, rows: int, dtype: str, *, on_cpu: bool = True) -> int:
+    """Bytes that the loss of so many sequences holds at a time."""
+    model = config.model
+    positions, bytes_per_value = rows * model.context_length, getattr(torch, dtype).itemsize
+    return loss_bytes(positions, model.vocab_size, model.d_model, bytes_per_value=bytes_per_value, on_cpu=on_cpu)
 
 
 def _size(module: nn.Module) -> int:

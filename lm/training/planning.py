@@ -15,6 +15,7 @@ from lm.errors import UsageError
 from lm.optimization.schedules import steps_for
 from lm.run_folder import TrainingState
 from lm.training.arithmetic import training_hardware
+from lm.training.memory import fitting_tokens
 
 
 def planned(
@@ -40,9 +41,11 @@ def planned(
         hardware = training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
     else:
         hardware = pace.hardware
+    fitted = config.training.micro_batch_size is None
     plan = Plan(
         **vars(hardware),
         processes=processes,
+        micro_batch_tokens=fitting_tokens(config, hardware, processes=processes) if fitted else None,
         steps=planned_steps(config.training, data, pace=1.0 if pace is None else pace.step, spent=spent),
         data=str(folder.resolve()),
         data_key=data_key(folder),

@@ -6,15 +6,17 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
+from lm.config.data import IGNORED
 from lm.config.training import Criterion
-from lm.data.batch import Batch
+from lm.data.batch import Batch, micro_batch_rows
 from lm.distributed.placement import Placement
-from lm.errors import TrainingError
+from lm.errors import OutOfMemoryError, TrainingError
+from lm.hardware import is_out_of_memory
 from lm.model.cost import training_flops
 from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
@@ -145,10 +147,10 @@ def _step(run: Run) -> Step:
     torch.manual_seed(_fold(config.seed, state.step, run.world.rank))
     batch = _batch(run)
     tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
-    with failures_in_a_line() if config.compile else nullcontext():
+    with failures_in_a_line() if config.compile else nullcontext(), _naming_what_needs_memory(run, batch):
         total = _accumulate(run, batch)
     total, norm = run.world.total(total), _clipped(run.placement, config.clip)
-    total_nats, norm = torch.stack((total, norm)).tolist()  # the one wait for a GPU
+    total_nats, norm = together(total, norm).tolist()  # the one wait for a GPU
     mean = total_nats / learned
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
@@ -169,6 +171,22 @@ def _step(run: Run) -> Step:
     return Step(run.state.step, mean, rate, norm, tokens, flops, seconds)
 
 
+@contextmanager
+def _naming_what_needs_memory(run: Run, batch: Batch) -> Iterator[None]:
+    """Turn a lack of memory in a batch's passes through the model into an OutOfMemoryError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        rows = micro_batch_rows(run.config, batch) or -(-batch.rows // run.world.size)
+        raise OutOfMemoryError(
+            f"{run.folder}: step {run.state.step + 1} needs more memory than there is, with {rows} x "
+            f"{batch.inputs.shape[1]} tokens in one pass: set a smaller micro_batch_size, or checkpoint_activations; "
+            "saved checkpoints are untouched"
+        ) from error
+
+
 def _batch(run: Run) -> Batch:
     """The batch of the next step."""
     config, state = run.config.training, run.state
@@ -185,13 +203,18 @@ def _accumulate(run: Run, batch: Batch) -> Tensor:
     """
     total, config = torch.zeros((), device=run.hardware.torch_device), run.config.training
     learned = learned_tokens(batch, source_loss=config.source_loss)
-    for turn in run.world.turns(batch, rows=config.micro_batch_size):
+    for turn in run.world.turns(batch, rows=micro_batch_rows(run.config, batch)):
         with run.placement.accumulating(turn):
             loss, nats = run.placement(turn.batch)
             (run.placement.weighed(loss, turn) / learned).backward()
         if turn.counts:
             total += nats
     return total
+
+
+def together(total: Tensor, norm: Tensor) -> Tensor:
+    """The summed loss and the norm of the gradients, which offloading leaves on the CPU, as one tensor."""
+    return torch.stack((total, norm.to(total.device)))
 
 
 def _clipped(placement: Placement, most: float) -> Tensor:
@@ -204,15 +227,18 @@ def _clipped(placement: Placement, most: float) -> Tensor:
 
 
 def batch_flops(run: Run, batch: Batch) -> float:
-    """Arithmetic of training on a batch."""
+    """FLOPs of training on a batch: of its padding too, but of the output layer only where a token is predicted."""
     rows, length = batch.inputs.shape
+    predicted = batch.predicted
+    if batch.source_targets is not None:
+        predicted += int((batch.source_targets != IGNORED).sum())
     source_length = 0 if batch.source is None else batch.source.shape[1]
     return training_flops(
         run.config.model,
         rows=rows,
         length=length,
         source_length=source_length,
-        predicted=batch.predicted / rows if run.config.model.is_masked else None,
+        predicted=predicted / rows,
         passes=run.config.training.passes,
         lora=run.config.lora,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 from cli.costs import costs, costs_of_each, count_parameters
 from lm.config.distribution import DistributionConfig
@@ -53,5 +54,12 @@ def test_activations_are_as_many_as_a_forward_pass_keeps(preset):
         config = dataclasses.replace(
             config, training=dataclasses.replace(config.training, checkpoint_activations=again)
         )
-        whole = memory._kept(config, rows=5, layers=config.model.n_layers, dtype="float32")
+        whole = memory._kept(
+            config.model,
+            rows=5,
+            layers=config.model.n_layers,
+            dtype="float32",
+            device=torch.device("cpu"),
+            recomputed=again,
+        )
         assert memory.kept(config, rows=5, dtype="float32") == pytest.approx(whole, rel=0.02)

@@ -6,20 +6,26 @@ import json
 import math
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from lm import run_folder
+from lm.config.training import TrainingConfig
+from lm.data.batch import Batch, micro_batch_rows
+from lm.data.ragged import Ragged
 from lm.data.shards import open_split
-from lm.errors import InputError, TrainingError, UsageError
+from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.optimization.schedules import learning_rate, share_of_batch
 from lm.training.evaluation import _continue, validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped, Warned
 from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training.run import Run
+from lm.training.trainer import batch_flops, train
 from tests.lm.full_disk import full_disk
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 
@@ -61,6 +67,51 @@ def test_accumulation_changes_nothing(make_run):
         losses.append([event.loss for event in train(run) if isinstance(event, Step)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert losses[0] == pytest.approx(losses[2], abs=1e-5)
+
+
+def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypatch):
+    whole = [event.loss for event in train(make_run("whole", model={"dropout": 0.0})) if isinstance(event, Step)]
+    monkeypatch.setattr("lm.training.planning.fitting_tokens", lambda *_, **__: 2 * 16)
+    run, rows = make_run("run", model={"dropout": 0.0}), []
+
+    def noted(self, batch):
+        rows.append(batch.rows)
+        return self.loss(batch)
+
+    monkeypatch.setattr(type(run.placement), "__call__", noted)
+    assert [event.loss for event in train(run) if isinstance(event, Step)] == pytest.approx(whole, abs=1e-5)
+    assert set(rows) == {2}
+    assert len(rows) == 3 * 12
+
+
+def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.training.planning.fitting_tokens", lambda *_, **__: 2 * 16)
+        whole, stopped = (make_run(name, model={"dropout": 0.2}) for name in ("whole", "stopped"))
+    list(train(whole))
+    list(train(stopped, stop=stop_after(5)))
+    resumed = resume(stopped.folder)
+    assert resumed.plan.micro_batch_tokens == 2 * 16
+    list(train(resumed))
+    assert journal(resumed) == journal(whole)
+    longer = TrainingConfig(steps=14)
+    again = resume(stopped.folder, longer=longer, changed={"training": {"micro_batch_size": 6}})
+    assert micro_batch_rows(again.config, again.data.batch(0)) == 6
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory. Tried to"), RuntimeError("can't allocate memory")],
+)
+def test_a_step_that_needs_too_much_memory_says_what_lowers_it(make_run, monkeypatch, error):
+    run = make_run(micro_batch_size=4)
+
+    def fails(self, batch):
+        raise error
+
+    monkeypatch.setattr(type(run.placement), "__call__", fails)
+    with pytest.raises(OutOfMemoryError, match="step 1 needs more memory .* 4 x 16 tokens in one pass: set a smaller"):
+        list(train(run))
 
 
 def test_dropout_depends_on_the_seed_and_the_step_alone(make_run):
@@ -339,3 +390,28 @@ def test_activations_that_are_computed_again_are_not_kept(make_run):
         return sum(size for place, size in saved.items() if place not in weights)
 
     assert kept(True) < kept(False) / 3
+
+
+def counted_flops(run: Run, batch: Batch) -> float:
+    """What torch counts in a pass forward and back, in which it leaves fused attention out."""
+    with FlopCounterMode(display=False) as counter:
+        loss, *_ = run.placement(batch)
+        loss.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", ["text", "examples", "pairs in one stack", "sources that are predicted too"])
+def test_flops_are_those_that_torch_counts(make_run, kind):
+    """The output layer is left out where nothing is predicted: in prompts, in sources and in padding."""
+    run = make_run(model={"dropout": 0.0, "context_length": 32}, steps=1)
+    ids = np.arange(1, 33)
+    rows = [ids[:31], ids[:16], ids[:24]]
+    sides = Ragged.of(rows), Ragged.of([row[:5] for row in rows])
+    batch = {
+        "text": Batch(np.tile(ids, (3, 1)), np.tile(ids, (3, 1))),
+        "examples": Batch.of_rows(rows, [3, 6, 2]),
+        "pairs in one stack": Batch.of_sequences(*sides, start=0),
+        "sources that are predicted too": Batch.of_sequences(*sides, start=0, learns_source=True),
+    }[kind]
+    pairs = 2 * 32 * run.config.model.n_layers * batch.rows * batch.inputs.shape[1] ** 2 / 2
+    assert batch_flops(run, batch) - 6 * pairs == pytest.approx(counted_flops(run, batch), rel=0.01)
