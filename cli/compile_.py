@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.flags import completion
-from cli.training.signals import ending
+from lm.signals import ended_at_once
 
 
 def compile_(
@@ -56,23 +53,11 @@ def compile_(
         verify(checkpoint, to_train=False)  # before anything is compiled
     check_cache()
     if checkpoint is None or is_installed():
-        with _ended_at_once():
+        with ended_at_once():  # an exception would be lost where the compiler calls Python
             seconds = compile_step()
         note(f"compiled the step of generation in {duration(seconds)}")
     if run is not None and checkpoint is not None:
         _choose_type(run, checkpoint)
-
-
-@contextmanager
-def _ended_at_once() -> Iterator[None]:
-    """While open, signals end the process: an exception would be lost where the compiler calls Python."""
-    heeded = [number for number in (signal.SIGINT, *ending()) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _choose_type(run: Path, checkpoint: Path) -> None:

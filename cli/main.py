@@ -22,9 +22,9 @@ from cli.flags.environment import misspelled, options_in
 from cli.flags.help import CONTEXT_SETTINGS, describe
 from cli.flags.usage import message_of
 from cli.training import clock
-from cli.training.signals import ending
 from lm.distributed import launched
 from lm.errors import LMError
+from lm.signals import ending
 
 COMMANDS = {
     "demo": "cli.demo:demo",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import shutil
 import signal
+import stat
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -18,6 +23,10 @@ from cli.console.messages import note
 from cli.training import clock
 from lm.distributed import launched
 from lm.hardware import MOST_THREADS
+from lm.signals import ending
+
+_KILLED = -getattr(signal, "SIGKILL", 9)
+"""The exit code of a process that was killed."""
 
 
 def launch(arguments: Sequence[str], *, processes: int) -> int:
@@ -47,8 +56,11 @@ def launch(arguments: Sequence[str], *, processes: int) -> int:
                 local_addr="127.0.0.1",
                 max_restarts=0,
                 logs_specs=DefaultLogsSpecs(log_dir=logs),
+                signals_to_handle=_signals(),
             )
-            elastic_launch(config, sys.executable)("-m", "cli", *arguments)
+            places = (Path(logs, f"pipe-{number}", Path(name).name) for number, name in enumerate(arguments))
+            passed_on = map(_passed_on, arguments, places)
+            elastic_launch(config, sys.executable)("-m", "cli", *passed_on)
     except SignalException as error:
         return 128 + int(error.sigval)
     except ChildFailedError as error:
@@ -58,12 +70,45 @@ def launch(arguments: Sequence[str], *, processes: int) -> int:
     return 0
 
 
+def _signals() -> str:
+    """The names of the signals that torch's launcher passes on: not SIGHUP where that is ignored."""
+    return ",".join(["SIGINT", "SIGQUIT", *(number.name for number in ending())])
+
+
+def _passed_on(argument: str, place: Path) -> str:
+    """An argument, or if it names a pipe, such as the shell's `<(command)`, the same argument with one in its place.
+
+    Only this process has the shell's pipes open; the others open a named pipe, which a thread fills from the shell's.
+
+    Args:
+        argument: of the command line; perhaps `--flag=path`.
+        place: the named pipe to make.
+    """
+    flag, equals, path = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    try:
+        if not stat.S_ISFIFO(Path(path).stat().st_mode):
+            return argument
+    except (OSError, ValueError):  # no name of a file
+        return argument
+    place.parent.mkdir()
+    os.mkfifo(place)
+    threading.Thread(target=_fill, args=(place, path), daemon=True).start()
+    return f"{flag}{equals}{place}"
+
+
+def _fill(pipe: Path, path: str) -> None:
+    """Copy what there is to read at a path to a named pipe, as soon as that is read."""
+    with contextlib.suppress(OSError), pipe.open("wb") as copy, Path(path).open("rb") as original:
+        shutil.copyfileobj(original, copy)
+
+
 def _exit_code(error: ChildFailedError) -> int:
     """That of the first process that failed; where all of them were killed, none has said so."""
     _, first = error.get_first_failure()
-    if all(failure.exitcode == -signal.SIGKILL for failure in error.failures.values()):
+    if all(failure.exitcode == _KILLED for failure in error.failures.values()):
         note(
             "lm: all processes of this training were killed; what was saved is there: go on with --resume, or anew if "
             "nothing was"
         )
-    return max(first.exitcode, 1)
+    ended_by = [-int(number) for number in (signal.SIGINT, *ending())]
+    return 128 - first.exitcode if first.exitcode in ended_by else max(first.exitcode, 1)

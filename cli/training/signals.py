@@ -7,20 +7,14 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-
-def ending() -> list[signal.Signals]:
-    """The signals besides Ctrl-C that end a command: SIGTERM, and SIGHUP unless it is ignored, as `nohup` wants it."""
-    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
-    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
-        return [signal.SIGTERM]
-    return [signal.SIGTERM, hang_up]
+from lm.signals import ending
 
 
 class StopSignals:
     """While open, the first signal to end a command asks training to stop after its step; the second ends it at once.
 
-    The signals are Ctrl-C and those of `ending`. SIGHUP never counts as one of two: when a terminal is closed, the
-    shell and the system may both send one, and a service manager sends one right after SIGTERM.
+    The signals are Ctrl-C and those of `lm.signals.ending`. SIGHUP never counts as one of two: when a terminal is
+    closed, the shell and the system may both send one, and a service manager sends one right after SIGTERM.
     """
 
     def __init__(self, *, says_so: bool = True) -> None:

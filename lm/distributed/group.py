@@ -20,6 +20,7 @@ from lm.distributed.placement import Loss, Placement
 from lm.distributed.replicated import Replicated
 from lm.distributed.world import ALONE, World
 from lm.errors import TrainingError, UsageError
+from lm.signals import ended_at_once
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,7 +69,8 @@ class Group(World):
     def told(self, value: T | None) -> T:
         """See `World.told`."""
         held = [value]
-        dist.broadcast_object_list(held, src=0, group=self._patient)
+        with ended_at_once():
+            dist.broadcast_object_list(held, src=0, group=self._patient)
         assert held[0] is not None
         return held[0]
 
@@ -123,9 +125,12 @@ def joined() -> Iterator[World]:
     if launched.size() == 1:
         yield ALONE
         return
-    store = meet()
+    with ended_at_once():
+        store = meet()
     try:
-        yield Group()
+        with ended_at_once():
+            group = Group()
+        yield group
         dist.destroy_process_group()
     except Exception as error:
         launched.let_speak(_is_first_to_fail(store))

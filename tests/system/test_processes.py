@@ -124,6 +124,48 @@ def test_a_signal_stops_all_after_the_same_step_with_one_checkpoint(to, place, t
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_hang_up_of_the_launcher_stops_all_unless_it_is_ignored(is_ignored, place, tmp_path):
+    folder = tmp_path / "run"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if is_ignored else signal.getsignal(signal.SIGHUP)
+    try:  # as `nohup` has it
+        process = started(str(place / "text.txt"), *SETTINGS, "--steps", "100000", "-o", str(folder), "--processes",
+                          "2", "--evaluate-every", "0")  # fmt: skip
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for_step(folder, 5)
+    process.send_signal(signal.SIGHUP)
+    if is_ignored:
+        wait_for_step(folder, len(losses(folder)) + 20)
+        process.terminate()
+    code, _, err = ended(process)
+    assert code == (143 if is_ignored else 129), err
+    (only,) = (folder / "checkpoints").iterdir()
+    assert load_state(only).step == len(losses(folder))
+
+
+@pytest.mark.slow
+def test_pipes_are_read_by_the_processes(place, tmp_path):
+    """As the shell's <(command), which only the launcher has open; and stdin."""
+    arguments = [*SETTINGS, "--steps", "3", "--evaluate-every", "0", "--processes", "2"]
+    text = (place / "text.txt").read_bytes()
+    for name in ("-", "pipe"):
+        reading, writing = os.pipe()
+        given = "-" if name == "-" else f"/dev/fd/{reading}"
+        command = [sys.executable, "-m", "cli", "train", given, "-o", str(tmp_path / name), *arguments]
+        with subprocess.Popen(
+            command, stdin=reading if name == "-" else subprocess.DEVNULL, stderr=subprocess.PIPE,
+            pass_fds=[] if name == "-" else [reading], text=True,
+        ) as process:  # fmt: skip
+            os.close(reading)
+            with open(writing, "wb") as pipe:  # noqa: PTH123 (a descriptor)
+                pipe.write(text)
+            _, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, err
+        assert load_state(find_checkpoint(tmp_path / name)).step == 3
+
+
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_all_in_one_line(place, tmp_path):
     folder = tmp_path / "run"
     arguments = [*SETTINGS, "--processes", "2"]

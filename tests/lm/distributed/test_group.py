@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +17,7 @@ import torch
 from lm.run_folder import MODEL, find_checkpoint
 from lm.tensors import load_tensors
 from lm.training.trainer import train
-from tests.lm.distributed.processes import CASES, halfway, in_processes, resumed, trained, write_texts
+from tests.lm.distributed.processes import CASES, SECONDS, halfway, in_processes, resumed, trained, write_texts
 
 QUICK = ("gpt", "pairs", "few rows", "adapters", "stopped", "unstopped", "muon sharded")
 ALL = tuple(CASES)
@@ -129,3 +135,46 @@ def test_any_number_goes_on_with_what_another_has_saved_shared_out_or_whole(size
     assert done.returncode == 0, done.stdout
     for (_, name), run in runs.items():
         same(run, saved[name])
+
+
+_WAITING = """
+import signal, sys, time
+from pathlib import Path
+from lm.distributed.group import joined
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+with joined() as world:
+    Path(sys.argv[1]).touch()
+    if world.rank == 0:
+        time.sleep(1000)
+    world.told(None)
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_signal_ends_a_process_that_waits(number, tmp_path):
+    """For others to join, where there is one; or for the first to tell it something."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    try:
+        for rank in range(number):
+            places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+            command = [sys.executable, "-c", _WAITING, str(tmp_path / str(rank))]
+            processes.append(subprocess.Popen(command, env={**os.environ, **places}, start_new_session=True))
+        until = time.monotonic() + SECONDS
+        while not (_answers(port) if number == 1 else (tmp_path / "1").exists()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        time.sleep(0.5)  # so that it waits already; a signal that comes before ends it too
+        processes[-1].terminate()
+        assert processes[-1].wait(SECONDS) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
