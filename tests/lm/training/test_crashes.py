@@ -1,0 +1,406 @@
+"""Wherever a process is killed, or the disk is full, while it saves: nothing that was saved is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from lm import files, run_folder
+from lm.checkpoint import load_weights, save_checkpoint
+from lm.config.lora import LoraConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
+from lm.errors import LMError, UsageError
+from lm.run_folder import TrainingState, find_checkpoint
+from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.corpus import TrainingCorpus
+from lm.training.resuming import resume
+from lm.training.starting import start
+from lm.training.trainer import train
+from tests.lm.training.conftest import stop_after
+from tests.lm.training.disk_faults import Dies, Fails, States, contents, copy_tree
+
+SHAPE = {"context_length": 8, "d_model": 8, "n_layers": 1, "n_heads": 1}
+SETTINGS = {"batch_size": 2, "evaluate_every": 2, "warmup_steps": 0, "keep": 1}
+BETTER = {"learning_rate": 0.05}
+"""Each evaluation is better than the one before: of 4.2, 3.3 and 2.8 nats."""
+WORSE = {"learning_rate": 0.3, "schedule": "constant"}
+"""The first evaluation is the best one: of 2.5 nats, before 3.3 and 2.5."""
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    """What was written is there for other processes before it is on the disk; other tests check that it comes there."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@dataclass
+class Branch:
+    """What a run has come to: its log, its pointers, and the hashes of its checkpoints' weights by their names."""
+
+    log: bytes
+    best: str
+    last: str
+    sums: dict[str, str]
+
+    @classmethod
+    def of(cls, run: Path) -> Branch:
+        best, last = (find_checkpoint(run, which=which).name for which in ("best", "last"))
+        return cls((run / run_folder.METRICS).read_bytes(), best, last, sums(run))
+
+    def is_part_of(self, other: Branch) -> bool:
+        """Whether the other one is the same, but that a checkpoint more may be kept."""
+        return replace(other, sums={}) == replace(self, sums={}) and self.sums.items() <= other.sums.items()
+
+
+def sums(run: Path) -> dict[str, str]:
+    return {folder.name: files.sha256(folder / run_folder.MODEL) for folder in run_folder.checkpoints(run)}
+
+
+@dataclass
+class Case:
+    """Something that is done to runs, which is interrupted.
+
+    Attributes:
+        root: the folder of the runs, as they are before.
+        act: does it, given a folder of runs.
+        recover: does it after an interruption: trains to the end. UsageError if the end has come already.
+        before: what the run "run" had come to before, if it had come to an end.
+        adapted: the weights of the run "adapted", if there is one, with its adapters.
+    """
+
+    root: Path
+    act: Callable[[Path], object]
+    recover: Callable[[Path], object]
+    before: Branch | None = None
+    adapted: dict[str, Tensor] | None = None
+
+    def check(self, root: Path, end: Branch) -> None:
+        """Check all that a person can see of the runs after an interruption, and that the end is as without one."""
+        run = root / "run"
+        self.check_as_found(run)
+        self.check_adapted(root)
+        with suppress(UsageError):  # it has come to its end
+            self.recover(root)
+        found = Branch.of(run)
+        assert end.is_part_of(found) or (self.before is not None and self.before.is_part_of(found))
+        self.check_as_found(run)
+        self.check_adapted(root)
+        left = [path.name for folder in (run, run / run_folder.CHECKPOINTS) for path in folder.glob(".*")]
+        assert left == [run_folder.LOCK]
+
+    def check_as_found(self, run: Path) -> None:
+        """`best` and `last` lead to complete checkpoints, and `best` to the best one that the last one knows of."""
+        hidden = [found[0] for found in run_folder.hidden_checkpoints(run)]
+        if not hidden and not run_folder.checkpoints(run):
+            assert not any((run / pointer).exists() for pointer in ("best", "last"))
+            return
+        best, last = (find_checkpoint(run, which=which) for which in ("best", "last"))
+        for folder in (best, last):
+            run_folder.verify(folder)
+        if any(run_folder.FIRST_OF_BRANCH in folder.name for folder in hidden):
+            return  # resuming will first complete what was begun
+        of_best, of_last = run_folder.load_state(best), run_folder.load_state(last)
+        is_put_off = of_last.evaluation_due and of_best.step == of_last.step
+        is_newer = of_best.step > of_last.step and of_best.best_step == of_best.step
+        assert of_last.best_step in (None, of_best.step) or is_put_off or is_newer
+        if self.before is not None:  # both are of the same branch
+            later = [folder for folder in {best, last} if run_folder.step_of(folder) > 4]
+            assert len({files.sha256(each / run_folder.MODEL) == self.before.sums.get(each.name) for each in later}) < 2
+
+    def check_adapted(self, root: Path) -> None:
+        if self.adapted is not None:
+            found = load_weights(root / "adapted")
+            assert all(torch.equal(found[name], value) for name, value in self.adapted.items())
+
+
+@pytest.fixture
+def begin(shards, byte_tokenizer):
+    def begin(folder: Path, *, base: Path | None = None, **training):
+        config = RunConfig(ModelConfig(**SHAPE), training=TrainingConfig(**SETTINGS | training))
+        if base is None:
+            return start(folder, config, TrainingCorpus(shards, byte_tokenizer))
+        adapted = replace(config, lora=LoraConfig(rank=1))
+        return start(folder, adapted, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(base), base=base)
+
+    return begin
+
+
+def train_to_the_end(run: Path, **longer: int) -> None:
+    list(train(resume(run, longer=TrainingConfig(**longer) if longer else None)))
+
+
+@pytest.fixture
+def first_saves(tmp_path, begin) -> Callable[..., Case]:
+    """A run is begun, saved and saved again; the best checkpoint is the last one or the first one."""
+
+    def make(settings: dict, *, base: str | None = None) -> Case:
+        def begun(root: Path):
+            found = None if base is None else find_checkpoint(root / base)
+            return begin(root / "run", steps=4, base=found, **settings)
+
+        def recover(root: Path) -> None:
+            run = root / "run"
+            is_saved = run_folder.checkpoints(run) or list(run_folder.hidden_checkpoints(run))
+            list(train(resume(run) if is_saved else begun(root)))
+
+        return Case(tmp_path / "runs", lambda root: list(train(begun(root))), recover)
+
+    return make
+
+
+@pytest.fixture
+def first_saves_of_adapters(tmp_path, begin, first_saves) -> Callable[..., Case]:
+    """The same for a run of adapters to another run."""
+
+    def make(settings: dict) -> Case:
+        list(train(begin(tmp_path / "runs" / "base", steps=2)))
+        return first_saves(settings, base="base")
+
+    return make
+
+
+@pytest.fixture
+def later_saves(tmp_path, begin) -> Callable[..., Case]:
+    """A run is resumed that was stopped when an evaluation was due, and saved again at that step and at two others."""
+
+    def make(settings: dict) -> Case:
+        list(train(begin(tmp_path / "runs" / "run", steps=6, **settings), stop=stop_after(2)))
+
+        def act(root: Path) -> None:
+            train_to_the_end(root / "run")
+
+        return Case(tmp_path / "runs", act, act)
+
+    return make
+
+
+@pytest.fixture
+def branching(tmp_path, begin) -> Callable[..., Case]:
+    """A run of 8 steps is resumed at step 4, for 7 steps."""
+
+    def make(settings: dict) -> Case:
+        run = tmp_path / "runs" / "run"
+        list(train(begin(run, steps=8, **settings | {"keep": 3})))
+
+        def act(root: Path) -> None:
+            train_to_the_end(root / "run" / "checkpoints" / "step-4", steps=7)
+
+        return Case(tmp_path / "runs", act, lambda root: train_to_the_end(root / "run"), before=Branch.of(run))
+
+    return make
+
+
+@pytest.fixture
+def base_trained_on(tmp_path, begin) -> Callable[..., Case]:
+    """A run is trained on, to whose weights another run has adapters; only its latest checkpoint is kept."""
+
+    def make(settings: dict) -> Case:
+        run, adapted = tmp_path / "runs" / "run", tmp_path / "runs" / "adapted"
+        list(train(begin(run, steps=2, **settings)))
+        list(train(begin(adapted, steps=2, base=find_checkpoint(run))))
+
+        def act(root: Path) -> None:
+            train_to_the_end(root / "run", steps=4)
+
+        def recover(root: Path) -> None:
+            last = find_checkpoint(root / "run", which="last")
+            train_to_the_end(root / "run", **({} if run_folder.step_of(last) == 4 else {"steps": 4}))
+
+        return Case(tmp_path / "runs", act, recover, adapted=load_weights(adapted))
+
+    return make
+
+
+def states_of(case: Case, copies: Path, *, each: bool) -> tuple[list[Path], Branch]:
+    """The folder of the runs as each kill in the course of what is done leaves it, and the end without any."""
+    root = copies / "whole"
+    if case.root.exists():
+        shutil.copytree(case.root, root)
+    root.mkdir(parents=True, exist_ok=True)
+    disk = States(root, copies, each=each)
+    with disk.watching():
+        case.act(root)
+    return disk.found, Branch.of(root / "run")
+
+
+QUICK = [("first_saves", WORSE), ("later_saves", WORSE), ("branching", BETTER), ("base_trained_on", BETTER)]
+ALL = [
+    *QUICK,
+    ("first_saves", BETTER),
+    ("later_saves", BETTER),
+    ("branching", WORSE),
+    ("first_saves_of_adapters", WORSE),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), [*QUICK, ("first_saves_of_adapters", WORSE)])
+def test_nothing_is_lost_wherever_training_is_killed(name, settings, tmp_path, request):
+    case = request.getfixturevalue(name)(settings)
+    states, end = states_of(case, tmp_path / "copies", each=False)
+    for state in states:
+        case.check(state, end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "settings"), ALL)
+def test_nothing_is_lost_wherever_training_and_then_its_recovery_are_killed(name, settings, tmp_path, request):
+    case = request.getfixturevalue(name)(settings)
+    states, end = states_of(case, tmp_path / "copies", each=True)
+    for state in states:
+        again = replace(case, root=state, act=lambda root: suppressed(case.recover, root))
+        for later in states_of(again, tmp_path / "of recovery" / state.name, each=False)[0]:
+            case.check(later, end)
+        shutil.rmtree(tmp_path / "of recovery")
+
+
+def suppressed(recover: Callable[[Path], object], root: Path) -> None:
+    with suppress(UsageError):
+        recover(root)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize(("name", "settings"), ALL)
+def test_nothing_is_lost_wherever_the_disk_is_full_in_training(name, settings, stays, tmp_path, request):
+    case = request.getfixturevalue(name)(settings)
+    end = states_of(case, tmp_path / "copies", each=False)[1]
+    for number in count():
+        root = tmp_path / "full" / str(number)
+        shutil.copytree(case.root, root) if case.root.exists() else root.mkdir(parents=True)
+        if not fails(case, root, number, stays=stays, end=end):
+            break
+        case.check(root, end)
+        shutil.rmtree(root)
+    assert number > 50
+
+
+def fails(case: Case, root: Path, number: int, *, stays: bool, end: Branch) -> bool:
+    """Do what is done to runs while the operation of a number fails, which is told of, unless it doesn't matter.
+
+    Returns:
+        Whether there was an operation of this number.
+    """
+    disk = Fails(root, number, stays=stays)
+    try:
+        with disk.watching():
+            case.act(root)
+        assert end.is_part_of(Branch.of(root / "run"))
+    except (LMError, OSError) as error:
+        assert "No space left on device" in str(error)  # noqa: PT017 (it need not be raised)
+    return disk.failed
+
+
+CONFIG = RunConfig(ModelConfig(vocab_size=257, **SHAPE))
+
+
+def save(run: Path, state: TrainingState, tokenizer: Tokenizer, *, resumed_at: int | None = None) -> None:
+    """A checkpoint whose weights say which step it is of, and of which branch."""
+    weights = {"weight": torch.tensor([state.step, resumed_at or 0])}
+    save_checkpoint(
+        run, config=CONFIG, tokenizer=tokenizer, model=weights, optimizer=weights, state=state,
+        is_best=state.best_step == state.step, resumed_at=resumed_at,
+    )  # fmt: skip
+
+
+ONE_SAVE = {
+    "first": ([], TrainingState(step=2, best_step=2), None),
+    "later": ([TrainingState(step=2, best_step=2)], TrainingState(step=6, best_step=6), None),
+    "after its evaluation": (
+        [TrainingState(step=2, best_step=2), TrainingState(step=4, best_step=2, evaluation_due=True)],
+        TrainingState(step=4, best_step=4),
+        None,
+    ),
+    "branch": (
+        [TrainingState(step=2, best_step=2), *(TrainingState(step=step, best_step=step) for step in (4, 6))],
+        TrainingState(step=4, best_step=4),
+        2,
+    ),
+    "branch, best before": (
+        [TrainingState(step=2, best_step=2), *(TrainingState(step=step, best_step=step) for step in (4, 6))],
+        TrainingState(step=5, best_step=2),
+        2,
+    ),
+}
+"""Single saves, without training: the checkpoints before, the one that is saved, and the step it was resumed at."""
+
+
+def params(*quick: str) -> list:
+    return [pytest.param(name, marks=[] if name in quick else pytest.mark.slow, id=name) for name in ONE_SAVE]
+
+
+@pytest.fixture
+def one_save(tmp_path, byte_tokenizer) -> Callable[[str], Case]:
+    def make(name: str) -> Case:
+        run, (before, state, resumed_at) = tmp_path / "runs" / "run", ONE_SAVE[name]
+        run.mkdir(parents=True)
+        for each in before:
+            save(run, each, byte_tokenizer)
+        (run / run_folder.METRICS).write_text("of this branch")
+        if resumed_at is not None:
+            run_folder.set_aside(run / run_folder.METRICS).write_text("of the other branch")
+
+        def act(root: Path) -> None:
+            save(root / "run", state, byte_tokenizer, resumed_at=resumed_at)
+
+        return Case(tmp_path / "runs", act, act)
+
+    return make
+
+
+@pytest.mark.parametrize("name", params("branch"))
+def test_a_killed_process_leaves_what_the_tests_above_take_for_it(name, one_save, tmp_path):
+    one_save = one_save(name)
+    (tmp_path / "copies").mkdir()
+    disk = States(shutil.copytree(one_save.root, tmp_path / "whole"), tmp_path / "copies")
+    with disk.watching():
+        one_save.act(tmp_path / "whole")
+    for number in range(len(disk.operations)):
+        root = shutil.copytree(one_save.root, tmp_path / "killed" / str(number))
+        pid = killed(one_save, root, number)
+        left = copy_tree(root, tmp_path / "left" / str(number), pid=pid)
+        assert contents(left) == contents(disk.at[number])
+        one_save.check_as_found(left / "run")
+
+
+def killed(case: Case, root: Path, number: int) -> int:
+    """Do what is done to runs in a process that dies before the operation of a number; returns its ID."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, none of which is needed
+        pid = os.fork()
+    if not pid:
+        try:
+            with Dies(root, number).watching():
+                case.act(root)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == Dies.STATUS
+    return pid
+
+
+@pytest.mark.parametrize("stays", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", params("after its evaluation", "branch"))
+def test_a_save_that_fails_is_told_of_and_loses_nothing(name, one_save, stays, tmp_path):
+    """The next save is then as it would have been."""
+    one_save = one_save(name)
+    one_save.act(shutil.copytree(one_save.root, tmp_path / "whole"))
+    end = Branch.of(tmp_path / "whole" / "run")
+    for number in count():
+        root = shutil.copytree(one_save.root, tmp_path / str(number))
+        if not fails(one_save, root, number, stays=stays, end=end):
+            break
+        one_save.check_as_found(root / "run")
+        one_save.act(root)
+        assert contents(root) == contents(tmp_path / "whole")
+    assert number > 50
