@@ -128,7 +128,8 @@ def remove_leftovers(run: Path) -> None:
     for folder in run.glob(unfinished):
         shutil.rmtree(folder, ignore_errors=True)
     written = (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.BASE)
-    for name in (*written, run_folder.METRICS, run_folder.TIMINGS):
+    logs = (run_folder.METRICS, run_folder.TIMINGS)
+    for name in (*written, *logs, *(f".{log}.before" for log in logs)):  # the last are logs that were set aside
         for path in run.glob(f".{name}.[0-9]*"):
             if path.name != f".{name}.{os.getpid()}":
                 path.unlink(missing_ok=True)

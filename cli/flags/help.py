@@ -12,12 +12,15 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand
+from typer.models import TyperPath
 
 from cli.flags import environment
-from cli.flags.usage import wrong_value
+from cli.flags.usage import name_of, wrong_value
 from lm.errors import UsageError
 
 _SHORT = 70
+_NAMES_OF_FILES = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")
+"""Metavars of texts that name files, or globs of them."""
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -29,12 +32,22 @@ class GroupedCommand(TyperCommand):
         if not ctx.resilient_parsing:
             ctx.default_map = environment.values(self.params, os.environ)
         try:
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             name = environment.used(ctx).get(getattr(error.param, "name", None) or "")
             if name is None:
                 raise
             raise UsageError(wrong_value(name, error.message)) from None
+        self._refuse_empty_names(ctx)
+        return left
+
+    def _refuse_empty_names(self, ctx: Any) -> None:  # noqa: ANN401
+        """Raise UsageError for an empty name of a file or folder, which would stand for the current folder."""
+        for parameter in self.params:
+            value = ctx.params.get(parameter.name)
+            is_path = isinstance(parameter.type, TyperPath) or parameter.metavar in _NAMES_OF_FILES
+            if is_path and (value == "" or (isinstance(value, (list, tuple)) and "" in value)):
+                raise UsageError(f"{name_of(parameter)} is an empty name; give a path (is a variable unset?)")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
         """What the shell offers, each flag with the first sentence of its help."""
