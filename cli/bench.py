@@ -77,7 +77,8 @@ def bench(
     before, that the arithmetic of the model came to: for a token of training 6 for each parameter of its matrices, the
     output layer among them, and 6 · layers · d_model · context for attention; a third of that without a backward pass.
 
-    A type that models are not trained in is for reading and generating alone; of int8 the products are in float32.
+    float16 and int8 are for reading and generating alone. With int8, compiled code (lm compile) multiplies weights of 8
+    bits by inputs rounded to 16 bits; without it, both are widened to float32. MFU is then relative to float32.
 
     Hugging Face is its GPT-2 with the same layers, width, heads, context and vocabulary, but always GPT-2's block. Both
     sides take turns, and the ratio is the median of the rounds.

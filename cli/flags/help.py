@@ -12,14 +12,17 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand
+from typer.models import TyperPath
 
 from cli.flags import environment
 from cli.flags.invocation import Invocation
-from cli.flags.usage import wrong_value
+from cli.flags.usage import name_of, wrong_value
 from cli.flags.without_effect import refuse
 from lm.errors import UsageError
 
 _SHORT = 70
+_NAMES_OF_FILES = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")
+"""Metavars of texts that name files, or globs of them."""
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -41,9 +44,18 @@ class GroupedCommand(TyperCommand):
             if name is None:
                 raise
             raise UsageError(wrong_value(name, error.message)) from None
+        self._refuse_empty_names(ctx)
         if not ctx.resilient_parsing:
             refuse(Invocation.of(ctx), "arguments")
         return rest
+
+    def _refuse_empty_names(self, ctx: Any) -> None:  # noqa: ANN401
+        """Raise UsageError for an empty name of a file or folder, which would stand for the current folder."""
+        for parameter in self.params:
+            value = ctx.params.get(parameter.name)
+            is_path = isinstance(parameter.type, TyperPath) or parameter.metavar in _NAMES_OF_FILES
+            if is_path and (value == "" or (isinstance(value, (list, tuple)) and "" in value)):
+                raise UsageError(f"{name_of(parameter)} is an empty name; give a path (is a variable unset?)")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
         """What the shell offers, each flag with the first sentence of its help."""

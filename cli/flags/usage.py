@@ -46,9 +46,9 @@ def _problem(error: Any, context: Any) -> str:  # noqa: ANN401
     if hasattr(error, "possibilities"):
         return f"no option {error.option_name}{suggestion(error.option_name, _flags(context))}"
     if hasattr(error, "param_type"):
-        return f"{_name(parameter)} is missing" if parameter else error.format_message()
+        return f"{name_of(parameter)} is missing" if parameter else error.format_message()
     if parameter is not None:
-        return wrong_value(_name(parameter), message)
+        return wrong_value(name_of(parameter), message)
     return _known(message, context) or str(error.format_message())
 
 
@@ -64,7 +64,7 @@ def _known(message: str, context: Any) -> str | None:  # noqa: ANN401
     return None
 
 
-def _name(parameter: Any) -> str:  # noqa: ANN401
+def name_of(parameter: Any) -> str:  # noqa: ANN401
     """The name of a parameter: a flag as it is typed, or what stands for an argument in the help."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())

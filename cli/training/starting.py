@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from lm.config.run import RunConfig
 from lm.data.kinds import check_model
 from lm.distributed.world import World
 from lm.errors import UsageError
+from lm.files import check_folder
 from lm.hardware import found_device
 from lm.interop.hugging_face.configuration import nearest_family
 from lm.run_folder import find_checkpoint, refuse_existing
@@ -51,8 +55,17 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> 
     """
     corpus = corpus_of(files)
     settings = _settled(corpus, new, given, processes=world.size)
+    if new.out is not None:
+        return _started(new.out, corpus, settings, files, new, world)
+    with _new_folder(files.first, str(settings.config.preset)) as folder:
+        return _started(folder, corpus, settings, files, new, world)
+
+
+def _started(
+    folder: Path, corpus: TextCorpus | PairCorpus, settings: Settings, files: TrainingFiles, new: NewRun, world: World
+) -> Run:
+    """The new run in a folder; see `start_run`."""
     config = settings.config
-    folder = new.out or _free_folder(files.first, str(config.preset))
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
     check_heads_given(config.model, are_given=bool(files.pairs.heads))
     prepared = prepare(corpus, config, new.tokenizer or new.weights)
@@ -131,9 +144,28 @@ def _check_portable(config: ModelConfig) -> None:
         raise UsageError(f"other systems don't run {differing}: leave it out of a portable model, or --portable")
 
 
-def _free_folder(corpus: str, preset: str) -> Path:
-    """A folder under runs/ that does not exist, named after the corpus and the preset."""
+@contextlib.contextmanager
+def _new_folder(corpus: str, preset: str) -> Iterator[Path]:
+    """Make a new folder under runs/, named after the corpus and the preset, and remove it if the block fails.
+
+    Of several commands that begin together, each makes a folder of its own.
+    """
     stem = Path(corpus).stem if corpus != "-" else "stdin"
     stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stem).strip("-.") or "run"
-    names = (f"{stem}-{preset}" + (f"-{number}" if number > 1 else "") for number in range(1, 1_000_000))
-    return next(RUNS / name for name in names if not (RUNS / name).exists())
+    had_runs = RUNS.exists()
+    check_folder(RUNS)
+    for number in itertools.count(1):
+        folder = RUNS / (f"{stem}-{preset}" + (f"-{number}" if number > 1 else ""))
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+    try:
+        yield folder
+    except BaseException:
+        with contextlib.suppress(OSError):  # it holds something by now
+            folder.rmdir()
+            if not had_runs:
+                RUNS.rmdir()
+        raise

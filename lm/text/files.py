@@ -196,9 +196,11 @@ def text_files(patterns: Sequence[str], *, field: str = FIELD, supervised: bool 
         supervised: whether each line of the files is an example to learn from.
 
     Raises:
-        InputError: a file is missing, or a folder or glob holds no text file.
+        InputError: a file is missing, a name is empty, or a folder or glob holds no text file.
     """
     files: dict[Path, TextFile] = {}
+    if "" in patterns:
+        raise InputError("the name of a file is empty; give a path (is a variable unset?)")
     for pattern in patterns:
         for found in _resolve(pattern, ROW_SUFFIXES if supervised else SUFFIXES):
             file = dataclasses.replace(found, field=field, supervised=supervised)

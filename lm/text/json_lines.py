@@ -71,7 +71,7 @@ def _object(line: str, where: str, example: str) -> dict[str, Any]:
     try:
         document = json.loads(line.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
-        problem = f"not JSON ({error.msg} at column {error.colno})"
+        problem = f"not JSON ({error.msg.removesuffix(' at')} at column {error.colno})"  # some end in "at"
         raise InputError(f"{where}: {problem}; each line is an object, such as {example}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: JSON that cannot be read ({error})") from None

@@ -202,7 +202,10 @@ def _refuse_unequal(parallel: ParallelText) -> NoReturn:
     """Raise the InputError that says where the lines of two files stop belonging together."""
     texts = [[line.strip() for line in _lines(file.text(), file.name)] for file in parallel.files]
     lengths = [[len(line) for line in text] for text in texts]
-    counts = " and ".join(f"{file.name} {len(text):,}" for file, text in zip(parallel.files, texts, strict=True))
+    counts = " and ".join(
+        f"{file.name} has {len(text):,} line{'s' * (len(text) != 1)}"
+        for file, text in zip(parallel.files, texts, strict=True)
+    )
     longer, shorter = sorted(lengths, key=len, reverse=True)
     together = first_shift(longer, shorter)
     if together == len(shorter):
@@ -211,7 +214,7 @@ def _refuse_unequal(parallel: ParallelText) -> NoReturn:
     else:
         shown = " / ".join(_shortened(text[together]) for text in texts)
         where = f"they come apart at or near line {together + 1:,} ({shown})"
-    raise InputError(f"{counts} lines: line n of one must be the translation of line n of the other; {where}")
+    raise InputError(f"{counts}: line n of one must be the translation of line n of the other; {where}")
 
 
 def _shortened(text: str) -> str:

@@ -135,6 +135,7 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next_save(save, tmp_pa
     shutil.copytree(tmp_path / "checkpoints" / "step-3", tmp_path / "checkpoints" / ".step-1.removed")
     (tmp_path / ".best.4321").write_text("step-")
     (tmp_path / ".config.json.4321").write_text("{")
+    (tmp_path / "..metrics.jsonl.before.4321").write_text("{")
     (tmp_path / ".notes").write_text("mine")
     save(12)
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-3", "step-12"}

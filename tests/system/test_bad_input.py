@@ -97,6 +97,13 @@ CASES = {
     "a language of a run that continues texts": (["attention", "{0}/run", "x", "--to", "de"], 2, "there is no --to de"),
     "a translation that is not UTF-8": (["attention", "{0}/run", "x", "--target", "\udcff"], 2, "target is not valid UTF-8"),
     "information on nothing": (["info", "{0}/nowhere"], 1, "nowhere: neither a run nor a preset"),
+    "a text without a name": (["train", ""], 2, "CORPUS… is an empty name; give a path"),
+    "a text without a name among others": (["perplexity", "{0}/run", "{0}/text.txt", ""], 2, "is an empty name"),
+    "sources without a name": (["train", "--source", "", "--target", "{0}/text.txt"], 2, "--source is an empty name"),
+    "a run without a name": (["generate", "", "x"], 2, "RUN is an empty name"),
+    "a place without a name": (["train", "{0}/text.txt", "-o", ""], 2, "--out is an empty name"),
+    "a run to go on with without a name": (["train", "--resume", ""], 2, "--resume is an empty name"),
+    "a sample of unknown characters": (["train", "{0}/text.txt", *SMALL[:-1], "char", "--steps", "2", "--sample", "日"], 1, "sample '日': "),
     "a preset almost": (["info", "gtp2"], 2, "did you mean 'gpt2'"),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from cli.main import run
+from cli.training import starting
 from lm.locks import LockFile
 from lm.run_folder import SOURCE_TOKENIZER, TOKENIZER, find_checkpoint, find_tokenizer
 from lm.tokenizer.tokenizer import Tokenizer
@@ -67,3 +68,31 @@ def test_weights_of_translators_are_not_used_with_other_tokenizers(pairs, capsys
         assert run([*command, "--from", str(first), "--tokenizer", str(wrong), "-o", str(tmp_path / "wrong")]) == 2
         assert "were learned with another tokenizer" in capsys.readouterr().err
     assert run([*command, "--from", str(first), "--tokenizer", str(first), "-o", str(tmp_path / "same")]) == 0
+
+
+def test_commands_that_begin_together_have_folders_of_their_own(place, monkeypatch, tmp_path):
+    """The second is started, and ends, while the first prepares its text."""
+    monkeypatch.chdir(tmp_path)
+    command, prepare = ["train", str(place / "text.txt"), "--steps", "2", *SMALL], starting.prepare
+
+    def meanwhile(*arguments):
+        monkeypatch.setattr(starting, "prepare", prepare)
+        assert run(command) == 0
+        return prepare(*arguments)
+
+    monkeypatch.setattr(starting, "prepare", meanwhile)
+    assert run(command) == 0
+    assert sorted(path.parent.parent.name for path in tmp_path.glob("runs/*/checkpoints/step-2")) == [
+        "text-tiny",
+        "text-tiny-2",
+    ]
+
+
+def test_a_command_that_fails_leaves_no_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_bytes(b"\xff")
+    assert run(["train", "text.txt", "--steps", "2", *SMALL]) == 1
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "runs").mkdir()
+    assert run(["train", "text.txt", "--steps", "2", *SMALL]) == 1
+    assert not list((tmp_path / "runs").iterdir())

@@ -107,7 +107,7 @@ def test_unequal_files_name_counts_and_the_place(side: int, tmp_path: Path) -> N
         PLAIN, **{name: [path] for name, path in zip(("source", "target"), write(tmp_path, *sides), strict=True)}
     )
     with pytest.raises(
-        InputError, match=rf"train.en {counts[0]} and .*train.de {counts[1]} lines.*at or near line"
+        InputError, match=rf"train.en has {counts[0]} lines and .*train.de has {counts[1]} lines: .*at or near line"
     ) as error:
         texts(files[0])
     place = int(str(error.value).split("near line ")[1].split(" ")[0])
