@@ -177,8 +177,10 @@ def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
 def _translated_here(run: Run, references: Sequence[Reference]) -> list[str]:
     """Greedy translations of sources, in order, each into the language of its tag, where there are tags."""
     assert not isinstance(run.model, EncoderOnly)
-    has_tags = run.config.parallel.bidirectional
-    model = TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer, has_tags)
+    learned = run.config.parallel
+    model = TranslationModel(
+        run.model, run.tokenizer, run.source_tokenizer or run.tokenizer, learned.bidirectional, learned.max_length
+    )
     sources = [each._replace(target="") for each in references]
     found: dict[Reference, str] = {}
     for tag in dict.fromkeys(source.tag for source in sources):
