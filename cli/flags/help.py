@@ -44,8 +44,8 @@ class GroupedCommand(TyperCommand):
             if name is None:
                 raise
             raise UsageError(wrong_value(name, error.message)) from None
-        self._refuse_empty_names(ctx)
         if not ctx.resilient_parsing:
+            self._refuse_empty_names(ctx)
             refuse(Invocation.of(ctx), "arguments")
         return rest
 

@@ -62,7 +62,7 @@ def write(stream: IO[str], number: int, result: Translated, *, n_best: int, as_j
         as_json: write one line of JSON instead.
     """
     if result.left_out:
-        note(f"line {number}: its last {result.left_out} tokens were not read: the model's positions end")
+        note(f"line {number}: its last {result.left_out} tokens were not read: the line is too long for the model")
     if as_json:
         translations = [dataclasses.asdict(one) for one in result.translations]
         print(json_line({"line": number, "source": result.source, "translations": translations}), file=stream)

@@ -65,7 +65,7 @@ class Translated:
     Attributes:
         source: the line.
         translations: as many as were asked for, best first; or fewer, if there are no more.
-        left_out: source tokens that were not read, for the model has no positions for them.
+        left_out: source tokens at its end that were not read, as the line is too long for the model.
         heads: of the line's words, where they were given.
     """
 

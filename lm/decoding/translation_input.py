@@ -22,6 +22,13 @@ from lm.tokenizer.languages import LanguageTag, tag_to
 from lm.tokenizer.tokenizer import Tokenizer
 
 
+LONGEST_SOURCE = 4096
+"""IDs of a source that are read by a model whose positions don't end, unless it has learned from longer ones.
+
+What a model has never seen it translates badly, and attention takes time that grows with the square of the length.
+"""
+
+
 @dataclass(frozen=True)
 class TranslationModel:
     """A model that translates, in eval mode.
@@ -31,12 +38,14 @@ class TranslationModel:
         tokenizer: of the targets.
         source_tokenizer: of the sources.
         has_tags: whether a source begins with the tag of a language, if the tokenizer has such tags.
+        max_length: of the sides that it learned from, in tokens.
     """
 
     model: DecoderOnly | EncoderDecoder
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
     has_tags: bool = True
+    max_length: int = 0
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Self:
@@ -49,7 +58,10 @@ class TranslationModel:
             purpose = loaded.model.config.purpose
             raise UsageError(f"{loaded.folder}: this run {purpose}; only one that learned from pairs translates")
         source_tokenizer = loaded.source_tokenizer or loaded.tokenizer
-        return cls(loaded.model, loaded.tokenizer, source_tokenizer, loaded.config.has_language_tags)
+        config = loaded.config
+        return cls(
+            loaded.model, loaded.tokenizer, source_tokenizer, config.has_language_tags, config.parallel.max_length
+        )
 
     def tag_to(self, language: str | None, *, told_by_file: str | None = None) -> LanguageTag | None:
         """The tag that asks for a language; arguments and errors are those of `lm.tokenizer.languages.tag_to`."""
@@ -69,13 +81,15 @@ class TranslationModel:
         return [reader.read(text, ids, of or ()) for text, ids, of in zip(lines, encoded, heads, strict=True)]
 
     @property
-    def source_limit(self) -> int | None:
-        """The most ids of a source that the model can read; None if there is no limit.
+    def source_limit(self) -> int:
+        """The most ids of a source that the model reads.
 
         Where source and target are one sequence, half of the positions are left to the target.
         """
         limit = self.model.config.position_limit
-        return limit // 2 if limit is not None and self.model.config.decoder_only else limit
+        if limit is None:
+            return max(LONGEST_SOURCE, 2 * self.max_length)
+        return limit // 2 if self.model.config.decoder_only else limit
 
     def room(self, source: Source) -> int | None:
         """How many ids of a target the model has positions for after a source; None if there is no limit."""
@@ -96,7 +110,7 @@ class Line:
         text: as it was given.
         sources: what each model reads of it: ids, or tokens with their trees (see `lm.data.trees`).
         prefix: how its translation begins.
-        left_out: ids that a model has no positions for.
+        left_out: ids at its end that a model does not read.
         heads: of its words, where they are given.
     """
 
@@ -125,7 +139,7 @@ def line_of(
     prefix: list[int],
     heads: Heads | None = None,
 ) -> Line:
-    """A line as each model reads it: within its frame, and as much of it as the model has positions for.
+    """A line as each model reads it: within its frame, and as much of it as the model reads.
 
     Args:
         number: of the line, from 0.
@@ -136,7 +150,7 @@ def line_of(
     """
     read, left_out = [], 0
     for model, frame, ids in sources:
-        room = len(ids) if model.source_limit is None else max(0, model.source_limit - len(frame))
+        room = max(0, model.source_limit - len(frame))
         left_out = max(left_out, len(ids) - room)
         read.append(_framed(np.asarray(ids[:room]), frame))
     return Line(number, text, tuple(read), prefix, left_out, heads)

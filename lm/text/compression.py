@@ -23,7 +23,8 @@ FIRST_BYTES: dict[Compression, bytes] = {
     ".zst": b"\x28\xb5\x2f\xfd",
 }
 
-_ZSTD_INPUT_BYTES = 1 << 14  # little, as its decompressor gives out all that it can
+_ZSTD_INPUT_BYTES = 1 << 9
+"""Little, as its decompressor gives out all that it can: four bytes can stand for a block of 128 KiB, so 16 MiB."""
 
 
 class _Decompressor(Protocol):

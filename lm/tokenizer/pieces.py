@@ -4,6 +4,10 @@ A cut is made between the end of a word and white space, where the usual tokeniz
 anew in any case, and is checked with the tokenizer at hand: the text around it gives the same tokens whole and in two
 parts. Tokenizers that mark the beginning of a text (Llama 2's) get a few characters of context before the piece; the
 tokens of the context are dropped again.
+
+What can be cut nowhere, such as megabytes of spaces, is cut all the same once it is `MOST_CHARACTERS` long: a tokenizer
+needs over a hundred bytes for each character of a word. There, and only there, tokens can be others than those of the
+whole text.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ from lm.text.documents import Fragment
 from lm.tokenizer.tokenizer import Tokenizer
 
 PIECE_CHARACTERS = 1 << 16
+MOST_CHARACTERS = 1 << 17
 
 _WORD_END = re.compile(r"[^\W_](?=[ \n])")
 _UP_TO_TEXT = re.compile(r"\s*\S")
 _WINDOW = 64  # characters on each side of a cut between words that are tokenized to check it
 _FAR = 1024  # and after a cut elsewhere
+_LONGEST_SPACE = 4096  # characters of white space after a cut, which are searched through
 _CONTEXT = 8
 _TRIES = 16
 
@@ -59,7 +65,8 @@ def pieces(
         fragments: documents, cut anywhere.
         tokenizer: whose tokens the cuts must not change; None to cut between words (for training a tokenizer).
         limit: the characters after which to cut. Every piece but a document's last has at least half as many. Text that
-            cannot be cut within the limit, such as one endless word, is cut as soon as it can be.
+            cannot be cut within the limit, such as one endless word, is cut as soon as it can be, or after
+            `MOST_CHARACTERS`.
     """
     text, starts, cut, reach = "", True, _Cut(0), limit
     for fragment in fragments:
@@ -72,6 +79,8 @@ def pieces(
             try:
                 following = _find_cut(text, cut.context, reach, tokenizer)
             except InputError:  # the caller cannot tokenize it either, and knows which file it is
+                following = _Cut(reach)
+            if following is None and 2 * reach > MOST_CHARACTERS:
                 following = _Cut(reach)
             if following is None:
                 reach *= 2
@@ -103,7 +112,7 @@ def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) 
 
 def _checked(left: str, text: str, position: int, reach: int, tokenizer: Tokenizer) -> _Cut | None:
     """The cut at `position`, if `left` and the text that follows have the same tokens together as apart."""
-    up_to_text = _UP_TO_TEXT.match(text, position)
+    up_to_text = _UP_TO_TEXT.match(text, position, position + _LONGEST_SPACE)
     if not up_to_text or position <= 0:
         return None
     right = text[position : up_to_text.end() + reach]

@@ -208,8 +208,10 @@ def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
 def _translation_model(run: Run) -> TranslationModel:
     """The model of a run as it translates."""
     assert not isinstance(run.model, EncoderOnly)
-    has_tags = run.config.parallel.bidirectional
-    return TranslationModel(run.model, run.tokenizer, run.source_tokenizer or run.tokenizer, has_tags)
+    learned = run.config.parallel
+    return TranslationModel(
+        run.model, run.tokenizer, run.source_tokenizer or run.tokenizer, learned.bidirectional, learned.max_length
+    )
 
 
 def check_samples(run: Run) -> None:

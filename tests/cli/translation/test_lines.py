@@ -44,7 +44,7 @@ def test_every_line_has_as_many_lines_of_output(capsys):
     write(stream, 1, translated("owl", "Eule", "Uhu"), n_best=3, as_json=False)
     write(stream, 2, translated("fox", "Fuchs", left_out=4), n_best=3, as_json=False)
     assert stream.getvalue() == "Eule\nUhu\n\nFuchs\n\n\n"
-    assert capsys.readouterr().err == "line 2: its last 4 tokens were not read: the model's positions end\n"
+    assert capsys.readouterr().err == "line 2: its last 4 tokens were not read: the line is too long for the model\n"
 
 
 def test_json_is_one_line_for_each(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from lm.checkpoint import load_model
+from lm.config.data import ParallelConfig
 from lm.decoding.translation_input import TranslationModel, line_of, padded
 from lm.errors import UsageError
 from lm.hardware import Hardware
@@ -18,28 +20,28 @@ from tests.cli.small_runs import make_run
 TAGGED, PLAIN = Frame((7,), (9,)), Frame((), (8,))
 
 
-def model(limit: int | None) -> SimpleNamespace:
+def model(limit: int) -> SimpleNamespace:
     return SimpleNamespace(source_limit=limit)
 
 
 @pytest.mark.parametrize(
     ("limit", "read", "left_out"),
     [
-        (None, [7, 1, 2, 3, 9], 0),
+        (4096, [7, 1, 2, 3, 9], 0),
         (5, [7, 1, 2, 3, 9], 0),
         (4, [7, 1, 2, 9], 1),
         (2, [7, 9], 3),
         (1, [7, 9], 3),
     ],
 )
-def test_the_frame_stays_and_the_text_is_cut(limit: int | None, read: list[int], left_out: int) -> None:
+def test_the_frame_stays_and_the_text_is_cut(limit: int, read: list[int], left_out: int) -> None:
     line = line_of(4, "one two three", [(model(limit), TAGGED, [1, 2, 3])], [5, 6])
     assert (line.number, line.text, line.prefix) == (4, "one two three", [5, 6])
     assert (line.sources, line.left_out, line.length) == ((read,), left_out, len(read))
 
 
 def test_each_model_reads_the_line_in_its_own_way() -> None:
-    line = line_of(0, "", [(model(3), TAGGED, [1, 2]), (model(None), PLAIN, [3, 4, 5])], [])
+    line = line_of(0, "", [(model(3), TAGGED, [1, 2]), (model(4096), PLAIN, [3, 4, 5])], [])
     assert line.sources == ([7, 1, 9], [3, 4, 5, 8])
     assert (line.left_out, line.length, line.is_blank) == (1, 4, True)
 
@@ -58,5 +60,20 @@ def test_only_a_model_that_learned_from_pairs_translates(tmp_path: Path) -> None
     learned = make_run(tmp_path / "learned", n_encoder_layers=1, positions="learned", context_length=20)
     one_stack = make_run(tmp_path / "one", decoder_only=True, positions="learned", context_length=20)
     models = [TranslationModel.of(load_model(folder, hardware)) for folder in (rotary, learned, one_stack)]
-    assert [model.source_limit for model in models] == [None, 20, 10]
+    assert [model.source_limit for model in models] == [4096, 20, 10]
     assert [model.room([1, 2, 3]) for model in models] == [None, 20, 17]
+
+
+@pytest.mark.parametrize(("max_length", "limit"), [(256, 4096), (3000, 6000)])
+def test_where_positions_do_not_end_a_line_is_read_as_far_as_is_of_use(
+    tmp_path: Path, max_length: int, limit: int
+) -> None:
+    """Attention takes time that grows with the square of the length, for a text like none it has learned from."""
+    loaded = load_model(make_run(tmp_path / "run", n_encoder_layers=1), Hardware("cpu", "float32", 1))
+    parallel = ParallelConfig(max_length=max_length)
+    model = TranslationModel.of(
+        dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, parallel=parallel))
+    )
+    ids = model.read(["a" * 10_000], [None])[0]
+    line = line_of(0, "", [(model, PLAIN, ids)], [])
+    assert (line.length, line.left_out) == (limit, len(ids) + 1 - limit)

@@ -4,6 +4,7 @@ import gzip
 import lzma
 import random
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import zstandard
 
 from lm.errors import InputError
 from lm.text import documents, files
+from lm.text.compression import Compression, blocks
 from lm.text.files import TextFile
 
 SEPARATOR = "<|endoftext|>"
@@ -98,3 +100,17 @@ def test_without_the_package_it_is_said_how_to_get_it(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(InputError, match=r"^a\.zst: .*lm-toolkit\[zstd\]"):
         text(source(tmp_path, PACK[".zst"](DATA), "a.zst"))
+
+
+@pytest.mark.parametrize("kind", [".gz", ".zst"])
+def test_a_small_file_of_much_text_takes_little_memory(tmp_path: Path, kind: Compression) -> None:
+    size = 60_000_000
+    file = source(tmp_path, PACK[kind](b" " * size), f"a{kind}")
+    assert file.path.stat().st_size < size / 500
+    tracemalloc.start()
+    try:
+        assert sum(map(len, blocks(file.path, kind, 1 << 18, name=file.name))) == size
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 50_000_000

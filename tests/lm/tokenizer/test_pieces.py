@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,3 +83,30 @@ def test_without_a_tokenizer_words_stay_whole() -> None:
         piece.text.endswith(("some", "words", "of", "text", " "))
         for piece in pieces(fragments(text, 70), None, limit=300)
     )
+
+
+@pytest.mark.parametrize("name", ["only spaces", "digits", "no spaces"])
+def test_what_can_be_cut_nowhere_is_cut_all_the_same(
+    name: str, gpt2: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word without an end takes memory for each of its characters; the work grows as the length does."""
+    monkeypatch.setattr("lm.tokenizer.pieces.MOST_CHARACTERS", 1600)
+    monkeypatch.setattr("lm.tokenizer.pieces._checked", lambda *_: None)
+    for length in (10_000, 40_000):
+        text = (texts()[name] * 100)[:length]
+        cut = list(pieces(fragments(text, 97), gpt2, limit=400))
+        assert "".join(piece.text for piece in cut) == text
+        assert max(len(piece.text) for piece in cut) <= 1600 + 1024
+        assert len(cut) <= length / 1600 + 1
+
+
+@pytest.mark.parametrize("text", [" ", "a"])
+def test_the_work_of_cutting_grows_as_the_length_does(text: str, gpt2: Tokenizer) -> None:
+    encoded = []
+    counting = SimpleNamespace(encode=lambda text: encoded.append(len(text)) or gpt2.encode(text))
+    work = []
+    for length in (1 << 17, 1 << 19):
+        encoded.clear()
+        list(pieces(fragments((text * length)[:length], 1 << 16), counting))
+        work.append(sum(encoded))
+    assert work[1] <= 5 * work[0] + (1 << 17)
