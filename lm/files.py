@@ -276,7 +276,8 @@ def cache_root() -> Path:
 
 def check_cache() -> None:
     """InputError if nothing can be kept in the cache, which is better known before long work than after."""
+    root = cache_root()
     try:
-        make_folder(cache_root())
+        make_folder(root)
     except InputError as error:
         raise InputError(f"{error} (LM_CACHE)") from None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
+import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -82,6 +85,8 @@ def inference_hardware(config: HardwareConfig, *, auto: str = "float32") -> Hard
     dtype = config.dtype if config.dtype != "auto" else auto
     hardware = Hardware(device=found_device(config), dtype=dtype, threads=threads)
     set_matmul_precision(hardware)
+    if hardware.device == "cpu" and hardware.torch_dtype is not torch.float32:
+        _try_product(hardware.device, hardware.products)
     return hardware
 
 
@@ -137,12 +142,14 @@ def processor(device: str) -> str:
 def quick_types(device: str) -> tuple[str, ...]:
     """Float32, and the dtypes that this device multiplies natively: the last is the fastest of a GPU.
 
-    A GPU says whether it has bfloat16. Elsewhere a dtype whose matmuls take far longer is taken for emulated.
+    A GPU says whether it has bfloat16. Elsewhere a dtype whose matmuls take far longer is taken for emulated, and one
+    whose matmuls fail, or write to stderr, for missing.
     """
     if device == "cuda":
         return _TYPES if torch.cuda.is_bf16_supported(including_emulation=False) else _TYPES[:1]
-    seconds = {dtype: _product_seconds(device, dtype) for dtype in _TYPES}
-    return tuple(dtype for dtype in _TYPES if seconds[dtype] <= _FAR_SLOWER * seconds["float32"])
+    first, *others = _TYPES
+    most = _FAR_SLOWER * _product_seconds(device, first)
+    return (first, *(dtype for dtype in others if _quiet_product_seconds(device, dtype) <= most))
 
 
 def usable_types(device: str) -> tuple[str, ...]:
@@ -156,6 +163,42 @@ def _product_seconds(device: str, dtype: str) -> float:
     matrix = torch.ones(_PRODUCT, _PRODUCT, dtype=hardware.torch_dtype, device=device)
     with one_thread():
         return min([timed(lambda: matrix @ matrix, hardware) for _ in range(1 + _TRIES)][1:])
+
+
+def _quiet_product_seconds(device: str, dtype: str) -> float:
+    """The same; infinity where torch fails, or complains on stderr.
+
+    On ARM without bfloat16 the first product writes a stack trace of C++ there, before torch computes it otherwise.
+    """
+    with _stderr_kept_back() as is_written:
+        try:
+            seconds = _product_seconds(device, dtype)
+        except RuntimeError:
+            return math.inf
+        return math.inf if is_written() else seconds
+
+
+@cache
+def _try_product(device: str, dtype: str) -> None:
+    """Have torch complain of a dtype where nobody hears it: it does so only once, and computes what is asked for."""
+    _quiet_product_seconds(device, dtype)
+
+
+@contextmanager
+def _stderr_kept_back() -> Iterator[Callable[[], bool]]:
+    """While open, what this process and its libraries write to stderr is lost; gives whether that is anything."""
+    try:
+        before = os.dup(2)
+    except OSError:  # it is closed
+        yield lambda: False
+        return
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lambda: os.fstat(file.fileno()).st_size > 0
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, s
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
-from lm.errors import LMError
+from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.text.prompts import Prompt
 from lm.tokenizer.framing import text_frame
@@ -53,6 +53,16 @@ class Generator:
     batch_size: int = 16
     draft: DecoderOnly | str | None = None
     agreement: Agreement = field(default_factory=Agreement)
+
+    def __post_init__(self) -> None:
+        """UsageError if a draft model has other tokens."""
+        if isinstance(self.draft, DecoderOnly):
+            sizes = [model.config.vocab_size for model in (self.draft, self.model)]
+            if sizes[0] != sizes[1]:
+                raise UsageError(
+                    f"the draft model has a vocabulary of {sizes[0]} tokens, and the model one of {sizes[1]}: a draft "
+                    "needs the tokenizer of the model"
+                )
 
     @cached_property
     def sampler(self) -> Sampler:

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import pwd
 import re
 import stat
 import subprocess
@@ -194,6 +195,20 @@ def test_the_cache_is_where_the_environment_says(variables, expected, monkeypatc
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert files.cache_root() == Path(expected)
+
+
+def test_a_user_without_a_home_is_told_to_choose_a_cache(monkeypatch):
+    """As in a container whose user has no entry in the system's list."""
+
+    def nobody(_uid):
+        raise KeyError
+
+    for name in ("LM_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    for asked in (files.cache_root, files.check_cache):
+        with pytest.raises(InputError, match=r"^this user has no home folder for the cache: set LM_CACHE to another"):
+            asked()
 
 
 def test_a_cache_that_cannot_be_is_told_with_the_variable_that_moves_it(tmp_path, monkeypatch):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import resource
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -89,6 +92,47 @@ def test_a_type_that_takes_more_than_four_times_as_long_is_emulated(monkeypatch,
     taken = {"float32": 2.0, "bfloat16": seconds}
     monkeypatch.setattr(hardware, "_product_seconds", lambda device, dtype: taken[dtype])
     assert quick_types.__wrapped__("cpu") == ("float32", "bfloat16")[:types]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_type_of_which_torch_complains_is_missing_and_nobody_hears_of_it(fails, monkeypatch, capfd):
+    """Whether it gives up or computes it otherwise, as on ARM without bfloat16, where C++ writes a stack trace."""
+    products = []
+
+    def timed(work, found):
+        if found.dtype == "bfloat16" and "bfloat16" not in products:
+            os.write(2, b"could not create a primitive\nException raised from matmul at Matmul.cpp:1\n" * 60)
+        products.append(found.dtype)
+        if fails and found.dtype == "bfloat16":
+            raise RuntimeError("could not create a primitive")
+        return 1.0
+
+    monkeypatch.setattr(hardware, "timed", timed)
+    assert quick_types.__wrapped__("cpu") == ("float32",)
+    os.write(2, b"heard\n")
+    assert capfd.readouterr().err == "heard\n"
+
+
+def test_a_type_that_is_asked_for_is_tried_before_it_is_used(monkeypatch, capfd):
+    """So that the complaint of the first product is not heard."""
+    tried = []
+
+    def timed(_, found):
+        tried.append(found.dtype)
+        return os.write(2, b"could not create a primitive")
+
+    monkeypatch.setattr(hardware, "timed", timed)
+    hardware._try_product.cache_clear()
+    assert inference_hardware(HardwareConfig(device="cpu", dtype="bfloat16", threads=1)).dtype == "bfloat16"
+    assert inference_hardware(HardwareConfig(device="cpu", dtype="float32", threads=1)).dtype == "float32"
+    assert set(tried) == {"bfloat16"}
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_written_after_stderr_was_closed_is_no_concern():
+    program = "import os; os.close(2); from lm.hardware import quick_types; print(*quick_types('cpu'))"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)
+    assert told.stdout.startswith("float32")
 
 
 def test_a_product_takes_as_long_as_the_fastest_after_the_first(monkeypatch):

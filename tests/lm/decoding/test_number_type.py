@@ -41,10 +41,11 @@ def test_8_bits_need_the_compiled_step(run, monkeypatch):
     assert remembered(find_checkpoint(run), "cpu") == "float32"
 
 
-def test_what_is_no_type_is_none(run, tmp_path):
+@pytest.mark.parametrize("told", [b"float128", b"", b"\xff\xfe\x00", b"\x00" * 4096])
+def test_what_is_no_type_is_none(told, run, tmp_path):
     remember(find_checkpoint(run), "cpu", "int8")
     (file,) = (tmp_path / "cache" / "types").iterdir()
-    file.write_text("float128")
+    file.write_bytes(told)
     assert remembered(find_checkpoint(run), "cpu") == "float32"
 
 

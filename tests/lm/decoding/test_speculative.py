@@ -13,10 +13,13 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.filters import History
 from lm.decoding.generate import Finish, Row, Token, generate
+from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
 from lm.decoding.speculative import Agreement, Guess, ModelDraft, PromptDraft, speculate
 from lm.decoding.steps.steps import DecoderSteps
+from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
+from tests.cli.small_runs import make_tokenizer
 
 PROMPT = torch.tensor([[1, 2, 3, 1, 2]])
 
@@ -135,3 +138,14 @@ def test_a_draft_that_was_wrong_may_be_right_again():
     found = speculate(DecoderSteps(ours), draft, PROMPT, Row(0, 100), sampler, agreement=agreement)
     assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
     assert agreement.kept > 50
+
+
+@pytest.mark.parametrize("size", [-5, 5])
+def test_a_draft_of_another_vocabulary_is_refused(size):
+    """Its tokens would be others, or none of the model's."""
+    tokenizer = make_tokenizer("byte")
+    shape = {"context_length": 16, "d_model": 8, "n_layers": 1, "n_heads": 1}
+    ours = build_model(ModelConfig(vocab_size=tokenizer.vocab_size, **shape))
+    other = build_model(ModelConfig(vocab_size=tokenizer.vocab_size + size, **shape))
+    with pytest.raises(UsageError, match=rf"the draft model has a vocabulary of {other.config.vocab_size} tokens"):
+        Generator(ours, tokenizer, draft=other)

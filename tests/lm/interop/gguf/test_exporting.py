@@ -17,8 +17,10 @@ from lm.hardware import Hardware
 from lm.interop.gguf.exporting import export
 from tests.cli.small_runs import make_run
 from tests.lm.full_disk import full_disk
-from tests.lm.interop.gguf.models import FAMILIES, plain_run
-from tests.lm.interop.hugging_face.models import ids
+from tests.lm.interop.gguf import llama_cpp_arithmetic
+from tests.lm.interop.gguf.models import FAMILIES, plain_run, random_config
+from tests.lm.interop.hugging_face.models import ids, random_run
+from tests.tolerances import assert_close
 
 gguf = pytest.importorskip("gguf")
 IN_TRANSFORMERS = [name for name in FAMILIES if name != "gptneox"]  # which it does not read from such files
@@ -42,6 +44,20 @@ def test_transformers_reads_the_same_model(architecture, tmp_path):
     ours, tokens = load_model(run, Hardware("cpu", "float32", 1)).model, ids(2, 24)
     with torch.no_grad():
         torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_llama_cpp_would_compute_the_same(architecture, seed, tmp_path):
+    """With biases, each scaling of positions and heads of any size, which transformers' own reader leaves out."""
+    run = random_run(tmp_path / "run", random_config(architecture, seed))
+    export(run, tmp_path / "out.gguf")
+    tokens = ids(1, 30, seed=seed)
+    model = load_model(run, Hardware("cpu", "float32", 1)).model
+    with torch.no_grad():
+        ours = model(tokens)[0].numpy()
+    theirs = llama_cpp_arithmetic.logits(*read(tmp_path / "out.gguf"), tokens[0].tolist())
+    assert_close(ours, theirs, model=model, dtype=torch.float32)
 
 
 def test_gpt_neox_has_an_output_layer_and_all_biases(tmp_path):
