@@ -84,6 +84,7 @@ class Line:
         prefix: how its translation begins.
         left_out: ids that a model has no positions for.
         heads: of its words, where they are given.
+        repeat: how many equal lines with the same prefix are before it, where translations are drawn.
     """
 
     number: int
@@ -92,6 +93,7 @@ class Line:
     prefix: list[int]
     left_out: int
     heads: Heads | None = None
+    repeat: int = 0
 
     @property
     def is_blank(self) -> bool:

@@ -149,6 +149,22 @@ def test_samples_do_not_depend_on_batches_and_differ():
     assert best.translations[0].score == pytest.approx(sum(best.translations[0].logprobs))
 
 
+@pytest.mark.parametrize("n", [1, 4])
+def test_samples_depend_neither_on_how_many_there_are_nor_on_the_other_lines(n):
+    sampler = Sampler.of(SamplingConfig(temperature=1.0, seed=5))
+    sources = [*dict.fromkeys(lines(8, seed=6)), "owl fox mill", ""]
+
+    def drawn(some, **options):
+        translator = Translator([untrained()], TranslationConfig(**options), sampler=sampler)
+        results = list(translator.translate(some))
+        return {one.source: [sample.tokens for sample in one.translations] for one in results}
+
+    expected = drawn(sources, n_best=4)
+    for some in (sources, sources[::-1], sources[3:6], ["狐", *sources, "狐"]):
+        found = drawn(some, n_best=n, read_ahead=3)
+        assert all(samples == expected[source][:n] for source, samples in found.items() if source in expected)
+
+
 def test_penalties_count_in_a_search_and_spare_the_end_token():
     model = untrained(init_std=0.5)
     config = TranslationConfig(beam=3, max_length_ratio=4)
