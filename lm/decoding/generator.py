@@ -20,7 +20,7 @@ from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, s
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
-from lm.errors import LMError
+from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.text.prompts import Prompt
 from lm.tokenizer.framing import text_frame
@@ -77,7 +77,8 @@ class Generator:
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, or the settings rule out every token.
+            UsageError: there is nothing to begin from, an id is not in the vocabulary, or the settings rule out every
+                token.
         """
         prompts = self._prompts(prompt)
         if self.draft is not None:
@@ -176,7 +177,7 @@ class Generator:
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, or `n` is more than the beam.
+            UsageError: there is nothing to begin from, an id is not in the vocabulary, or `n` is more than the beam.
         """
         (best,) = beam_search(
             self._steps(), self._prompts(prompt), beam_size=beam_size,
@@ -202,7 +203,15 @@ class Generator:
         return text_frame(self.tokenizer).after
 
     def _prompts(self, prompt: str | Sequence[int]) -> torch.Tensor:
-        return torch.tensor([prompt_ids(self.tokenizer, prompt) if isinstance(prompt, str) else list(prompt)])
+        if isinstance(prompt, str):
+            return torch.tensor([prompt_ids(self.tokenizer, prompt)])
+        ids, size = list(prompt), self.model.config.vocab_size
+        if not ids:
+            raise UsageError("there is nothing to begin from: give at least one token")
+        wrong = next((token for token in ids if not 0 <= token < size), None)
+        if wrong is not None:
+            raise UsageError(f"token {wrong} is not in the vocabulary (ids go from 0 to {size - 1})")
+        return torch.tensor([ids])
 
     def _steps(self) -> DecoderSteps:
         return DecoderSteps(self.model, cached=self.use_cache)

@@ -281,7 +281,8 @@ class Translator:
 
     def _translation(self, line: Line, found: Hypothesis) -> Translation:
         """A hypothesis as text: one line, with the prefix."""
-        text = self.tokenizer.decode([*line.prefix, *found.tokens])
+        known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # the others have no text
+        text = self.tokenizer.decode([*line.prefix, *known])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
 

@@ -126,6 +126,17 @@ def test_mistakes_are_told():
         generator().search(PROMPT, beam_size=2, n=3)
 
 
+@pytest.mark.parametrize(
+    ("ids", "problem"), [([], "nothing to begin from"), ([5, -1], "token -1 "), ([300], "0 to 299")]
+)
+def test_ids_that_cannot_be_are_a_usage_error(ids, problem):
+    for draft in (None, "prompt"):
+        with pytest.raises(UsageError, match=problem):
+            list(dataclasses.replace(generator(), draft=draft).generate(ids))
+    with pytest.raises(UsageError, match=problem):
+        generator().search(ids, beam_size=2)
+
+
 TEXTS = ["The owl", "", "The owl saw the fox by the mill. " * 3, "The fox", "Über den Bäumen", "The owl"]
 
 

@@ -118,6 +118,16 @@ def test_a_translation_is_one_line_without_special_tokens():
         assert "endoftext" not in result.translations[0].text
 
 
+def test_ids_that_only_fill_up_the_matrix_have_no_text():
+    """They are never learned, but what was imported, or never trained, may have them."""
+    model = untrained(vocab_size=make_tokenizer("bpe").vocab_size + 300)
+    results = list(Translator([model]).translate(lines(5, seed=2)))
+    assert any(token >= 300 for result in results for token in result.translations[0].tokens)
+    for result in results:
+        known = [token for token in result.translations[0].tokens if token < 300]
+        assert result.translations[0].text == model.tokenizer.decode(known).replace("\n", " ")
+
+
 def test_n_best_are_different_and_best_first():
     for result in Translator([copier()], TranslationConfig(n_best=4)).translate(lines(10, seed=2)):
         scores = [one.score for one in result.translations]
