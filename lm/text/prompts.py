@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lm.config import options
 from lm.config.decoding import SamplingConfig
@@ -52,20 +52,20 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     repeats = Repeats()
     if file.holds_rows or file.holds_examples:
         for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
-            prompt = _of_row(number, row)
-            yield prompt if prompt.seed is not None else replace(prompt, repeat=repeats.count(prompt.text))
+            yield _of_row(number, row, repeats)
         return
     parts = blocks(file.path, compression(file.path, file.name), BLOCK_BYTES, name=file.name)
     for number, line in enumerate(lines(parts, name=file.name)):
         yield Prompt(number, line, f"{file.name}: line {number + 1}", repeat=repeats.count(line))
 
 
-def _of_row(number: int, row: Row) -> Prompt:
+def _of_row(number: int, row: Row, repeats: Repeats) -> Prompt:
     field = next((name for name in _FIELDS if name in row.values), None)
     if field is None:
         hint = options.suggestion(_FIELDS[0], row.values)
         raise InputError(f"{row.where}: no field 'prompt'{hint}, nor 'text'; it has {known(row.values)}")
-    return Prompt(number, text(row, field), row.where, *(_number(row, name) for name in _NUMBERS))
+    prompt, (seed, max_tokens) = text(row, field), (_number(row, name) for name in _NUMBERS)
+    return Prompt(number, prompt, row.where, seed, max_tokens, 0 if seed is not None else repeats.count(prompt))
 
 
 def _number(row: Row, name: str) -> int | None:
