@@ -68,7 +68,7 @@ def entries(path: Path) -> dict[str, Entry]:
 
 def _entry(path: Path, name: str, values: Any, *, begin: int, end: int) -> Entry:  # noqa: ANN401 (whatever is there)
     known = isinstance(values, Mapping) and values.keys() >= {"dtype", "shape", "data_offsets"}
-    if not known or values["dtype"] not in _BITS or not _are_sizes(values["shape"]):
+    if not known or values["dtype"] not in tuple(_BITS) or not _are_sizes(values["shape"]):  # a list has no hash
         raise _unreadable(path, f"it does not say what {name!r} is")
     shape, offsets = tuple(values["shape"]), values["data_offsets"]
     size = math.prod(shape) * _BITS[values["dtype"]] // 8

@@ -130,8 +130,9 @@ def generate(
 
     --beam draws nothing: it searches for the likeliest text, and -n gives that many of the best, each with its score.
 
-    --prompts continues each line of a file, with a batch that is refilled as texts end. With a seed, the text of a
-    prompt is the same whatever prompts are beside it, but for the rounding of the logits.
+    --prompts continues each line of a file, with a batch that is refilled as texts end. With a seed, sample i of a
+    prompt is the same as for the prompt alone, in any order and with any -n, but for the rounding of the logits. Equal
+    prompts have different samples.
 
     --draft makes single samples of a large model quicker where the draft is often right; --stats says how often. With a
     seed a sample is always the same, but another one than without a draft; greedy ones are the same.

@@ -113,6 +113,9 @@ def translate(
     each line has N lines of output. What is typed at a terminal is answered line by line; otherwise lines are read
     ahead and sorted by length for batching.
 
+    With --sample and a seed, sample i of a line is the same whatever lines are before and after it; equal lines have
+    different samples.
+
     Penalties and biases under Sampling count in the search too: they change the model's logits, and so the score.
 
     Examples:

@@ -61,7 +61,7 @@ class Row:
         number: of the sample; it and the sampler's seed decide what is drawn.
         max_tokens: how many tokens the sample may have, at least 1.
         text: makes text of the tokens, and may end the sample at a stop string; None if no text is wanted.
-        stream: random numbers for its draws, if not those of the sampler for its number.
+        stream: random numbers for its draws; None for those of the sampler for its number.
     """
 
     number: int

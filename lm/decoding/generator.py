@@ -81,12 +81,14 @@ class Generator:
         Args:
             prompt: a text, which begins a document; or ids, at least one.
             n: how many samples; one batch of them after another.
-            first: number of the first sample, the others follow. With a seed, sample i is the same in every call.
+            first: number of the first sample, the others follow. With a seed, sample i of a prompt is the same in
+                every call, and in `continue_prompts`.
             alternatives: how many of the most likely tokens come with each token.
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, or the settings rule out every token.
+            UsageError: there is nothing to begin from, an id is not in the vocabulary, or the settings rule out every
+                token.
         """
         prompts = self._prompts(prompt)
         if self.draft is not None:
@@ -94,7 +96,7 @@ class Generator:
             return
         for begin in range(first, first + n, self.batch_size):
             numbers = range(begin, min(begin + self.batch_size, first + n))
-            rows = [Row(number, self.config.max_tokens, self._text()) for number in numbers]
+            rows = [self._row(number, prompts) for number in numbers]
             yield from generate(
                 self._steps(), prompts, rows, self.sampler, stop_ids=self._stop_ids, alternatives=alternatives
             )
@@ -106,9 +108,14 @@ class Generator:
             if isinstance(self.draft, DecoderOnly):
                 draft = ModelDraft(DecoderSteps(self.draft, cached=self.use_cache), self.sampler)
             yield from speculate(
-                self._steps(), draft, prompt, Row(number, self.config.max_tokens, self._text()), self.sampler,
-                agreement=self.agreement, stop_ids=self._stop_ids, alternatives=alternatives,
+                self._steps(), draft, prompt, self._row(number, prompt), self.sampler, agreement=self.agreement,
+                stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
+
+    def _row(self, number: int, prompt: torch.Tensor) -> Row:
+        """A sample of a prompt, (1, length) ids."""
+        stream = self.sampler.stream(number, prompt=prompt[0].tolist())
+        return Row(number, self.config.max_tokens, self._text(), stream)
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
         """Draw samples to their ends; see `generate`."""
@@ -161,7 +168,7 @@ class Generator:
             drawn[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens
             for sample in range(n):
-                stream = None if prompt.seed is None else self.sampler.stream(sample, seed=prompt.seed)
+                stream = self.sampler.stream(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
                 yield Request(ids, Row(prompt.number * n + sample, max_tokens, self._text(), stream))
 
     def search(
@@ -180,7 +187,7 @@ class Generator:
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, or `n` is more than the beam.
+            UsageError: there is nothing to begin from, an id is not in the vocabulary, or `n` is more than the beam.
         """
         (best,) = beam_search(
             self._steps(), self._prompts(prompt), beam_size=beam_size,
@@ -206,7 +213,15 @@ class Generator:
         return text_frame(self.tokenizer).after
 
     def _prompts(self, prompt: str | Sequence[int]) -> torch.Tensor:
-        return torch.tensor([prompt_ids(self.tokenizer, prompt) if isinstance(prompt, str) else list(prompt)])
+        if isinstance(prompt, str):
+            return torch.tensor([prompt_ids(self.tokenizer, prompt)])
+        ids, size = list(prompt), self.model.config.vocab_size
+        if not ids:
+            raise UsageError("there is nothing to begin from: give at least one token")
+        wrong = next((token for token in ids if not 0 <= token < size), None)
+        if wrong is not None:
+            raise UsageError(f"token {wrong} is not in the vocabulary (ids go from 0 to {size - 1})")
+        return torch.tensor([ids])
 
     def _steps(self) -> DecoderSteps:
         return DecoderSteps(self.model, cached=self.use_cache)

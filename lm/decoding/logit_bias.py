@@ -18,9 +18,17 @@ def read_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int,
         tokenizer: splits texts.
 
     Raises:
-        UsageError: one is not of this form, names no token, or its value is neither finite nor -inf.
+        UsageError: one is not of this form, names no token, or its value is neither -inf nor between -1e20 and 1e20.
     """
     return dict(_read(text, tokenizer) for text in written)
+
+
+_GREATEST = 1e20
+"""Nothing is gained by more, and float32 has room to add such biases and to divide them by a low temperature."""
+
+
+_DIGITS = 18
+"""More than any id has; Python refuses to read thousands of them."""
 
 
 def _read(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
@@ -31,8 +39,13 @@ def _read(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
         bias = math.nan
     if not text or math.isnan(bias) or bias == math.inf:
         raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf (--logit-bias)")
+    if abs(bias) > _GREATEST and bias != -math.inf:
+        raise UsageError(f"{written!r}: a bias is between -1e20 and 1e20, or -inf to ban a token (--logit-bias)")
     if not text.isdecimal():
-        return tuple(tokenizer.encode(text)), bias
-    if int(text) >= tokenizer.vocab_size:
+        tokens = tuple(tokenizer.encode(text))
+        if not tokens:
+            raise UsageError(f"{written!r}: the tokenizer makes no token of this text; give an ID (--logit-bias)")
+        return tokens, bias
+    if len(text.lstrip("0")) > _DIGITS or int(text) >= tokenizer.vocab_size:
         raise UsageError(f"there is no token {text}; ids go from 0 to {tokenizer.vocab_size - 1} (--logit-bias)")
     return (int(text),), bias

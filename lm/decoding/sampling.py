@@ -34,7 +34,7 @@ class Sampler:
     Attributes:
         filters: applied in this order before a token is chosen.
         greedy: take the most likely token that is left instead of drawing.
-        seed: of the draws; each sample has a random stream of its own, made from the seed and the sample's number.
+        seed: of the draws; each sample has a random stream of its own: see `stream`.
         most_added: to a logit by the filters; only a search asks for it.
     """
 
@@ -59,14 +59,19 @@ class Sampler:
         seed = secrets.randbits(32) if config.seed is None else config.seed
         return cls(tuple(chosen), greedy, seed, most_added(config, biases or {}))
 
-    def stream(self, number: int, *, seed: int | None = None) -> random.Random:
-        """The random numbers of a sample: the same for the same seed and number, whatever samples are beside it.
+    def stream(
+        self, number: int, *, prompt: Sequence[int] | str = "", repeat: int = 0, seed: int | None = None
+    ) -> random.Random:
+        """The random numbers of a sample: the same for the same arguments, whatever samples are beside it.
 
         Args:
-            number: of the sample.
+            number: of the sample, among those of its prompt.
+            prompt: what the sample continues, or translates; samples of other prompts have other numbers.
+            repeat: how many equal prompts came before this one; their samples have other numbers too.
             seed: in the place of the sampler's own.
         """
-        return random.Random(f"{self.seed if seed is None else seed} {number}")
+        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+        return random.Random(f"{self.seed if seed is None else seed} {number} {repeat} {text}")
 
     def probabilities(self, logits: Tensor, history: History) -> Tensor:
         """(rows, vocabulary) probabilities that tokens are drawn with, from as many logits; unless greedy."""

@@ -28,6 +28,7 @@ from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, 
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.processes import Share
+from lm.text.repeats import Repeats
 from lm.text.trees import Heads, check_heads
 from lm.tokenizer.framing import Frame, PairFrames, pair_frames
 
@@ -138,9 +139,11 @@ class Translator:
         """
         check_heads_given(*(each.model.config for each in self.models), are_given=heads is not None)
         begun = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered = zip(itertools.count(), lines, begun, _without_end(heads))
+        numbered, repeats = zip(itertools.count(), lines, begun, _without_end(heads)), Repeats()
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
             read = self._read(chunk)
+            if not self._sampler.greedy:
+                read = [dataclasses.replace(line, repeat=repeats.count(_drawn_for(line))) for line in read]
             done = {line.number: self._blank(line) for line in read if line.is_blank}
             batches = list(self._batches([line for line in read if not line.is_blank]))
             for batch, results in zip(batches, self._side_by_side(batches), strict=True):
@@ -250,7 +253,14 @@ class Translator:
     def _drawn(self, steps: Steps, prompts: Tensor, batch: Sequence[Line]) -> list[list[Hypothesis]]:
         """Samples of each line's translations; those of a line are the same whatever batch it is in."""
         n = self.config.n_best
-        rows = [Row(line.number * n + sample, self._limit(line)) for line in batch for sample in range(n)]
+        rows = [
+            Row(
+                line.number * n + sample, self._limit(line),
+                stream=self._sampler.stream(sample, prompt=_drawn_for(line), repeat=line.repeat),
+            )
+            for line in batch
+            for sample in range(n)
+        ]  # fmt: skip
         drawn = {row.number: Continuation() for row in rows}
         for event in generate(steps, prompts, rows, self._sampler, stop_ids=self._frames[0].target.after):
             drawn[event.row].take(event)
@@ -269,9 +279,15 @@ class Translator:
 
     def _translation(self, line: Line, found: Hypothesis) -> Translation:
         """A hypothesis as text: one line, with the prefix."""
-        text = self.tokenizer.decode([*line.prefix, *found.tokens])
+        known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # the others have no text
+        text = self.tokenizer.decode([*line.prefix, *known])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
+
+
+def _drawn_for(line: Line) -> str:
+    """What decides the random numbers of a line's samples, besides the seed."""
+    return f"{line.prefix} {line.text.strip()}"
 
 
 def _steps(member: TranslationModel, source: Tensor, lengths: Tensor, *, coverage: bool) -> SourceSteps:

@@ -112,6 +112,7 @@ class Line:
         prefix: how its translation begins.
         left_out: ids at its end that a model does not read.
         heads: of its words, where they are given.
+        repeat: how many equal lines with the same prefix are before it, where translations are drawn.
     """
 
     number: int
@@ -120,6 +121,7 @@ class Line:
     prefix: list[int]
     left_out: int
     heads: Heads | None = None
+    repeat: int = 0
 
     @property
     def is_blank(self) -> bool:

@@ -127,6 +127,7 @@ def of_translation(
     Raises:
         UsageError: there is no such language, or a text is longer than learned positions reach.
     """
+    tokens = [token for token in tokens if token < model.tokenizer.vocab_size]  # the others have no text
     found = attention_maps.translation_map(
         model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
         heads=heads, tags=_tags(model, to), unit=unit,

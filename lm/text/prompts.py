@@ -11,6 +11,7 @@ from lm.errors import InputError, UsageError
 from lm.text.compression import blocks, compression
 from lm.text.files import BLOCK_BYTES, TextFile
 from lm.text.lines import lines
+from lm.text.repeats import Repeats
 from lm.text.rows import Row, known, text
 
 _FIELDS = ("prompt", "text")
@@ -28,6 +29,7 @@ class Prompt:
         where: the file and the line, for messages.
         seed: of its draws, if it has its own.
         max_tokens: of what follows it, if it has its own.
+        repeat: how many equal prompts are before it; 0 for one with a seed of its own.
     """
 
     number: int
@@ -35,6 +37,7 @@ class Prompt:
     where: str
     seed: int | None = None
     max_tokens: int | None = None
+    repeat: int = 0
 
 
 def read_prompts(file: TextFile) -> Iterator[Prompt]:
@@ -46,21 +49,23 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     Raises:
         InputError: the file is damaged or not UTF-8, or a line is no such object; the message names file and line.
     """
+    repeats = Repeats()
     if file.holds_rows or file.holds_examples:
         for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
-            yield _of_row(number, row)
+            yield _of_row(number, row, repeats)
         return
     parts = blocks(file.path, compression(file.path, file.name), BLOCK_BYTES, name=file.name)
     for number, line in enumerate(lines(parts, name=file.name)):
-        yield Prompt(number, line, f"{file.name}: line {number + 1}")
+        yield Prompt(number, line, f"{file.name}: line {number + 1}", repeat=repeats.count(line))
 
 
-def _of_row(number: int, row: Row) -> Prompt:
+def _of_row(number: int, row: Row, repeats: Repeats) -> Prompt:
     field = next((name for name in _FIELDS if name in row.values), None)
     if field is None:
         hint = options.suggestion(_FIELDS[0], row.values)
         raise InputError(f"{row.where}: no field 'prompt'{hint}, nor 'text'; it has {known(row.values)}")
-    return Prompt(number, text(row, field), row.where, *(_number(row, name) for name in _NUMBERS))
+    prompt, (seed, max_tokens) = text(row, field), (_number(row, name) for name in _NUMBERS)
+    return Prompt(number, prompt, row.where, seed, max_tokens, 0 if seed is not None else repeats.count(prompt))
 
 
 def _number(row: Row, name: str) -> int | None:

@@ -65,6 +65,12 @@ def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):
     assert "".join(event.text for event in events if event.row == 0) == model.generate("The owl", settings)
 
 
+def test_ids_that_cannot_be_continued_are_an_error_of_ours(writer):
+    for prompt in ([], [-1], [10**6]):
+        with pytest.raises(lm.LMError):
+            list(lm.load(writer).stream(prompt))
+
+
 def test_figures_are_those_of_the_command(writer, tmp_path, capsys):
     file = tmp_path / "text.txt"
     file.write_text(TEXT, encoding="utf-8")

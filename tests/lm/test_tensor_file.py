@@ -35,6 +35,7 @@ WRONG = {
     "no object": header([1]),
     "no shape": header({"a": {"dtype": "F32", "data_offsets": [0, 4]}}),
     "no such type": header({"a": {"dtype": "F3", "shape": [1], "data_offsets": [0, 4]}}),
+    "a list for a type": header({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}),
     "negative": header({"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}}),
     "a fraction": header({"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}),
     "truth": header({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}),

@@ -32,9 +32,13 @@ class Ensemble:
         return all(member.leaves_freely for member in self._members)
 
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
-        """Append (rows, n) tokens; see `Steps.feed`. The logits are logarithms of probabilities."""
+        """Append (rows, n) tokens; see `Steps.feed`. The logits are logarithms of probabilities.
+
+        Where some vocabularies are padded to a larger size, the tokens are those that all models have.
+        """
         logits = [member.feed(tokens, last_only=last_only).log_softmax(-1) for member in self._members]
-        return torch.stack(logits).logsumexp(0) - math.log(len(logits))
+        size = min(each.shape[-1] for each in logits)
+        return torch.stack([each[..., :size] for each in logits]).logsumexp(0) - math.log(len(logits))
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was."""

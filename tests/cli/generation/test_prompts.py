@@ -67,6 +67,18 @@ def test_results_come_in_the_order_of_the_lines(runs, prompts, lm):
     assert set(found[0]) == set(alone)
 
 
+@pytest.mark.parametrize(("n", "processes"), [(1, 1), (3, 1), (2, 2)])
+def test_samples_depend_neither_on_how_many_there_are_nor_on_the_order_of_the_lines(runs, lm, tmp_path, n, processes):
+    flags = ("--max-tokens", 5, "--seed", 4, "--json", "--threads", 1)
+    alone = {line: objects(lm(runs["bpe"], line, *flags, "-n", 4)) for line in LINES}
+    path = tmp_path / "reversed.txt"
+    path.write_text("".join(f"{line}\n" for line in [*reversed(LINES), LINES[0]]), encoding="utf-8")
+    command = ("--prompts", path, "-n", n, "--batch-size", 4, "--processes", processes)
+    found = [sample["tokens"] for sample in objects(lm(runs["bpe"], *flags, *command))]
+    assert found[:-n] == [sample["tokens"] for line in reversed(LINES) for sample in alone[line][:n]]
+    assert found[-n:] != found[-2 * n : -n], "a prompt that comes again has other samples"
+
+
 def test_texts_are_separated_as_documents_and_may_go_to_a_file(runs, prompts, lm, tmp_path):
     flags = ("--prompts", prompts, "--max-tokens", 5, "--greedy")
     written = lm(runs["bpe"], *flags)

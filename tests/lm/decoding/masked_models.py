@@ -19,7 +19,7 @@ def make_tokenizer(kind: str = "bpe") -> Tokenizer:
 
 def make_model(tokenizer: Tokenizer, **fields) -> EncoderOnly:
     shape = {"context_length": 32, "d_model": 16, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
-    config = ModelConfig(vocab_size=tokenizer.vocab_size, objective="masked", **shape)
+    config = ModelConfig(objective="masked", **{"vocab_size": tokenizer.vocab_size, **shape})
     model = build_model(config, seed=1).eval()
     assert isinstance(model, EncoderOnly)
     return model

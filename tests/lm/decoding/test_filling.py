@@ -34,6 +34,18 @@ def test_guesses_are_the_likeliest_tokens_of_a_softmax(tokenizer):
         ]
 
 
+def test_ids_that_only_fill_up_the_matrix_are_no_guesses(tokenizer):
+    model = make_model(tokenizer, vocab_size=tokenizer.vocab_size + 50, init_std=0.5)
+    for filled in Filler(model, tokenizer).fill(TEXTS, k=tokenizer.vocab_size + 50):
+        for guesses in filled.blanks:
+            assert sorted(guess.id for guess in guesses) == list(range(tokenizer.vocab_size))
+            assert sum(guess.probability for guess in guesses) < 0.99
+            assert [guess.probability for guess in guesses] == sorted(
+                (guess.probability for guess in guesses), reverse=True
+            )
+        assert filled.filled
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
 def test_batched_equals_single(tokenizer, batch_size):
     model = make_model(tokenizer)

@@ -6,7 +6,6 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.continuation import Continuation
 from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
@@ -35,10 +34,14 @@ def generator(kind="bpe", *, use_cache=True, batch_size=16, **settings) -> Gener
 def test_events_are_those_of_the_plain_loop():
     ours = generator(stop=("e ",), top_k=40)
     tokenizer = ours.tokenizer
-    rows = [Row(number, 20, TextUntil(tokenizer.decode_stream(), ("e ",))) for number in range(4)]
+    ids, sampler = prompt_ids(tokenizer, PROMPT), Sampler.of(ours.config)
+    rows = [
+        Row(number, 20, TextUntil(tokenizer.decode_stream(), ("e ",)), sampler.stream(number, prompt=ids))
+        for number in range(4)
+    ]
     expected = generate(
-        DecoderSteps(ours.model), torch.tensor([prompt_ids(tokenizer, PROMPT)]), rows,
-        Sampler.of(ours.config), stop_ids=[tokenizer.end_of_text], alternatives=2,
+        DecoderSteps(ours.model), torch.tensor([ids]), rows, sampler,
+        stop_ids=[tokenizer.end_of_text], alternatives=2,
     )  # fmt: skip
     events = list(ours.generate(PROMPT, n=4, alternatives=2))
     assert events == list(expected)
@@ -123,28 +126,56 @@ def test_mistakes_are_told():
         generator().search(PROMPT, beam_size=2, n=3)
 
 
+@pytest.mark.parametrize(
+    ("ids", "problem"), [([], "nothing to begin from"), ([5, -1], "token -1 "), ([300], "0 to 299")]
+)
+def test_ids_that_cannot_be_are_a_usage_error(ids, problem):
+    for draft in (None, "prompt"):
+        with pytest.raises(UsageError, match=problem):
+            list(dataclasses.replace(generator(), draft=draft).generate(ids))
+    with pytest.raises(UsageError, match=problem):
+        generator().search(ids, beam_size=2)
+
+
 TEXTS = ["The owl", "", "The owl saw the fox by the mill. " * 3, "The fox", "Über den Bäumen", "The owl"]
 
 
 def asked(texts=TEXTS, **fields):
-    return [Prompt(number, text, f"file: line {number + 1}", **fields) for number, text in enumerate(texts)]
+    return [
+        Prompt(number, text, f"file: line {number + 1}", repeat=texts[:number].count(text), **fields)
+        for number, text in enumerate(texts)
+    ]
 
 
 @pytest.mark.parametrize("settings", [{}, {"stop": ("e ", "a")}, {"greedy": True}], ids=str)
 def test_many_prompts_have_the_texts_that_each_has_alone(settings):
     ours = generator(batch_size=4, **settings)
     found = {prompt.number: samples for prompt, samples in ours.continue_prompts(asked(), n=2, alternatives=2)}
-    for number, text in enumerate(TEXTS):
-        events = list(ours.generate(text, n=2, first=2 * number, alternatives=2))
-        for place in range(2):
-            alone = Continuation()
-            for event in events:
-                if event.row == 2 * number + place:
-                    alone.take(event)
-            sample = found[number][place]
+    for number, text in enumerate(TEXTS[:-1]):
+        for sample, alone in zip(found[number], ours.samples(text, n=2, alternatives=2), strict=True):
             assert (sample.text, sample.tokens, sample.finish_reason) == (alone.text, alone.tokens, alone.finish_reason)
             assert sample.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
             assert len(sample.alternatives) == len(sample.tokens)
+    assert TEXTS[-1] == TEXTS[0]
+    assert (found[len(TEXTS) - 1][0].tokens == found[0][0].tokens) == ours.config.greedy
+
+
+@pytest.mark.parametrize("draft", [None, "prompt"])
+def test_different_prompts_draw_different_numbers(draft):
+    """Of a uniform distribution the same numbers would draw the same tokens."""
+    ours = dataclasses.replace(generator(temperature=1000.0, max_tokens=8), draft=draft)
+    drawn = [ours.samples(text, n=2)[place].tokens for text in ("The owl", "the owl", "The fox") for place in range(2)]
+    assert len(set(map(tuple, drawn))) == 6
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_samples_of_a_prompt_depend_neither_on_how_many_there_are_nor_on_the_order(batch_size):
+    ours = generator(batch_size=batch_size, max_tokens=6)
+    alone = [[sample.tokens for sample in ours.samples(text, n=3)] for text in TEXTS]
+    for n, order in ((1, asked()), (3, asked()[::-1]), (2, asked()[2:4])):
+        for prompt, samples in ours.continue_prompts(order, n=n):
+            if not prompt.repeat:
+                assert [sample.tokens for sample in samples] == alone[prompt.number][:n]
 
 
 def test_a_prompt_may_have_a_seed_and_a_length_of_its_own():

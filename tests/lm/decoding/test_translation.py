@@ -118,6 +118,16 @@ def test_a_translation_is_one_line_without_special_tokens():
         assert "endoftext" not in result.translations[0].text
 
 
+def test_ids_that_only_fill_up_the_matrix_have_no_text():
+    """They are never learned, but what was imported, or never trained, may have them."""
+    model = untrained(vocab_size=make_tokenizer("bpe").vocab_size + 300)
+    results = list(Translator([model]).translate(lines(5, seed=2)))
+    assert any(token >= 300 for result in results for token in result.translations[0].tokens)
+    for result in results:
+        known = [token for token in result.translations[0].tokens if token < 300]
+        assert result.translations[0].text == model.tokenizer.decode(known).replace("\n", " ")
+
+
 def test_n_best_are_different_and_best_first():
     for result in Translator([copier()], TranslationConfig(n_best=4)).translate(lines(10, seed=2)):
         scores = [one.score for one in result.translations]
@@ -147,6 +157,22 @@ def test_samples_do_not_depend_on_batches_and_differ():
     assert len(set(itertools.chain(*drawn[0][:3]))) == 18
     (best,) = Translator([untrained()], sampler=sampler).translate(["owl"])
     assert best.translations[0].score == pytest.approx(sum(best.translations[0].logprobs))
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_samples_depend_neither_on_how_many_there_are_nor_on_the_other_lines(n):
+    sampler = Sampler.of(SamplingConfig(temperature=1.0, seed=5))
+    sources = [*dict.fromkeys(lines(8, seed=6)), "owl fox mill", ""]
+
+    def drawn(some, **options):
+        translator = Translator([untrained()], TranslationConfig(**options), sampler=sampler)
+        results = list(translator.translate(some))
+        return {one.source: [sample.tokens for sample in one.translations] for one in results}
+
+    expected = drawn(sources, n_best=4)
+    for some in (sources, sources[::-1], sources[3:6], ["狐", *sources, "狐"]):
+        found = drawn(some, n_best=n, read_ahead=3)
+        assert all(samples == expected[source][:n] for source, samples in found.items() if source in expected)
 
 
 def test_penalties_count_in_a_search_and_spare_the_end_token():

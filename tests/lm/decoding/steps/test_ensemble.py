@@ -2,7 +2,7 @@ import torch
 
 from lm.decoding.steps.ensemble import Ensemble
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
-from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
+from tests.lm.decoding.encoder_decoders import VOCABULARY, make_model, random_ids, uncached
 
 LENGTHS = torch.tensor([7, 3, 1])
 
@@ -21,6 +21,16 @@ def test_an_ensemble_averages_probabilities():
     torch.testing.assert_close(again, found[[2, 2], 2:], atol=1e-5, rtol=0)
     alone = Ensemble([EncoderDecoderSteps(models[0], source, LENGTHS)]).feed(tokens)
     torch.testing.assert_close(alone.double().exp(), probabilities[0], atol=1e-6, rtol=0)
+
+
+def test_vocabularies_may_be_padded_to_different_sizes():
+    source, tokens = random_ids(3, 7), random_ids(3, 5, seed=1)
+    models = [make_model(seed=1), make_model(seed=2, vocab_size=VOCABULARY + 8)]
+    probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
+    expected = (probabilities[0] + probabilities[1][..., :VOCABULARY]) / 2
+    for order in (models, models[::-1]):
+        found = Ensemble([EncoderDecoderSteps(model, source, LENGTHS) for model in order]).feed(tokens)
+        torch.testing.assert_close(found.double().exp(), expected, atol=1e-6, rtol=0)
 
 
 def test_rows_leave_freely_where_they_leave_all_models_so():
