@@ -315,7 +315,8 @@ def _sums(checkpoint: Path) -> dict[str, str]:
     """The sums in a checkpoint's manifest, by file; InputError unless it has them all."""
     values = files.read_json(checkpoint / MANIFEST)
     sums = values.get("sha256") if isinstance(values, dict) else None
-    if not isinstance(sums, dict) or not {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE} <= sums.keys():
+    are_texts = isinstance(sums, dict) and all(isinstance(each, str) for each in sums.values())
+    if not are_texts or not {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE} <= sums.keys():
         problem = "not the manifest of a checkpoint; the checkpoint is damaged, use another one"
         raise InputError(f"{checkpoint / MANIFEST}: {problem}")
     return sums

@@ -473,7 +473,7 @@ _OF_MEASURING = (
         ("attention",), ("--layer", "--head"), _is_page_of_text, "on a page, which has all layers and heads (--out)",
     ),
     Rule(
-        ("average",), ("--last",), lambda mode: len(mode["checkpoints"] or ()) > 1,
+        ("average",), ("--last",), lambda mode: len(mode["runs"] or ()) > 1,
         "where checkpoints are named one by one",
     ),
     Rule(
