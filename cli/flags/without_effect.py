@@ -253,8 +253,9 @@ _OF_TRAINING_RUNS = (
     ),
     Rule(
         _TRAIN, ("--source-language", "--target-language"),
-        lambda mode: _has_pairs(mode) and not (mode["--bidirectional"] or _has_tokenizer(mode) or mode["--config"]),
+        lambda mode: _has_pairs(mode) and not mode.config.parallel.bidirectional and not _has_tokenizer(mode),
         "on a model of one direction with a tokenizer of its own", "leave it out, or give --bidirectional",
+        stage="settings",
     ),
     Rule(
         _TRAIN, ("--separate-vocabularies",), _has_tokenizer,

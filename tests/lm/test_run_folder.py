@@ -339,6 +339,15 @@ def test_a_state_is_of_finite_numbers(save):
         run_folder.load_state(folder)
 
 
+@pytest.mark.parametrize("name", ["step", "samples", "tokens", "best_step"])
+def test_a_state_has_no_negative_counts(save, name):
+    folder = save(3)
+    state = folder / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), name: -1}))
+    with pytest.raises(InputError, match=rf"state\.json: {name} must be at least 0, not -1"):
+        run_folder.load_state(folder)
+
+
 @pytest.mark.parametrize(
     ("names", "said"), [(["b", "a"], r"\(a, b\)"), (["c", "b", "a"], r"\(a, b, c\)"), (list("dcba"), r"\(a, b, c, …\)")]
 )
