@@ -23,7 +23,7 @@ Last = Annotated[int, typer.Option("--last", metavar="N", min=2, help="How many 
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")]
 
 
-def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
+def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
     """Average the weights of checkpoints, which often predicts better than each of them.
 
     The result is a run of its own and can be used like any other. Train with --keep and --checkpoint-every to have
@@ -36,11 +36,11 @@ def average(checkpoints: Checkpoints, *, out: Out, last: Last = 5) -> None:
     from cli.console.messages import note
     from lm.optimization import averaging
 
-    if len(checkpoints) == 1:
-        find_checkpoint(checkpoints[0], which="last")
-        chosen = averaging.latest(checkpoints[0], last)
+    if len(runs) == 1:
+        find_checkpoint(runs[0], which="last")
+        chosen = averaging.latest(runs[0], last)
     else:
-        chosen = [find_checkpoint(path) for path in checkpoints]
+        chosen = [find_checkpoint(path) for path in runs]
         if len(set(chosen)) < len(chosen):
             raise UsageError("the same checkpoint is named twice")
     folder = averaging.average(chosen, out)

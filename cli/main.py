@@ -159,6 +159,7 @@ def _is_about_memory(error: Exception) -> bool:
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
         or "can't allocate memory" in str(error)
+        or "Storage size calculation overflowed" in str(error)
     )
 
 

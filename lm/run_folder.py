@@ -306,6 +306,8 @@ def load_state(checkpoint: Path) -> TrainingState:
     for name, value in vars(state).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}: {name} must be a finite number, not {value}; use another checkpoint")
+        if isinstance(value, int) and value < 0:
+            raise InputError(f"{path}: {name} must be at least 0, not {value}; use another checkpoint")
     return state
 
 
@@ -351,7 +353,9 @@ def _sums(checkpoint: Path) -> dict[str, str]:
     """The sums in a checkpoint's manifest, by file; InputError unless it has them all."""
     values = files.read_json(checkpoint / MANIFEST)
     sums = values.get("sha256") if isinstance(values, dict) else None
-    if not isinstance(sums, dict) or not {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE} <= sums.keys():
+    expected = {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE}
+    is_whole = isinstance(sums, dict) and expected <= sums.keys()
+    if not isinstance(sums, dict) or not is_whole or not all(isinstance(each, str) for each in sums.values()):
         problem = "not the manifest of a checkpoint; the checkpoint is damaged, use another one"
         raise InputError(f"{checkpoint / MANIFEST}: {problem}")
     return sums

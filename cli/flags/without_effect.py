@@ -253,8 +253,9 @@ _OF_TRAINING_RUNS = (
     ),
     Rule(
         _TRAIN, ("--source-language", "--target-language"),
-        lambda mode: _has_pairs(mode) and not (mode["--bidirectional"] or _has_tokenizer(mode) or mode["--config"]),
+        lambda mode: _has_pairs(mode) and not mode.config.parallel.bidirectional and not _has_tokenizer(mode),
         "on a model of one direction with a tokenizer of its own", "leave it out, or give --bidirectional",
+        stage="settings",
     ),
     Rule(
         _TRAIN, ("--separate-vocabularies",), _has_tokenizer,
@@ -473,7 +474,7 @@ _OF_MEASURING = (
         ("attention",), ("--layer", "--head"), _is_page_of_text, "on a page, which has all layers and heads (--out)",
     ),
     Rule(
-        ("average",), ("--last",), lambda mode: len(mode["checkpoints"] or ()) > 1,
+        ("average",), ("--last",), lambda mode: len(mode["runs"] or ()) > 1,
         "where checkpoints are named one by one",
     ),
     Rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lm.config.model_fields import LONGEST
 from lm.config.options import Checked, option, suggestion
 from lm.errors import UsageError
 
@@ -24,6 +25,7 @@ class LoraConfig(Checked):
         "Only they are saved; the run refers to the other. AdamW trains them, at half the rate of a preset's Muon "
         "[default: train all weights].",
         minimum=1,
+        maximum=LONGEST,
         flag="--lora",
     )
     on: str = option(

@@ -19,6 +19,10 @@ NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"]
 Objective = Literal["causal", "masked"]
 
+LONGEST = 2**31 - 1
+"""The most that any length or width may be, so that the product of two of them is a number of 64 bits."""
+MOST_LAYERS = 10_000
+
 
 @dataclass(frozen=True)
 class ModelFields(Checked):
@@ -34,7 +38,7 @@ class ModelFields(Checked):
     source_vocab_size: int | None = None
     labels: tuple[str, ...] = ()
     context_length: int = option(
-        256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context"
+        256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context", maximum=LONGEST
     )
     architecture: Architecture = option(
         "transformer",
@@ -43,20 +47,25 @@ class ModelFields(Checked):
     recurrent_attention: RecurrentScores | None = option(
         None, "How a recurrent decoder scores the positions of the source [default: additive]."
     )
-    d_model: int = option(256, "Width of the residual stream, or of recurrent layers.", minimum=1)
-    n_layers: int = option(4, "Layers (blocks) of the decoder.", minimum=1)
-    n_encoder_layers: int = option(0, "Layers of the encoder; 0 makes a decoder-only model.", minimum=0)
+    d_model: int = option(256, "Width of the residual stream, or of recurrent layers.", minimum=1, maximum=LONGEST)
+    n_layers: int = option(4, "Layers (blocks) of the decoder.", minimum=1, maximum=MOST_LAYERS)
+    n_encoder_layers: int = option(
+        0, "Layers of the encoder; 0 makes a decoder-only model.", minimum=0, maximum=MOST_LAYERS
+    )
     decoder_only: bool = option(
         False,
         "Translate without an encoder: one causal stack reads source and target one after the other. It has as many "
         "layers as a preset's encoder and decoder together.",
     )
-    n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1)
+    n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1, maximum=LONGEST)
     n_kv_heads: int | None = option(
-        None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1
+        None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1, maximum=LONGEST
     )
     d_ff: int | None = option(
-        None, "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].", minimum=1
+        None,
+        "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].",
+        minimum=1,
+        maximum=LONGEST,
     )
     attention: AttentionKind = option(
         "full",
@@ -65,24 +74,34 @@ class ModelFields(Checked):
         "blocks in turns (compressed).",
     )
     attention_window: int | None = option(
-        None, "Positions that a query sees up to its own; on either side where both are seen [default: 128].", minimum=1
+        None,
+        "Positions that a query sees up to its own; on either side where both are seen [default: 128].",
+        minimum=1,
+        maximum=LONGEST,
     )
     attention_block: int | None = option(
         None,
         "Positions of a block, of bigbird or in compressed attention's local layers [default: 32; 256].",
         minimum=1,
+        maximum=LONGEST,
     )
     global_blocks: int | None = option(
-        None, "First blocks, of bigbird, that all see; where both sides are seen they see all [default: 2].", minimum=0
+        None,
+        "First blocks, of bigbird, that all see; where both sides are seen they see all [default: 2].",
+        minimum=0,
+        maximum=LONGEST,
     )
     random_blocks: int | None = option(
-        None, "Blocks drawn at random, of bigbird, that each block sees [default: 3].", minimum=0
+        None, "Blocks drawn at random, of bigbird, that each block sees [default: 3].", minimum=0, maximum=LONGEST
     )
     attention_rank: int | None = option(
-        None, "Keys and values that linformer projects the length to [default: 128].", minimum=1
+        None, "Keys and values that linformer projects the length to [default: 128].", minimum=1, maximum=LONGEST
     )
     attention_stride: int | None = option(
-        None, "Positions that each key and value of compressed attention covers [default: 3].", minimum=2
+        None,
+        "Positions that each key and value of compressed attention covers [default: 3].",
+        minimum=2,
+        maximum=LONGEST,
     )
     positions: Positions = option(
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
@@ -91,6 +110,7 @@ class ModelFields(Checked):
         None,
         "Distance from which relative positions, in trees too, are all alike [default: 16; 128 for t5].",
         minimum=1,
+        maximum=LONGEST,
     )
     syntax: Syntax = option(
         "none",
@@ -98,7 +118,9 @@ class ModelFields(Checked):
         "distance between two of them, or both; for translation.",
     )
     rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
-    d_head: int | None = option(None, "Width of each attention head [default: d_model / n_heads].", minimum=1)
+    d_head: int | None = option(
+        None, "Width of each attention head [default: d_model / n_heads].", minimum=1, maximum=LONGEST
+    )
     rotary_share: float = option(
         1.0, "Share of each head's width that rotary positions turn; Pythia has 0.25.", minimum=0, maximum=1
     )
@@ -107,7 +129,7 @@ class ModelFields(Checked):
     )
     rope_factor: float | None = option(None, "By how much they are slowed down [default: 1].", minimum=1)
     rope_context: int | None = option(
-        None, "Context trained on before, for llama3 and yarn [default: the context].", minimum=1
+        None, "Context trained on before, for llama3 and yarn [default: the context].", minimum=1, maximum=LONGEST
     )
     rope_slow: float | None = option(
         None, "Turns in that context up to which a frequency is slowed down in full [default: 1].", minimum=0.001
@@ -150,10 +172,13 @@ class ModelFields(Checked):
     )
     embedding_shortcut: bool = option(False, "Mix the embedding into what each block reads, in learned shares.")
     experts: int = option(
-        0, "Experts in the place of a feed-forward layer; each token goes through a few of them. 0 has none.", minimum=0
+        0,
+        "Experts in the place of a feed-forward layer; each token goes through a few of them. 0 has none.",
+        minimum=0,
+        maximum=LONGEST,
     )
-    experts_per_token: int = option(1, "Experts that each token goes through.", minimum=1)
-    expert_every: int = option(1, "Have experts in every block, or with N in every Nth.", minimum=1)
+    experts_per_token: int = option(1, "Experts that each token goes through.", minimum=1, maximum=LONGEST)
+    expert_every: int = option(1, "Have experts in every block, or with N in every Nth.", minimum=1, maximum=LONGEST)
     expert_capacity: float = option(
         0.0,
         "In training, most tokens that an expert takes, in even shares of a batch; those beyond go past it. 0 is no "
@@ -176,6 +201,7 @@ class ModelFields(Checked):
         "Types of tokens, as BERT has for pairs of sentences, whose vectors are added to embeddings; texts are of the "
         "first. 0 has none.",
         minimum=0,
+        maximum=LONGEST,
     )
     output_bias: bool = option(False, "Give the output layer a bias, as Marian does.")
     output_transform: bool = option(

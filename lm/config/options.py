@@ -55,7 +55,7 @@ class Option:
         if self.kind is tuple:
             fits = isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value)
         if not fits or (self.kind is int and isinstance(value, bool)):
-            raise UsageError(f"{self.name} must be {_NOUNS[self.kind]}, not {value!r} ({self.flag})")
+            raise UsageError(f"{self.name} must be {_NOUNS[self.kind]}, not {shown(value)} ({self.flag})")
         if self.choices and value not in self.choices:
             hint = suggestion(str(value), self.choices)
             raise UsageError(
@@ -65,11 +65,22 @@ class Option:
             for text in (value,) if self.kind is str else value:
                 check_text(text, name=self.name, flag=self.flag)
         if self.kind is float and not _is_finite(value):
-            raise UsageError(f"{self.name} must be a finite number, not {value} ({self.flag})")
+            raise UsageError(f"{self.name} must be a finite number, not {shown(value)} ({self.flag})")
         if self.minimum is not None and not value >= self.minimum:
-            raise UsageError(f"{self.name} must be at least {self.minimum}, not {value} ({self.flag})")
+            raise UsageError(f"{self.name} must be at least {self.minimum}, not {shown(value)} ({self.flag})")
         if self.maximum is not None and not value <= self.maximum:
-            raise UsageError(f"{self.name} must be at most {self.maximum}, not {value} ({self.flag})")
+            raise UsageError(f"{self.name} must be at most {self.maximum}, not {shown(value)} ({self.flag})")
+        if self.maximum is None and self.kind in _LARGEST and abs(value) > _LARGEST[self.kind]:
+            raise UsageError(f"{self.name} must be at most {_LARGEST[self.kind]}, not {shown(value)} ({self.flag})")
+
+
+def shown(value: Any) -> str:  # noqa: ANN401
+    """A wrong value as messages show it: cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python turns into text
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}… ({len(text):,} characters)"
 
 
 def check_text(text: str, *, name: str, flag: str | None = None) -> None:
@@ -90,6 +101,11 @@ def _is_finite(value: float) -> bool:
     except OverflowError:  # a whole number that no float is large enough for
         return False
 
+
+_LARGEST: Mapping[type, float] = {int: 2**63 - 1, float: 1e30}
+"""What a number may be at most that has no limit of its own: larger ones overflow as int64 or float32."""
+_SHOWN = 80
+"""Characters of a wrong value that a message shows."""
 
 _NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings",
           types.NoneType: "nothing"}  # fmt: skip
@@ -163,7 +179,7 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
         UsageError: it is no mapping, a key is missing or not known, or a value cannot be used.
     """
     if not isinstance(values, Mapping):
-        raise UsageError(f"{where}: must be names with values, not {values!r}")
+        raise UsageError(f"{where}: must be names with values, not {shown(values)}")
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
@@ -176,7 +192,9 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     for name, kinds in _plain(kind).items():
         if name in values and not _is_one_of(values[name], kinds):
             nouns = " or ".join(_NOUNS[one] for one in kinds)
-            raise UsageError(f"{where}: {name} must be {nouns}, not {values[name]!r}")
+            raise UsageError(f"{where}: {name} must be {nouns}, not {shown(values[name])}")
+        if name in values and not _is_in_range(values[name]):
+            raise UsageError(f"{where}: {name} must be a number of 64 bits, not {shown(values[name])}")
     try:
         return config(**values)
     except UsageError as error:
@@ -200,6 +218,13 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:  # noqa: ANN401
     if isinstance(value, bool):
         return bool in kinds
     return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
+
+
+def _is_in_range(value: Any) -> bool:  # noqa: ANN401
+    """Whether a value is no number, or one that computers have."""
+    if isinstance(value, int):
+        return abs(value) <= _LARGEST[int]
+    return True
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

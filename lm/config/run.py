@@ -133,14 +133,19 @@ class RunConfig:
             UsageError: a value is missing or wrong, or the format is another version's.
         """
         if not isinstance(values, Mapping):
-            raise UsageError(f"{where}: must be names with values, not {values!r}")
+            raise UsageError(f"{where}: must be names with values, not {options.shown(values)}")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
-            raise UsageError(f"{where}: format version {version} is not {FORMAT_VERSION}, the one this lm reads")
+            raise UsageError(
+                f"{where}: format version {options.shown(version)} is not {FORMAT_VERSION}, the one this lm reads"
+            )
         parts: dict[str, Any] = {
             name: options.build(kind, values.get(name, {}), where=f"{where}, {name}") for name, kind in SECTIONS.items()
         }
         plan = values.get("plan")
+        for name in ("preset", "base_sha256"):
+            if not isinstance(values.get(name), str | None):
+                raise UsageError(f"{where}: {name} must be a word or nothing, not {options.shown(values[name])}")
         return cls(
             **parts,
             preset=values.get("preset"),

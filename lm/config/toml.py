@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm.config.options import options, suggestion
+from lm.config.options import options, shown, suggestion
 from lm.config.presets import DEFAULT_PRESET, preset
 from lm.config.run import SECTIONS
 from lm.errors import InputError, UsageError
@@ -29,7 +29,7 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     name = values.pop("preset", None)
     if name is not None:
         if not isinstance(name, str):
-            raise UsageError(f'{path}: preset must be a name, as in preset = "{DEFAULT_PRESET}", not {name!r}')
+            raise UsageError(f'{path}: preset must be a name, as in preset = "{DEFAULT_PRESET}", not {shown(name)}')
         with _naming(str(path)):
             preset(name)
     for section, fields in values.items():
@@ -43,9 +43,11 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
 def _parsed(path: Path) -> dict[str, Any]:
     """The keys and tables of a file; the message for one that is no TOML says what it may be instead."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file (--config)") from None
+    try:
+        text = content.decode().removeprefix("\ufeff")  # the byte order mark that some editors write
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8 at byte offset {error.start} (--config)") from None
     try:
@@ -56,6 +58,11 @@ def _parsed(path: Path) -> dict[str, Any]:
                 f"{path}: this is JSON; settings come from a TOML file, as [model] and d_model = 96"
             ) from None
         raise UsageError(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: not TOML: tables or lists are nested too deep") from None
+    except ValueError as error:  # Python's own limit to the digits of an integer, of which it says how to lift it
+        problem = "an integer has thousands of digits" if "digits" in str(error) else str(error)
+        raise UsageError(f"{path}: not TOML: {problem}") from None
 
 
 @contextmanager

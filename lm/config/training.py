@@ -13,6 +13,8 @@ Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
 Criterion = Literal["loss", "bleu"]
 OptimizerKind = Literal["adamw", "muon"]
 
+MOST_ROWS = 2**31 - 1
+"""Of a batch: what no memory holds is refused before it is asked for."""
 LENGTHS = ("steps", "epochs", "tokens", "budget")
 
 
@@ -28,8 +30,10 @@ class TrainingConfig(Checked):
         "Take this long from start to end (90s, 10m, 1h30m). Without a preset, vocabulary, size and batch are chosen "
         "for the time, the text (or the pairs) and the machine.",
     )
-    batch_size: int = option(32, "Sequences in one optimizer step.", minimum=1)
-    batch_tokens: int | None = option(None, "Tokens in one optimizer step, instead of sequences.", minimum=1)
+    batch_size: int = option(32, "Sequences in one optimizer step.", minimum=1, maximum=MOST_ROWS)
+    batch_tokens: int | None = option(
+        None, "Tokens in one optimizer step, instead of sequences.", minimum=1, maximum=MOST_ROWS
+    )
     batch_warmup: int = option(
         0, "Steps over which the batch grows from a quarter of its sequences to all of them.", minimum=0
     )
@@ -39,7 +43,7 @@ class TrainingConfig(Checked):
         "[default: what fits into a GPU's memory, all at once elsewhere].",
         minimum=1,
     )
-    learning_rate: float = option(1e-3, "Peak learning rate.", minimum=0)
+    learning_rate: float = option(1e-3, "Peak learning rate.", minimum=0, maximum=1e9)
     schedule: Schedule = option("cosine", "Shape of the learning rate after warm-up.")
     warmup_steps: int = option(50, "Steps over which the learning rate rises from zero.", minimum=0)
     final_learning_rate: float = option(0.1, "Where the schedule ends, as a share of the peak.", minimum=0, maximum=1)
@@ -50,7 +54,7 @@ class TrainingConfig(Checked):
     beta1: float = option(0.9, "AdamW: decay of the mean gradient.", minimum=0, maximum=0.9999)
     beta2: float = option(0.95, "AdamW: decay of the mean squared gradient.", minimum=0, maximum=0.99999)
     epsilon: float = option(1e-8, "AdamW: added to the denominator.", minimum=0)
-    weight_decay: float = option(0.1, "Decay of matrices; vectors are never decayed.", minimum=0)
+    weight_decay: float = option(0.1, "Decay of matrices; vectors are never decayed.", minimum=0, maximum=1e9)
     clip: float = option(1.0, "Largest norm of the gradient; 0 leaves it alone.", minimum=0)
     evaluate_every: int = option(
         250, "Steps between evaluations on the whole validation split; 0 only at the end.", minimum=0

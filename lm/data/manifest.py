@@ -166,10 +166,7 @@ class Manifest:
         check_version(values, VERSION, where=where, what="corpus")
         try:
             fields = fields_with_sources(values, where=where)
-            fields["splits"] = {
-                name: SplitRecord(**{**fields["splits"][name], "shards": tuple(fields["splits"][name]["shards"])})
-                for name in SPLITS
-            }
+            fields["splits"] = {name: _split_record(fields["splits"][name], where=where) for name in SPLITS}
             check_checksums(fields.get("sha256"))
             if (repetition := fields.get("repetition")) is not None:
                 fields["repetition"] = options.build(Repetition, repetition, where=where)
@@ -190,6 +187,19 @@ class Manifest:
         if not isinstance(values, dict):
             raise InputError(f"{path}: not a manifest of prepared tokens")
         return cls.from_dict(values, where=str(path))
+
+
+def _split_record(values: Mapping[str, Any], *, where: str) -> SplitRecord:
+    """What a manifest says of a split.
+
+    Raises:
+        KeyError, TypeError, UsageError: the manifest is damaged.
+    """
+    record = options.build(SplitRecord, {**values, "shards": tuple(values["shards"])}, where=where)
+    counts = (record.documents, record.tokens, record.bytes, *record.shards)
+    if not all(isinstance(count, int) and 0 <= count < 1 << 63 for count in counts):
+        raise UsageError("a count is no number")
+    return record
 
 
 def check_version(values: Mapping[str, Any], version: int, *, where: str, what: str) -> None:

@@ -14,7 +14,7 @@ from lm.base import named_base, own_weights
 from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.run_folder import TrainingState
-from lm.training.journal import EXPERT_USE, lines
+from lm.training.journal import EXPERT_USE, lines, step_of
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,9 @@ def newest_unfinished(folder: Path) -> Path:
     return unfinished[-1]
 
 
+_LARGEST = 1e300
+
+
 @dataclass(frozen=True)
 class Curve:
     """A quantity over the steps of a run."""
@@ -96,7 +99,10 @@ class Curve:
 
 
 def curves(run: Path) -> dict[str, Curve]:
-    """The finite numbers in a run's journals, by name: loss, validation_loss, learning_rate and more."""
+    """The finite numbers in a run's journals, by name: loss, validation_loss, learning_rate and more.
+
+    Numbers so large that the distance of two would overflow are left out, as infinite ones are.
+    """
     found: dict[str, Curve] = {}
     for name in (run_folder.METRICS, run_folder.TIMINGS):
         if not (run / name).is_file():
@@ -104,11 +110,12 @@ def curves(run: Path) -> dict[str, Curve]:
         for number, line in enumerate(lines(run / name), 1):
             try:
                 values = json.loads(line)
-                step = int(values.pop("step"))
+                step = step_of(values)
+                del values["step"]
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 raise InputError(f"{run / name}, line {number}: not an entry of a journal") from None
             for key, value in values.items():
-                if isinstance(value, (int, float)) and math.isfinite(value):
+                if isinstance(value, (int, float)) and abs(value) <= _LARGEST and math.isfinite(value):
                     curve = found.setdefault(key, Curve())
                     curve.steps.append(step)
                     curve.values.append(float(value))
@@ -120,7 +127,8 @@ def expert_use(run: Path, *, step: int) -> dict[str, list[float]]:
     path = run / run_folder.METRICS
     found: dict[str, list[float]] = {}
     for line in lines(path) if path.is_file() else []:
-        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             entry = json.loads(line)
-            found = entry[EXPERT_USE] if entry["step"] <= step else found
+            if step_of(entry) <= step:
+                found = {layer: [float(share) for share in shares] for layer, shares in entry[EXPERT_USE].items()}
     return found

@@ -104,13 +104,13 @@ class Journal:
         """
         for path in self._paths():
             kept = _kept(path, step, evaluation_due=evaluation_due)
-            if kept.encode() != path.read_bytes():
-                files.replace_text(path, kept)
+            if kept != path.read_bytes():
+                _replace(path, kept)
 
     def set_aside(self) -> None:
         """Keep the logs as they are now, until `settle`."""
         for path in self._paths():
-            files.replace_text(run_folder.set_aside(path), _kept(path, math.inf))
+            _replace(run_folder.set_aside(path), _kept(path, math.inf))
 
     def settle(self) -> None:
         """Remove the logs that were set aside."""
@@ -132,16 +132,33 @@ def lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1]  # text would be split at U+2028 too, which JSON leaves as it is
 
 
-def _kept(path: Path, step: float, *, evaluation_due: bool = False) -> str:
+def step_of(entry: Any) -> int:  # noqa: ANN401 (whatever a line holds)
+    """The step of an entry.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is no entry of a log, or its step no number of steps.
+    """
+    step = entry["step"]
+    if not isinstance(step, int) or not 0 <= step < 1 << 63:
+        raise ValueError("a step is a number of steps")
+    return int(step)
+
+
+def _kept(path: Path, step: float, *, evaluation_due: bool = False) -> bytes:
     """The lines of a log up to a step."""
-    return b"".join(line + b"\n" for line in lines(path) if _is_kept(line, step, evaluation_due)).decode()
+    return b"".join(line + b"\n" for line in lines(path) if _is_kept(line, step, evaluation_due))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with files.replaced_bytes(path) as file:
+        file.write(content)
 
 
 def _is_kept(line: bytes, step: float, evaluation_due: bool) -> bool:
     """Whether a line is an entry of a step up to `step`; a line torn by a crash is none."""
     try:
         entry = json.loads(line)
-        of_step = int(entry["step"])
+        of_step = step_of(entry)
     except (ValueError, TypeError, KeyError, RecursionError):
         return False
     is_later_than_the_step = evaluation_due and not _OF_STEPS & entry.keys()

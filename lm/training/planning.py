@@ -17,6 +17,9 @@ from lm.run_folder import TrainingState
 from lm.training.arithmetic import training_hardware
 from lm.training.memory import fitting_tokens
 
+_MOST_STEPS = 1 << 53
+"""Steps that a float64 can still count one by one."""
+
 
 def planned(
     config: RunConfig,
@@ -86,7 +89,11 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, sp
     """
     epochs = config.epochs if config.tokens is None else config.tokens / data.tokens
     if epochs is not None:
-        return max(1, steps_for(epochs * data.steps_per_epoch, config=config))
+        steps = max(1, steps_for(epochs * data.steps_per_epoch, config=config))
+        if steps > _MOST_STEPS:
+            length = "epochs" if config.tokens is None else "tokens"
+            raise UsageError(f"{length} come to {steps:.1e} steps, which no machine takes; give fewer (--{length})")
+        return steps
     if config.budget is not None:
         return max(1, round((durations.seconds(config.budget) - spent) / pace))
     if config.steps is None:

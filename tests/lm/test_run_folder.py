@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import random
 import re
 import shutil
 import struct
@@ -175,6 +176,61 @@ def test_a_manifest_that_is_none(save, content):
         run_folder.verify(folder)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "state.json"])
+@pytest.mark.parametrize("checksum", [0, 10**30, None, ["a"], {}])
+def test_a_checksum_that_is_no_text_is_of_no_manifest(save, name, checksum):
+    folder = save(3)
+    values = json.loads((folder / "manifest.json").read_text())
+    values["sha256"][name] = checksum
+    (folder / "manifest.json").write_text(json.dumps(values))
+    for read in (run_folder.verify, run_folder.weights_key):
+        with pytest.raises(InputError, match="step-3/manifest.json: not the manifest of a checkpoint"):
+            read(folder)
+
+
+VALUES = [None, True, -1, 1.5, 10**400, 2**64, float("inf"), float("nan"), 1e308, "", "\ud800", [], [1], {}, {"a": 1}]
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """A JSON file with another value in one place, or with other bytes."""
+    values = json.loads(content)
+    if chance.random() < 0.7:
+        place = values
+        while isinstance(place, dict) and place:
+            name = chance.choice(list(place))
+            if not isinstance(place[name], dict) or chance.random() < 0.2:
+                place[name] = chance.choice(VALUES)
+                break
+            place = place[name]
+        return json.dumps(values).encode()
+    spoiled = bytearray(content)
+    for _ in range(chance.choice([1, 2, 9])):
+        spoiled[chance.randrange(len(spoiled))] = chance.choice([*b'[{"9', 0, 0x80, 0xED, chance.randrange(256)])
+    return bytes(spoiled[: chance.choice([len(spoiled), chance.randrange(len(spoiled))])])
+
+
+@pytest.mark.parametrize("name", ["config.json", "state.json", "manifest.json"])
+def test_a_file_of_a_checkpoint_is_read_or_refused_in_a_line_however_it_is_damaged(save, tmp_path, name):
+    folder, chance = save(3), random.Random(name)
+    whole = (folder / name).read_bytes()
+    refused = 0
+    for _ in range(150):
+        (folder / name).write_bytes(damaged(whole, chance))
+        readers = (run_folder.load_config, run_folder.load_state, run_folder.verify, run_folder.weights_key)
+        said = [_refusal(each, folder) for each in readers]
+        assert all(str(folder) in each for each in said if each)
+        refused += any(said)
+    assert refused > 75
+
+
+def _refusal(read, folder) -> str | None:
+    try:
+        read(folder)
+    except InputError as error:
+        return str(error)
+    return None
+
+
 def test_a_pointer_that_is_no_text_points_nowhere(save, tmp_path):
     folder = save(3)
     (tmp_path / "last").write_bytes(b"\xff\xfe")
@@ -280,6 +336,15 @@ def test_a_state_is_of_finite_numbers(save):
     state = folder / "state.json"
     state.write_text(state.read_text().replace("1.5", "NaN"))
     with pytest.raises(InputError, match=r"state\.json: best_loss must be a finite number, not nan"):
+        run_folder.load_state(folder)
+
+
+@pytest.mark.parametrize("name", ["step", "samples", "tokens", "best_step"])
+def test_a_state_has_no_negative_counts(save, name):
+    folder = save(3)
+    state = folder / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), name: -1}))
+    with pytest.raises(InputError, match=rf"state\.json: {name} must be at least 0, not -1"):
         run_folder.load_state(folder)
 
 

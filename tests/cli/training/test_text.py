@@ -91,13 +91,15 @@ def test_a_small_vocabulary_is_explained_only_where_it_was_made(place, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_run_knows_how_its_prepared_tokens_were_made(place, capsys, tmp_path):
+def test_a_run_knows_how_its_prepared_tokens_were_made(place, capsys, tmp_path, monkeypatch):
     words = (place / "text.txt").read_text().split("\n")
     (tmp_path / "text.txt").write_text("\n%%\n".join(words[:200]))
     (tmp_path / "held.txt").write_text("\n%%\n".join(words[200:263]))
     made_with = ["--separator", "%%", "--validation", str(tmp_path / "held.txt"), "--field", "body"]
     tokens, shape = str(tmp_path / "tokens"), SMALL[:-2]
-    assert run(["prepare", str(tmp_path / "text.txt"), "-o", tokens, "--kind", "byte", *made_with]) == 0
+    monkeypatch.setenv("LM_FIELD", "body")  # typed, it would be refused: there are no rows
+    assert run(["prepare", str(tmp_path / "text.txt"), "-o", tokens, "--kind", "byte", *made_with[:-2]]) == 0
+    monkeypatch.delenv("LM_FIELD")
     for name, flags in (("silent", []), ("agreeing", made_with)):
         assert run(["train", tokens, "-o", str(tmp_path / name), "--steps", "1", *shape, *flags]) == 0
         data = json.loads((tmp_path / name / "config.json").read_text())["data"]

@@ -75,3 +75,44 @@ def test_what_is_meant_is_what_is_abbreviated_or_most_like(word, found):
 def test_unknown_keys_suggest_the_nearest():
     with pytest.raises(UsageError, match=r"my.toml: unknown key 'learning_rte' \(did you mean 'learning_rate'\?\)"):
         options.build(TrainingConfig, {"learning_rte": 1}, where="my.toml")
+
+
+EXTREMES = [0, -1, 1e308, -1e308, float("inf"), float("-inf"), float("nan"), 2**63, 10**400, -(10**400), 10**5000]
+NUMBERS = [each for config in (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, AttentionConfig,
+                               PerplexityConfig, ScoringConfig) for each in options.options(config)
+           if each.kind in (int, float)]  # fmt: skip
+
+
+@pytest.mark.parametrize("described", NUMBERS, ids=lambda each: each.flag)
+def test_every_number_is_one_that_a_computer_has_or_is_refused_in_a_line(described):
+    largest = 2**64 - 1 if described.kind is int else 1e30
+    for value in EXTREMES:
+        said = _refusal(described, value)
+        if said is None:
+            assert abs(value) <= largest
+        else:
+            assert described.flag in said
+            assert len(said) < 300
+
+
+def _refusal(described, value) -> str | None:
+    try:
+        return described.check(value)
+    except UsageError as error:
+        return str(error)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Plain fields, which have no description."""
+
+    tokens: int
+    name: str = ""
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000, 2**64], ids=["400", "-400", "5,000", "2**64"])
+def test_a_number_of_a_file_that_no_computer_has_is_refused(value):
+    with pytest.raises(UsageError, match=r"^file: tokens must be a number of 64 bits"):
+        options.build(Counts, {"tokens": value}, where="file")
+    with pytest.raises(UsageError, match="^file: name must be a word, not .{1,80}$"):
+        options.build(Counts, {"tokens": 1, "name": value}, where="file")

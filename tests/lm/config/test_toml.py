@@ -33,11 +33,24 @@ def test_a_toml_file_is_read_by_section(tmp_path):
         ("[model]\nd_modl = 3\n", r"run.toml, \[model\]: unknown key 'd_modl' \(did you mean 'd_model'\?\)"),
         ("[model]\nd_model = 'wide'\n", r"run.toml, \[model\]: d_model must be a whole number, not 'wide'"),
         ("[training]\nsample = 'Once'\n", "sample must be a list of strings"),
+        pytest.param(f"[training]\nsteps = {'9' * 5000}\n", "not TOML: an integer has thousands of digits", id="5,000"),
+        pytest.param(f"[training]\nsteps = {'9' * 400}\n", r"steps must be at most .*\(400 characters\)", id="400"),
+        pytest.param(f"[training]\nlearning_rate = {'9' * 400}\n", "must be a finite number, not 9+…", id="no float"),
+        pytest.param("a = " + "[" * 50_000, "not TOML: tables or lists are nested too deep", id="deep"),
+        pytest.param("a = " + "[" * 50_000 + "]" * 50_000, "nested too deep", id="deep and closed"),
     ],
 )
 def test_a_wrong_toml_key_is_named(tmp_path, text, message):
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(UsageError, match=message):
+        read_toml(tmp_path / "run.toml")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf[training]\nsteps = 3\n")
+    assert read_toml(tmp_path / "run.toml") == (None, {"training": {"steps": 3}})
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf# \xff")
+    with pytest.raises(InputError, match="at byte offset 5"):
         read_toml(tmp_path / "run.toml")
 
 

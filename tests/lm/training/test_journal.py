@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from cli.console.curves import draw
 from lm.errors import InputError
 from lm.training.events import Evaluation, Sample, Step
-from lm.training.history import curves
+from lm.training.history import curves, expert_use
 from lm.training.journal import Journal
 from tests.lm.full_disk import full_disk
 
@@ -100,3 +101,47 @@ def test_what_is_no_entry_is_named(journal, tmp_path, line):
     journal.timings.write_bytes(line.encode("latin-1") + b"\n" + journal.timings.read_bytes())
     with pytest.raises(InputError, match="timings.jsonl, line 1: not an entry of a journal"):
         curves(tmp_path)
+
+
+DAMAGED = {
+    "infinite step": b'{"step": 1e999, "loss": 1.0}',
+    "step of 400 digits": b'{"step": %s, "loss": 1.0}' % (b"9" * 400),
+    "step of 5,000 digits": b'{"step": %s, "loss": 1.0}' % (b"9" * 5000),
+    "step that is a text": b'{"step": "3", "loss": 1.0}',
+    "lone surrogate": b'{"step": 3, "prompt": "\xed\xa0\x80", "sample": ""}',
+    "a list": b"[1]",
+    "deep": b"[" * 100_000,
+    "bytes": bytes(range(128, 256)),
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_line_is_no_entry_and_costs_no_other(journal, tmp_path, line):
+    whole = journal.metrics.read_bytes().splitlines(keepends=True)
+    journal.metrics.write_bytes(b"".join([*whole[:4], line + b"\n", *whole[4:]]))
+    assert expert_use(tmp_path, step=9) == {}
+    if b"\xed" not in line:  # which JSON of bytes lets pass
+        with pytest.raises(InputError, match=r"metrics.jsonl, line 5: not an entry of a journal$"):
+            curves(tmp_path)
+    journal.set_aside()
+    journal.restore()
+    journal.forget_after(15)
+    left = [kept for kept in journal.metrics.read_bytes().splitlines(keepends=True) if kept != line + b"\n"]
+    assert left == [kept for kept in whole if json.loads(kept)["step"] <= 15]
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"-1e999", b"NaN", b"9" * 400, b"1e308", b"-1e308", b'"1"', b"[]", b"{}"])
+def test_what_is_no_number_to_draw_is_left_out_of_a_curve(journal, tmp_path, value):
+    whole = journal.metrics.read_bytes()
+    journal.metrics.write_bytes(whole + b'{"step": 21, "loss": %s}\n{"step": 22, "loss": 1.5}\n' % value)
+    curve = curves(tmp_path)["loss"]
+    assert curve.steps == [*range(1, 21), 22]
+    assert len(draw({"": (curve.steps, curve.values)}, title="", width=40, height=4, colour=False).splitlines()) == 7
+
+
+@pytest.mark.parametrize("use", [b"3", b'{"a": 3}', b'{"a": ["b"]}', b'{"a": [null]}', b"[]"])
+def test_a_damaged_use_of_experts_is_none(journal, tmp_path, use):
+    with journal.metrics.open("ab") as file:
+        file.write(b'{"step": 7, "validation_expert_use": {"layer": [0.25, 0.75]}}\n')
+        file.write(b'{"step": 8, "validation_expert_use": %s}\n' % use)
+    assert expert_use(tmp_path, step=9) == {"layer": [0.25, 0.75]}

@@ -8,6 +8,7 @@ import pytest
 
 from lm.budget import clock
 from lm.config.training import TrainingConfig
+from lm.errors import UsageError
 from lm.training.planning import planned_steps
 from lm.training.resuming import resume
 from lm.training.trainer import train
@@ -23,6 +24,13 @@ def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
     run = make_run(**{"batch_size": 8, "steps": None, **given})
     run.data.samples, run.data.tokens, run.data.steps_per_epoch = 100, 1600, 100 / run.data.batch(0).rows
     assert planned_steps(run.config.training, run.data, pace=1.0) == steps
+
+
+@pytest.mark.parametrize(("given", "flag"), [({"epochs": 1e30}, "--epochs"), ({"tokens": 2**63 - 1}, "--tokens")])
+def test_more_steps_than_can_be_counted_are_refused(make_run, given, flag):
+    config, data = TrainingConfig(**given), make_run().data
+    with pytest.raises(UsageError, match=rf"{flag[2:]} come to .* steps, which no machine takes.*\({flag}\)"):
+        planned_steps(config, data, pace=1.0)
 
 
 @pytest.mark.parametrize(("pace", "spent", "steps"), [(0.5, 0.0, 200), (0.5, 20.0, 160), (3.0, 0.0, 33), (1e3, 0.0, 1)])
