@@ -23,12 +23,14 @@ from lm.run_folder import is_run
 from lm.training import history
 from lm.training.history import Curve, Summary
 
+_NLL, _LOSS = "nll", "loss"
+
 _What = Annotated[
     str,
     typer.Option(
         "--what",
         metavar="NAME",
-        help="What to draw: loss, validation_loss, learning_rate, tokens_per_second, …",
+        help="What to draw: nll, loss, validation_loss, learning_rate, tokens_per_second, …",
         autocompletion=completion.curves,
     ),
 ]
@@ -86,7 +88,7 @@ def plot(
     run: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=completion.runs)
     ],
-    what: _What = "loss",
+    what: _What = _NLL,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="Write a picture, .png or .svg, instead of drawing here."),
@@ -129,6 +131,9 @@ def _chosen(runs: Sequence[Path], what: str) -> dict[str, Curve]:
 
 def _curve(run: Path, what: str) -> Curve:
     found = history.curves(run)
+    if what == _NLL and _NLL not in found and _LOSS in found:
+        note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
+        return found[_LOSS]
     if what not in found:
         raise UsageError(f"{run}: no {what!r}{suggestion(what, found)}; there is {', '.join(found)} (--what)")
     return found[what]

@@ -12,8 +12,9 @@ Complete = Callable[[str], list[str]]
 
 _RUNS = "runs"
 _CURVES = (
-    "loss", "validation_loss", "validation_bits_per_byte", "validation_bleu", "validation_accuracy", "learning_rate",
-    "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds", "tokens", "validation_tokens", "epoch",
+    "nll", "loss", "validation_loss", "validation_bits_per_byte", "validation_bleu", "validation_accuracy",
+    "learning_rate", "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds", "tokens",
+    "validation_tokens", "epoch",
 )  # fmt: skip
 
 

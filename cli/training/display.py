@@ -37,17 +37,17 @@ class TrainingDisplay:
             matrix_rate: FLOP/s of matrix products, of which model-FLOPs utilisation is a share.
         """
         self.steps, self.matrix_rate = steps, matrix_rate
-        self.loss, self.tokens, self.flops = 0.0, 0, 0.0
+        self.nll, self.tokens, self.flops = 0.0, 0, 0.0
         self.recent: list[float] = []
-        self.losses: list[float] = []
+        self.smoothed: list[float] = []
         self.shown, self.began, self.seconds = 0, time.perf_counter(), 0.0
         self.every = max(1, (steps - first_step) // _PLAIN_LINES)
         self.progress = progress(
             TextColumn("{task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
-            TextColumn("loss {task.fields[loss]} {task.fields[curve]}{task.fields[speed]}"),
+            TextColumn("nll {task.fields[nll]} {task.fields[curve]}{task.fields[speed]}"),
             TimeRemainingColumn(compact=True), TextColumn("left"), transient=False,
         )  # fmt: skip
-        self.task = self.progress.add_task("", total=steps, completed=first_step, loss="–", curve="", speed="")
+        self.task = self.progress.add_task("", total=steps, completed=first_step, nll="–", curve="", speed="")
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -94,26 +94,27 @@ class TrainingDisplay:
         self.shown += 1
         self.seconds += event.seconds
         keep = min(_SMOOTHING, 1 - 1 / self.shown)
-        self.loss = keep * self.loss + (1 - keep) * event.loss
-        self.losses.append(self.loss)
-        self.recent.append(event.loss)
+        nll = event.loss if event.nll is None else event.nll
+        self.nll = keep * self.nll + (1 - keep) * nll
+        self.smoothed.append(self.nll)
+        self.recent.append(nll)
         self.tokens, self.flops = self.tokens + event.tokens, self.flops + event.flops
         utilisation = self.flops / self.seconds / self.matrix_rate
         speed = f"{count(self.tokens / self.seconds)} tok/s {utilisation:.0%} MFU"
-        self.progress.update(self.task, completed=event.step, loss=f"{self.loss:.3f}", curve=self._curve(), speed=speed)
+        self.progress.update(self.task, completed=event.step, nll=f"{self.nll:.3f}", curve=self._curve(), speed=speed)
         if self.progress.disable and (event.step % self.every == 0 or event.step == self.steps):
             left = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
             self._line(
-                f"step {event.step:>6,}/{self.steps:,}  loss {sum(self.recent) / len(self.recent):.4f}  "
+                f"step {event.step:>6,}/{self.steps:,}  nll {sum(self.recent) / len(self.recent):.4f}  "
                 f"lr {event.learning_rate:.1e}  {speed}  {duration(left)} left"
             )
             self.recent.clear()
 
     def _curve(self) -> str:
-        """The course of the loss, where there is room for it and a bar."""
+        """The course of the nll, where there is room for it and a bar."""
         if self.progress.console.width - len(f"{self.steps:,}/{self.steps:,}") < _BESIDE_COUNTS:
             return ""
-        shown = self.losses[:: max(1, len(self.losses) // (2 * _CURVE_WIDTH) + 1)]
+        shown = self.smoothed[:: max(1, len(self.smoothed) // (2 * _CURVE_WIDTH) + 1)]
         return sparkline(shown, _CURVE_WIDTH) + " "
 
     def _line(self, text: str) -> None:

@@ -58,6 +58,7 @@ def _curves(event: Event) -> dict[str, float]:
     if isinstance(event, Step):
         return {
             "loss": event.loss,
+            **({} if event.nll is None else {"nll": event.nll}),
             "learning_rate": event.learning_rate,
             "gradient_norm": event.gradient_norm,
             "tokens_per_second": event.tokens / event.seconds,

@@ -24,7 +24,7 @@ class Loss(nn.Module):
     model: nn.Module
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The summed loss of a batch, to be differentiated, and its summed surprisal, in nats."""
+        """The summed loss of a batch, to be differentiated, and (2,) sums in nats: see `Objective.forward`."""
         raise NotImplementedError
 
 

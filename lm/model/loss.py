@@ -23,8 +23,8 @@ _LOGITS_IN_PARTS = 1 << 22
 OutputLayer = tuple[Tensor, Tensor | None]
 """(vocabulary, d_model) weights, and a (vocabulary,) bias if there is one."""
 
-PartLoss = Callable[[Tensor, OutputLayer, Tensor], Tensor]
-"""(passes, some, d_model) final states, an output layer, (some,) ids -> a sum over positions."""
+PartLoss = Callable[[Tensor, OutputLayer, Tensor], tuple[Tensor, Tensor]]
+"""(passes, some, d_model) final states, an output layer, (some,) ids -> a loss and a surprisal, sums over positions."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -54,6 +54,23 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     softcap: float = 0.0,
 ) -> Tensor:
+    """The sum alone of `linear_cross_entropy_and_nll`, which has the same arguments."""
+    total, _ = linear_cross_entropy_and_nll(
+        hidden, weight, targets, bias=bias, places=places, label_smoothing=label_smoothing, softcap=softcap
+    )
+    return total
+
+
+def linear_cross_entropy_and_nll(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    places: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    softcap: float = 0.0,
+) -> tuple[Tensor, Tensor]:
     """The same as `cross_entropy(hidden @ weightᵀ + bias, targets)`, a few rows at a time, together with its gradient.
 
     Each part's logits are gone before the next one's are made, so memory does not grow with positions × vocabulary,
@@ -69,15 +86,19 @@ def linear_cross_entropy(
         label_smoothing: see `cross_entropy`.
         softcap: see `Transformer.logits`; 0 leaves the logits alone.
 
+    Returns:
+        The sum, and the summed surprisal without label smoothing, which has no gradient.
+
     Source: the idea of Hsu et al. 2024 (Liger Kernel).
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     targets = targets.flatten()
     places = _places(targets) if places is None else places
-    return _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, -2), weight, bias, targets, places, label_smoothing, softcap, dtype
     )
+    return found
 
 
 def _places(targets: Tensor) -> Tensor:
@@ -86,21 +107,23 @@ def _places(targets: Tensor) -> Tensor:
 
 def in_parts(
     loss: PartLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, places: Tensor | None = None
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """The sum of a loss over all positions that have a target, some positions at a time, together with its gradient.
+
+    The surprisal that the loss tells beside it is summed too, without a gradient.
 
     Memory does not grow with positions × vocabulary, as in `linear_cross_entropy`, and autograd does the rest.
 
     Args:
-        loss: what makes logits of final states and the output layer, and sums over the positions.
+        loss: what makes logits of final states and the output layer, and sums over the positions; see `PartLoss`.
         hidden: (passes, positions, d_model).
         output: the output layer.
         targets: (positions,) ids, IGNORED where none.
         places: see `linear_cross_entropy`.
     """
     places = _places(targets) if places is None else places
-    total: Tensor = _InParts.apply(loss, hidden, *output, targets, places)  # type: ignore[no-untyped-call]
-    return total
+    found: tuple[Tensor, Tensor] = _InParts.apply(loss, hidden, *output, targets, places)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _InParts(torch.autograd.Function):
@@ -115,26 +138,28 @@ class _InParts(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         places: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         of_hidden, of_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
         of_bias = None if bias is None else torch.zeros_like(bias)
-        total = torch.zeros((), device=hidden.device)
+        total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
         with torch.enable_grad():
             for some in places.split(max(_FEWEST_ROWS, _LOGITS_IN_PARTS // len(weight))):
                 states, weights = hidden[:, some].detach().requires_grad_(), weight.detach().requires_grad_()
                 biases = None if bias is None else bias.detach().requires_grad_()
-                nats = loss(states, (weights, biases), targets[some])
+                nats, surprisal = loss(states, (weights, biases), targets[some])
                 inputs = (states, weights) if biases is None else (states, weights, biases)
                 of_hidden[:, some], of_part, *of_biases = torch.autograd.grad(nats, inputs)
                 of_weight += of_part
                 if of_bias is not None:
                     of_bias += of_biases[0]
                 total += nats.detach()
+                nll += surprisal.detach()
         ctx.gradients = of_hidden, of_weight, of_bias
-        return total
+        ctx.mark_non_differentiable(nll)
+        return total, nll
 
     @staticmethod
-    def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         gradients, ctx.gradients = ctx.gradients, None
         return None, *(None if of is None else of.mul_(of_total) for of in gradients), None, None
 
@@ -153,7 +178,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         smoothing: float,
         softcap: float,
         dtype: torch.dtype,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         inputs, wanted, matrix = hidden[places].to(dtype), targets[places, None], weight.to(dtype)
         wants_gradient = hidden.requires_grad or weight.requires_grad
         rows, rows_of_softmax = _rows_at_a_time(len(places), len(weight), on_cpu=hidden.device.type == "cpu")
@@ -161,7 +186,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
         of_inputs, of_weight = torch.empty_like(inputs), None
         of_bias = None if bias is None else torch.zeros_like(bias)
-        total = torch.zeros((), device=hidden.device)
+        total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
         for start in range(0, len(places), max(1, rows)):
             part = slice(start, start + rows)
             logits = torch.mm(inputs[part], matrix.T, out=products[: len(places) - start])
@@ -169,7 +194,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits += bias
             for some, their_targets in zip(*(of.split(rows_of_softmax) for of in (logits, wanted[part])), strict=True):
                 gradient = probabilities[: len(some)]
-                total += _surprisal_and_gradient(some, their_targets, smoothing, softcap, gradient)
+                nats, surprisal = _surprisal_and_gradient(some, their_targets, smoothing, softcap, gradient)
+                total += nats
+                nll += surprisal
                 if wants_gradient:
                     some.copy_(gradient)
             if wants_gradient:
@@ -184,10 +211,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if of_weight is None and weight.requires_grad:
             of_weight = torch.zeros_like(weight)
         ctx.gradients = of_hidden, of_weight, of_bias
-        return total
+        ctx.mark_non_differentiable(nll)
+        return total, nll
 
     @staticmethod
-    def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
         (of_hidden, of_weight, of_bias), ctx.gradients = ctx.gradients, None
         of_bias = None if of_bias is None else of_bias.mul_(of_total)
@@ -220,10 +248,10 @@ def _rows_at_a_time(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[i
 
 def _surprisal_and_gradient(
     logits: Tensor, targets: Tensor, smoothing: float, softcap: float, gradient: Tensor
-) -> Tensor:
-    """The summed smoothed surprisal of (rows, 1) targets given (rows, vocabulary) logits.
+) -> tuple[Tensor, Tensor]:
+    """The summed surprisal of (rows, 1) targets given (rows, vocabulary) logits, smoothed and as it is.
 
-    Its gradient by the logits is written into `gradient`, (rows, vocabulary) float32.
+    The gradient of the smoothed one by the logits is written into `gradient`, (rows, vocabulary) float32.
 
     With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax less these. Behind
     a soft cap it is 1 - tanh² times that, and the logits, if they are float32, are overwritten.
@@ -236,11 +264,12 @@ def _surprisal_and_gradient(
         logits = logits.float().div_(softcap).tanh_().mul_(softcap)
     torch.softmax(logits, -1, dtype=torch.float32, out=gradient)
     log_sum = logits.amax(-1, keepdim=True).float() - gradient.amax(-1, keepdim=True).log()
-    nats = (1 - smoothing) * (log_sum - logits.gather(1, targets).float()).sum()
+    surprisal = (log_sum - logits.gather(1, targets).float()).sum()
+    nats = (1 - smoothing) * surprisal
     if smoothing:
         nats += smoothing * (log_sum - logits.mean(-1, keepdim=True, dtype=torch.float32)).sum()
         gradient.sub_(smoothing / size)
     gradient.scatter_add_(1, targets, torch.full_like(targets, smoothing - 1, dtype=gradient.dtype))
     if softcap:
         gradient.addcmul_(gradient, logits.div_(softcap).square_(), value=-1)
-    return nats
+    return nats, surprisal

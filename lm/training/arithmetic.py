@@ -46,12 +46,10 @@ def training_hardware(config: RunConfig, batch: Batch) -> Hardware:
     """
     hardware = inference_hardware(config.hardware)
     probe = _Probe(config.model, batch, hardware) if hardware.device != "cuda" else None
-    if config.hardware.dtype != "auto":
-        dtype = config.hardware.dtype
-        hardware = dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=_of_muon(config, dtype))
-    elif probe is None:
-        dtype = quick_types(hardware.device)[-1]
-        hardware = dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=_of_muon(config, dtype))
+    if config.hardware.dtype != "auto" or probe is None:
+        dtype = hardware.dtype if config.hardware.dtype != "auto" else quick_types(hardware.device)[-1]
+        of_muon = dtype if config.training.optimizer == "muon" else "float32"
+        hardware = dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=of_muon)
     else:
         hardware = _fastest_dtypes(config, hardware, probe)
     if config.hardware.threads is None and probe is not None and hardware.device == "cpu":
@@ -59,11 +57,6 @@ def training_hardware(config: RunConfig, batch: Batch) -> Hardware:
         hardware = fastest(choices, probe.seconds_with_threads, probe.sizes)
     torch.set_num_threads(hardware.threads)
     return hardware
-
-
-def _of_muon(config: RunConfig, dtype: str) -> str:
-    """The dtype of Muon's matmuls where the others are in `dtype`; float32 in a run without Muon."""
-    return dtype if config.training.optimizer == "muon" else "float32"
 
 
 def _fastest_dtypes(config: RunConfig, hardware: Hardware, probe: _Probe) -> Hardware:

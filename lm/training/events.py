@@ -15,12 +15,14 @@ class Step:
 
     Attributes:
         step: the number of the step, from 1.
-        loss: mean surprisal of the targets, in nats.
+        loss: what training minimises, a token in nats: with label smoothing, R-Drop and the source's surprisal, where
+            these are asked for, but without what balances experts.
         learning_rate: the rate of this step.
         gradient_norm: norm of the gradient before clipping.
         tokens: number of targets; where few of the tokens are targets, of those that are read.
         flops: arithmetic of the step, forward and back.
         seconds: wall-clock time of the step.
+        nll: mean surprisal of the targets alone, in nats, as in an evaluation but with dropout; None if not known.
     """
 
     step: int
@@ -30,6 +32,7 @@ class Step:
     tokens: int
     flops: float
     seconds: float
+    nll: float | None = None
 
 
 @dataclass(frozen=True)

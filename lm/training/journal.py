@@ -31,7 +31,8 @@ class Journal:
 
     def step(self, event: Step, *, epoch: float) -> None:
         """Note an optimizer step."""
-        metrics = {"step": event.step, "loss": event.loss, "learning_rate": event.learning_rate,
+        nll = {} if event.nll is None else {"nll": event.nll}
+        metrics = {"step": event.step, "loss": event.loss, **nll, "learning_rate": event.learning_rate,
                    "gradient_norm": event.gradient_norm, "tokens": event.tokens, "epoch": epoch}  # fmt: skip
         self._append(self.metrics, metrics)
         self._append(

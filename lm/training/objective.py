@@ -16,7 +16,7 @@ from lm.distributed.placement import Loss
 from lm.hardware import Hardware
 from lm.model.experts import balance_loss, routed
 from lm.model.linear import linear
-from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy
+from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy_and_nll
 from lm.model.transformer import EncoderDecoder, Model, capped
 
 States = Callable[..., Tensor]
@@ -50,10 +50,15 @@ class Objective(Loss):
         self.model, self._hardware, self._config, self._states = model, hardware, config, states
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The summed loss of a batch, to be differentiated, and its summed surprisal, in nats."""
+        """Return the summed loss of a batch, and what is reported of it.
+
+        Returns:
+            The loss, to be differentiated; and (2,) sums in nats without a gradient: of the loss less what balances
+            experts, and of the surprisal of the targets alone, without label smoothing, R-Drop or a source.
+        """
         config = self._config
         with routed(self.model) as routes:
-            nats = summed_loss(
+            nats, nll = summed_loss_and_nll(
                 self.model,
                 batch,
                 self._hardware,
@@ -66,10 +71,15 @@ class Objective(Loss):
         if routes and config.expert_balance:  # a mean, so it weighs by the targets of its part of the batch
             weight = config.expert_balance * learned_tokens(batch, source_loss=config.source_loss)
             loss = nats + weight * sum(map(balance_loss, routes))
-        return loss, nats.detach()
+        return loss, torch.stack((nats.detach(), nll))
 
 
-def summed_loss(
+def summed_loss(model: Model, batch: Batch, hardware: Hardware, *, source_loss: float = 0.0) -> Tensor:
+    """Summed surprisal, in nats, of the targets of a batch; see `summed_loss_and_nll`."""
+    return summed_loss_and_nll(model, batch, hardware, source_loss=source_loss)[0]
+
+
+def summed_loss_and_nll(
     model: Model,
     batch: Batch,
     hardware: Hardware,
@@ -78,8 +88,8 @@ def summed_loss(
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
     source_loss: float = 0.0,
-) -> Tensor:
-    """Summed surprisal, in nats, of the targets of a batch; those that are IGNORED count nothing.
+) -> tuple[Tensor, Tensor]:
+    """Summed loss of the targets of a batch, and their surprisal, in nats; those that are IGNORED count nothing.
 
     Args:
         model: an `EncoderDecoder` for a batch with a source.
@@ -89,6 +99,9 @@ def summed_loss(
         label_smoothing: see `cross_entropy`.
         r_drop: weight of `disagreement` between two passes of the batch; the surprisal is then their mean.
         source_loss: weight of the surprisal of the `source_targets` of a batch, which is added.
+
+    Returns:
+        The loss, and the surprisal of the targets alone, which has no gradient.
     """
     states = states or final_states(model)
     learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
@@ -98,11 +111,11 @@ def summed_loss(
         batch = _twice(batch)
     with hardware.autocast():
         hidden = _states(model, states, batch, hardware)
-        total, *of_source = (
+        (total, nll), *of_source = (
             _surprisal(model, hidden, ids, places, label_smoothing=label_smoothing, r_drop=r_drop)
             for ids, places in zip(targets, counted, strict=True)
         )
-        return total + source_loss * of_source[0] if of_source else total
+        return total + source_loss * of_source[0][0] if of_source else total, nll
 
 
 def learned_tokens(batch: Batch, *, source_loss: float) -> float:
@@ -118,7 +131,7 @@ def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> t
     targets = _on_device(batch.targets, hardware)
     with hardware.autocast():
         hidden = _states(model, final_states(model), batch, hardware)
-        nats = _surprisal(model, hidden, targets, places)
+        nats, _ = _surprisal(model, hidden, targets, places)
         correct = torch.zeros_like(nats)
         for some in places.split(_GUESSES_AT_ONCE):
             guessed = model.logits(hidden.flatten(0, -2)[some]).argmax(-1)
@@ -134,12 +147,12 @@ def _surprisal(
     *,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
-) -> Tensor:
-    """What the final states of a batch, or with R-Drop of two passes of it, come to; see `_of_two_passes`."""
+) -> tuple[Tensor, Tensor]:
+    """The summed loss and surprisal of a batch's final states, with R-Drop of two passes; see `_of_two_passes`."""
     if r_drop:
         return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
     weight, bias = model.output_layer
-    return linear_cross_entropy(
+    return linear_cross_entropy_and_nll(
         hidden,
         weight,
         targets,
@@ -158,8 +171,8 @@ def _of_two_passes(
     *,
     label_smoothing: float,
     r_drop: float,
-) -> Tensor:
-    """The mean surprisal of two passes of a batch, and what they disagree by, weighted by `r_drop`.
+) -> tuple[Tensor, Tensor]:
+    """The mean loss of two passes of a batch, with what they disagree by, weighted by `r_drop`; and their surprisal.
 
     Args:
         model: what made the states.
@@ -170,10 +183,12 @@ def _of_two_passes(
         r_drop: see `summed_loss`.
     """
 
-    def loss(hidden: Tensor, output: OutputLayer, targets: Tensor) -> Tensor:
+    def loss(hidden: Tensor, output: OutputLayer, targets: Tensor) -> tuple[Tensor, Tensor]:
         logits = capped(linear(hidden, *output), model.config.softcap)
-        surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
-        return surprisal + r_drop / 4 * disagreement(*logits)
+        smoothed = surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
+        if label_smoothing:
+            surprisal = cross_entropy(logits.detach(), targets.expand(2, -1)) / 2
+        return smoothed + r_drop / 4 * disagreement(*logits), surprisal
 
     once = targets[: len(targets) // 2].flatten()
     return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, places=places)

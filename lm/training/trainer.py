@@ -150,7 +150,7 @@ def _step(run: Run) -> Step:
     with failures_in_a_line() if config.compile else nullcontext(), _naming_what_needs_memory(run, batch):
         total = _accumulate(run, batch)
     total, norm = run.world.total(total), _clipped(run.placement, config.clip)
-    total_nats, norm = together(total, norm).tolist()  # the one wait for a GPU
+    total_nats, total_nll, norm = together(total, norm).tolist()  # the one wait for a GPU
     mean = total_nats / learned
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
@@ -168,7 +168,7 @@ def _step(run: Run) -> Step:
         flops=state.flops + flops,
         seconds=state.seconds + seconds,
     )
-    return Step(run.state.step, mean, rate, norm, tokens, flops, seconds)
+    return Step(run.state.step, mean, rate, norm, tokens, flops, seconds, nll=total_nll / batch.predicted)
 
 
 @contextmanager
@@ -197,11 +197,11 @@ def _batch(run: Run) -> Batch:
 
 
 def _accumulate(run: Run, batch: Batch) -> Tensor:
-    """Gradients of the mean loss over all that is learned of a batch, in micro-batches; returns the summed nats.
+    """Gradients of the mean loss over all that is learned of a batch, in micro-batches; returns (2,) summed nats.
 
     Each of several processes puts its rows through the model, and the nats are those of its rows.
     """
-    total, config = torch.zeros((), device=run.hardware.torch_device), run.config.training
+    total, config = torch.zeros(2, device=run.hardware.torch_device), run.config.training
     learned = learned_tokens(batch, source_loss=config.source_loss)
     for turn in run.world.turns(batch, rows=micro_batch_rows(run.config, batch)):
         with run.placement.accumulating(turn):
@@ -213,8 +213,8 @@ def _accumulate(run: Run, batch: Batch) -> Tensor:
 
 
 def together(total: Tensor, norm: Tensor) -> Tensor:
-    """The summed loss and the norm of the gradients, which offloading leaves on the CPU, as one tensor."""
-    return torch.stack((total, norm.to(total.device)))
+    """Sums of nats and the norm of the gradients, which offloading leaves on the CPU, as one tensor."""
+    return torch.cat((total, norm.to(total.device)[None]))
 
 
 def _clipped(placement: Placement, most: float) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.main import run
 from lm.model.block import count_parameters
 from lm.model.transformer import build_model
 from lm.run_folder import load_config
@@ -21,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     made = tmp_path_factory.mktemp("runs")
-    run = make_run(made / "novel")
-    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0}\n')
-    (run / "timings.jsonl").write_text('{"step": 1, "seconds": 0.5}\n')
+    novel = make_run(made / "novel")
+    (novel / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0}\n')
+    (novel / "timings.jsonl").write_text('{"step": 1, "seconds": 0.5}\n')
     return made
 
 
@@ -54,4 +55,24 @@ def test_runs_are_listed(folder):
 
 
 def test_curves_are_drawn(folder):
-    assert "loss" in without_torch("plot", str(folder / "novel"))
+    assert "nll" in without_torch("plot", str(folder / "novel"))
+
+
+def test_of_runs_without_nll_the_loss_is_drawn(folder, tmp_path, capsys):
+    """As earlier versions wrote them; where there is nll, it is drawn."""
+    assert run(["plot", str(folder / "novel"), "--width", "40"]) == 0
+    old = capsys.readouterr()
+    assert "did not record nll; its loss is drawn" in old.err
+    assert "2.5" in old.out
+    new = tmp_path / "new"
+    new.mkdir()
+    lines = [f'{{"step": {step}, "loss": 9.5, "nll": {nll}}}\n' for step, nll in ((1, 3.5), (2, 3.0))]
+    (new / "metrics.jsonl").write_text("".join(lines))
+    (new / "timings.jsonl").write_text("")
+    assert run(["plot", str(new), "--width", "40"]) == 0
+    drawn = capsys.readouterr()
+    assert drawn.err == ""
+    assert "3.5" in drawn.out
+    assert "9.5" not in drawn.out
+    assert run(["plot", str(new), "--what", "loss", "--width", "40"]) == 0
+    assert "9.5" in capsys.readouterr().out

@@ -51,3 +51,13 @@ def test_an_evaluation_shows_the_least_and_the_most_that_an_expert_took(capsys):
     use = {"decoder.blocks.0.feed_forward": [0.25, 0.75], "decoder.blocks.1.feed_forward": [0.9, 0.1]}
     display.show(Evaluation(10, loss=1.5, bits_per_byte=0.7, tokens=9, seconds=1.0, is_best=False, expert_use=use))
     assert "bits/byte  experts 10% to 90%\n" in capsys.readouterr().err
+
+
+def test_what_is_shown_of_a_step_is_its_surprisal(capsys):
+    """Not the loss, which label smoothing and R-Drop add to; of an event without it, the loss."""
+    display = TrainingDisplay(steps=10, first_step=0, matrix_rate=1e11)
+    for nll, shown in ((2.5, "nll 2.5000"), (None, "nll 7.0000")):
+        display.show(
+            Step(10, loss=7.0, learning_rate=1e-3, tokens=9, flops=1e9, seconds=0.1, gradient_norm=1.0, nll=nll)
+        )
+        assert shown in capsys.readouterr().err

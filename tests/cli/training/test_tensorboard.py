@@ -14,7 +14,15 @@ from cli.main import run
 from lm.training import history
 from tests.system.conftest import SMALL
 
-CURVES = ("loss", "learning_rate", "gradient_norm", "tokens_per_second", "validation_loss", "validation_bits_per_byte")
+CURVES = (
+    "loss",
+    "nll",
+    "learning_rate",
+    "gradient_norm",
+    "tokens_per_second",
+    "validation_loss",
+    "validation_bits_per_byte",
+)
 LENGTH = ("--steps", "6", "--evaluate-every", "2", "--sample", "the fox")
 
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from lm.config.data import IGNORED
 from lm.model import loss
-from lm.model.loss import in_parts, linear_cross_entropy
+from lm.model.loss import in_parts, linear_cross_entropy, linear_cross_entropy_and_nll
 
 
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
@@ -65,6 +65,22 @@ def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
         torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_surprisal_beside_a_loss_is_not_smoothed(smoothing, softcap):
+    torch.manual_seed(1)
+    hidden, weight = torch.randn(3, 11, 8, requires_grad=True), torch.randn(17, 8)
+    targets = torch.randint(0, 17, (3, 11))
+    targets[0, 3:] = IGNORED
+    total, nll = linear_cross_entropy_and_nll(hidden, weight, targets, label_smoothing=smoothing, softcap=softcap)
+    logits = F.linear(hidden.double(), weight.double()).flatten(0, 1)
+    logits = softcap * torch.tanh(logits / softcap) if softcap else logits
+    expected = F.cross_entropy(logits, targets.flatten(), reduction="sum")
+    torch.testing.assert_close(nll.double(), expected.detach(), rtol=1e-5, atol=1e-5)
+    assert not nll.requires_grad
+    assert (total.item() == nll.item()) == (smoothing == 0)
+
+
 def test_nothing_to_predict_costs_nothing():
     hidden = torch.randn(2, 3, 4, requires_grad=True)
     total = linear_cross_entropy(hidden, torch.randn(5, 4), torch.full((2, 3), IGNORED))
@@ -95,9 +111,10 @@ def test_the_logits_of_all_positions_are_never_held(monkeypatch, softcap):
 
 
 def disagreeing(hidden, output, targets):
-    """A loss of two passes and their targets, in which a position counts for itself."""
+    """A loss of two passes and their targets, in which a position counts for itself, and the first one's surprisal."""
     one, other = (F.linear(states, *output).log_softmax(-1) for states in hidden)
-    return F.nll_loss(one, targets, reduction="sum") + ((one - other) ** 2).sum()
+    surprisal = F.nll_loss(one, targets, reduction="sum")
+    return surprisal + ((one - other) ** 2).sum(), surprisal
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -114,13 +131,14 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
     for ours in (True, False):
         inputs = [part.clone().requires_grad_() for part in (hidden, weight, *bias)]
         counts, output = targets != IGNORED, (inputs[1], inputs[2] if has_bias else None)
-        total = (
+        total, surprisal = (
             in_parts(disagreeing, inputs[0], output, targets)
             if ours
             else disagreeing(inputs[0][:, counts], output, targets[counts])
         )
         (total * 0.7).backward()
-        found.append([total.detach(), *(part.grad for part in inputs)])
+        assert surprisal.requires_grad != ours
+        found.append([total.detach(), surprisal.detach(), *(part.grad for part in inputs)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, check_dtype=False, rtol=1e-6, atol=1e-6)
 
@@ -129,7 +147,7 @@ def test_of_a_loss_in_parts_the_logits_of_all_positions_are_never_held(monkeypat
     monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", 1)
     hidden, weight = torch.randn(2, 4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:
-        in_parts(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,))).backward()
+        in_parts(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,)))[0].backward()
     assert made.most == 64 * 50
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from lm.training.objective import disagreement
 from lm.training.trainer import train
-from tests.lm.training.conftest import loss_of
+from tests.lm.training.conftest import journal, loss_of
 
 
 def test_label_smoothing_is_trained_on_and_never_evaluated(make_run):
@@ -31,3 +33,18 @@ def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
     assert disagreement(first, second).item() == pytest.approx(expected.item(), rel=1e-5)
     wild = make_run("c", model={"dropout": 0.5}, r_drop=5.0)
     assert next(train(wild)).loss > next(train(make_run("d", model={"dropout": 0.5}))).loss
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_nll_is_the_surprisal_whatever_is_minimised(make_run, smoothing, r_drop):
+    """Without dropout the first step's is that of torch's loss; the objective is above it by what is added."""
+    run = make_run("run", model={"dropout": 0.0}, label_smoothing=smoothing, r_drop=r_drop)
+    batch = run.data.batch(0)
+    logits, targets = run.model(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.targets)
+    expected = F.cross_entropy(logits.transpose(1, 2), targets).item()
+    step = next(train(run))
+    assert step.nll == pytest.approx(expected, abs=1e-5)
+    smoothed = F.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=smoothing).item()
+    assert step.loss == pytest.approx(smoothed, abs=1e-5)
+    assert json.loads(journal(run)[0])["nll"] == step.nll

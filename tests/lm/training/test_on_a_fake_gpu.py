@@ -74,8 +74,8 @@ def test_tf32_is_for_what_is_left_in_float32_beside_bfloat16(dtype, precision):
 
 def test_the_norm_of_offloaded_gradients_is_read_with_the_loss():
     with fake_cuda():
-        read = together(torch.zeros((), device="cuda:0"), torch.zeros(()))
-    assert (read.device.type, read.shape) == ("cuda", (2,))
+        read = together(torch.zeros(2, device="cuda:0"), torch.zeros(()))
+    assert (read.device.type, read.shape) == ("cuda", (3,))
 
 
 @pytest.mark.parametrize(

@@ -291,8 +291,8 @@ def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
     )
     evaluations = [event for event in events if isinstance(event, Evaluation)]
     assert [line for line in metrics if "loss" in line] == [
-        {"step": step.step, "loss": step.loss, "learning_rate": step.learning_rate, "tokens": step.tokens,
-         "gradient_norm": step.gradient_norm, "epoch": sum(rows[: step.step]) / run.data.samples}
+        {"step": step.step, "loss": step.loss, "nll": step.loss, "learning_rate": step.learning_rate,
+         "tokens": step.tokens, "gradient_norm": step.gradient_norm, "epoch": sum(rows[: step.step]) / run.data.samples}
         for step in steps
     ]  # fmt: skip
     assert [line for line in metrics if "validation_loss" in line] == [

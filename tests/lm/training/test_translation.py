@@ -317,6 +317,8 @@ def test_the_loss_of_the_source_is_a_mean_by_weight(make_run):
     step = next(train(run))
     assert step.loss == pytest.approx(expected, rel=1e-5)
     assert step.tokens == counts[0]
+    surprisal = F.cross_entropy(logits, torch.from_numpy(batch.targets), reduction="sum").item()
+    assert step.nll == pytest.approx(surprisal / batch.predicted, rel=1e-5)  # of the targets alone, as in an evaluation
 
 
 def test_padding_counts_nothing_in_what_experts_take(make_run):
