@@ -19,6 +19,7 @@ from tests.cli.small_runs import make_run
 from tests.lm.full_disk import full_disk
 from tests.lm.interop.gguf.models import FAMILIES, plain_run
 from tests.lm.interop.hugging_face.models import ids
+from tests.tolerances import assert_close
 
 gguf = pytest.importorskip("gguf")
 IN_TRANSFORMERS = [name for name in FAMILIES if name != "gptneox"]  # which it does not read from such files
@@ -41,7 +42,7 @@ def test_transformers_reads_the_same_model(architecture, tmp_path):
     assert theirs.config.model_type == FAMILIES[architecture]
     ours, tokens = load_model(run, Hardware("cpu", "float32", 1)).model, ids(2, 24)
     with torch.no_grad():
-        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+        assert_close(ours(tokens), theirs(tokens).logits, model=ours)
 
 
 def test_gpt_neox_has_an_output_layer_and_all_biases(tmp_path):

@@ -21,6 +21,7 @@ from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.exporting import export
 from lm.interop.hugging_face.importing import import_model
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
+from tests.tolerances import assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
 
@@ -52,9 +53,9 @@ def compare(tmp_path: Path, family: str, seed: int) -> None:
     ours, theirs = load_model(tmp_path / "run", HARDWARE).model, AutoModelForCausalLM.from_pretrained(folder).eval()
     tokens = ids(3, 24, seed=seed)
     with torch.no_grad():
-        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+        assert_close(ours(tokens), theirs(tokens).logits, model=ours)
         ours_nats, theirs_nats = (logits.log_softmax(-1) for logits in (ours(tokens), theirs(tokens).logits))
-        torch.testing.assert_close(ours_nats, theirs_nats, atol=1e-4, rtol=0)
+        assert_close(ours_nats, theirs_nats, model=ours)
     export(tmp_path / "run", tmp_path / "again")
     assert tensors(tmp_path / "again") == tensors(folder)
 
@@ -93,7 +94,7 @@ def test_files_without_prefix_and_with_buffers_as_gpt2_was_published(tmp_path):
     tokens = ids(2, 9)
     with torch.no_grad():
         expected = AutoModelForCausalLM.from_pretrained(tmp_path / "exported").eval()(tokens).logits
-        torch.testing.assert_close(ours(tokens), expected, atol=1e-5, rtol=1e-5)
+        assert_close(ours(tokens), expected, model=ours)
 
 
 def test_a_config_that_says_little_is_the_default_of_its_class(tmp_path):
@@ -105,7 +106,7 @@ def test_a_config_that_says_little_is_the_default_of_its_class(tmp_path):
     import_model(folder, tmp_path / "run")
     ours, tokens = load_model(tmp_path / "run", HARDWARE).model, ids(2, 9) % 400
     with torch.no_grad():
-        torch.testing.assert_close(ours(tokens), small.eval()(tokens).logits, atol=1e-5, rtol=1e-5)
+        assert_close(ours(tokens), small.eval()(tokens).logits, model=ours)
 
 
 @pytest.mark.parametrize(
