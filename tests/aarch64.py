@@ -3,8 +3,8 @@
     python -m tests.aarch64 [--folder DIR] [pytest arguments]
 
 Needs `qemu-aarch64-static` and `debootstrap` (Debian: qemu-user-static, debootstrap) and, once, the network: Debian's
-Python and the wheels of constraints.txt for aarch64 are put into a folder, a few GB with the CUDA libraries that torch's
-wheel loads. Emulated code runs some thirty times slower, so that without arguments only the tests in TESTS run, two
+Python and the wheels of constraints.txt for aarch64 are put into a folder: some GB, with the CUDA libraries that torch
+loads. Emulated code runs some thirty times slower, so that without arguments only the tests in TESTS run, two
 cases of each. Python cannot start other processes there: tests that do fail.
 """
 

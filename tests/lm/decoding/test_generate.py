@@ -65,7 +65,7 @@ def test_greedy_tokens_and_log_probabilities_are_those_of_teacher_forcing():
     logits = teacher_forced(model, tokens[0])
     assert tokens[0] == logits.argmax(-1).tolist()
     expected = logits.log_softmax(-1).gather(-1, torch.tensor(tokens[0])[:, None]).squeeze(-1)
-    assert_close(torch.tensor(logprobs[0]), expected, model=model)
+    assert_close(torch.tensor(logprobs[0]), expected, model=model, scale=logits)
     assert reasons == {0: "length"}
 
 

@@ -71,8 +71,8 @@ def test_the_score_is_the_forced_one():
         ids = [*model.source_tokenizer.encode(source), model.source_tokenizer.end_of_text]
         best = result.translations[0]
         nats = forced(model.model, ids, list(best.tokens), start=model.tokenizer.start_of_text)
-        assert best.logprobs == approx(nats, model=model)
-        assert best.score == approx(sum(nats) / len(nats), model=model)
+        assert best.logprobs == approx(nats, model=model.model)
+        assert best.score == approx(sum(nats) / len(nats), model=model.model, scale=nats)
 
 
 def test_blank_lines_never_reach_the_model_and_stay_blank():
