@@ -47,7 +47,7 @@ def test_greedy_samples_are_the_same(kind, penalty):
     sampler = Sampler.of(SamplingConfig(greedy=True, repetition_penalty=penalty))
     for seed, stop in itertools.product(range(4), [(), (7,)]):
         ours = model(seed, **shape)
-        logits = ours(torch.tensor([PROMPT]))
+        logits = ours(PROMPT)
         draft = ModelDraft(DecoderSteps(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
         agreement, options = Agreement(), {"stop_ids": stop, "alternatives": 2}
         found = list(speculate(DecoderSteps(ours), draft, PROMPT, Row(0, 40), sampler, agreement=agreement, **options))
