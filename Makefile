@@ -9,7 +9,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
-.PHONY: install demo test test-portable test-gpu check format docs pictures clean
+.PHONY: install demo test test-portable test-roundings test-alone test-aarch64 test-gpu check format docs pictures clean
 
 install: $(VENV)/installed
 
@@ -22,6 +22,19 @@ test: $(VENV)/installed-dev
 test-portable: $(VENV)/installed-dev
 	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder tests/system tests/lm/kernels tests/lm/native
 	$(PLAIN) $(BIN)/python -m pytest tests/system/test_portable.py
+	$(BIN)/python -m tests.roundings
+
+# All numerical tests under all roundings: most of an hour on two cores.
+test-roundings: $(VENV)/installed-dev
+	$(BIN)/python -m tests.roundings --all
+
+# Each test file in a process of its own, with an empty and with a filled cache of the user: over an hour.
+test-alone: $(VENV)/installed-dev
+	$(BIN)/python -m tests.alone
+
+# The numerical tests on emulated aarch64; needs qemu-user-static, and gets Debian and Python packages for it.
+test-aarch64:
+	$(PYTHON) -m tests.aarch64
 
 test-gpu: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m device --device cuda -rs

@@ -1,4 +1,5 @@
-"""One thread per process: the models of the tests are too small for more, and machines may be busy.
+"""One thread per process, unless TEST_THREADS says otherwise: the models of the tests are too small for more, and
+machines may be busy.
 
 Tests and the commands they start see an empty home, cache and configuration, and no options from the environment.
 Which arithmetic is fastest on a machine at the moment is ignored too, save where that is what is tested.
@@ -9,14 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.kept import kept_folder
 
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["NO_COLOR"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell starts this in the background
@@ -53,22 +56,45 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--device` for the tests that depend on one."""
     parser.addoption("--device", default="cpu", help="device of the tests marked so: cpu, cuda or mps")
+    parser.addoption("--cases", type=int, help="run at most so many cases of each test with parameters")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whole commands first, which take longest: so that in the end no worker is left alone with them."""
     items.sort(key=lambda item: "system" not in item.path.parts)
+    for item in items:
+        if isinstance(item, pytest.Function) and _is_numerical(item.module):
+            item.add_marker("numerical")
+    if most := config.getoption("--cases"):
+        _keep_cases(items, most)
+
+
+def _is_numerical(module: ModuleType) -> bool:
+    """Whether a module compares what was rounded."""
+    return any(getattr(value, "__module__", "") == "tests.tolerances" for value in vars(module).values())
+
+
+def _keep_cases(items: list[pytest.Item], most: int) -> None:
+    """Keep cases of each test that are evenly spread over its parameters."""
+    cases = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    kept = {id(of[place * len(of) // most]) for of in cases.values() for place in range(most)}
+    items[:] = [item for item in items if id(item) in kept]
 
 
 @pytest.fixture(autouse=True)
 def the_first_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs train in float32 wherever they may choose, so that what they learn is the same every time."""
+    """Runs train in float32 and multiply with MKL wherever they may choose, so that they learn the same every time."""
+    from lm.model import linear
     from lm.training import arithmetic
 
     def first(choices: Sequence[object], seconds: Callable[..., float], sizes: Sequence[int]) -> object:
         return choices[0]
 
     monkeypatch.setattr(arithmetic, "fastest", first)
+    monkeypatch.setattr(linear, "_is_clearly_faster", lambda *_: False)
 
 
 @pytest.fixture(scope="session")

@@ -45,14 +45,15 @@ def rounding_error(
     """
     if model is not None:
         rows = [parameter.shape[-1] for parameter in model.parameters() if parameter.dim() > 1]
-        terms, depth = max(terms, *rows), depth + len(rows)
+        terms, depth = max([terms, *rows]), depth + len(rows)
     tensors = [_tensor(value, dtype or torch.float32) for value in values]
     epsilon = torch.finfo(dtype).eps if dtype else max(torch.finfo(each.dtype).eps for each in tensors)
-    if epsilon > torch.finfo(torch.float32).eps:
-        terms = 1  # products of float16 and bfloat16 are added in float32
+    factor = FACTOR
+    if epsilon > torch.finfo(torch.float32).eps:  # products of float16 and bfloat16 are added in float32, rounded once
+        terms, factor = 1, 1.0
     finite = [each[each.isfinite()].abs() for each in tensors]
     scale = max((each.max().item() for each in finite if each.numel()), default=0.0)
-    return FACTOR * epsilon * scale * math.sqrt(terms * depth)
+    return factor * epsilon * scale * math.sqrt(terms * depth)
 
 
 def assert_close(
@@ -64,14 +65,19 @@ def assert_close(
     model: nn.Module | None = None,
     dtype: torch.dtype | None = None,
     scale: Any = 0.0,
+    equal_nan: bool = False,
+    msg: str | None = None,
 ) -> None:
     """Assert that two tensors or arrays differ by rounding at most; `rounding_error` explains the arguments.
 
-    `scale` holds intermediate values that are larger than the results and therefore decide how these are rounded.
+    `scale` holds intermediate values that are larger than the results and therefore decide how these are rounded, as
+    logits decide for log-probabilities. A single number may be expected of all elements.
     """
     dtype = dtype or max((_tensor(each).dtype for each in (actual, expected)), key=lambda each: torch.finfo(each).eps)
     error = rounding_error(actual, expected, scale, terms=terms, depth=depth, model=model, dtype=dtype)
-    torch.testing.assert_close(_tensor(actual).double(), _tensor(expected).double(), atol=error, rtol=0)
+    found, wanted = _tensor(actual).double(), _tensor(expected).double()
+    wanted = wanted.expand_as(found) if wanted.dim() == 0 else wanted
+    torch.testing.assert_close(found, wanted, atol=error, rtol=0, equal_nan=equal_nan, msg=msg)
 
 
 def approx(
@@ -87,6 +93,11 @@ def approx(
     values = list(expected.values()) if isinstance(expected, Mapping) else expected
     error = rounding_error(values, scale, terms=terms, depth=depth, model=model, dtype=dtype)
     return pytest.approx(expected, rel=0, abs=error)
+
+
+def ulps(count: float, dtype: torch.dtype = torch.float32) -> float:
+    """Return the relative error of so many units in the last place, for values of many magnitudes."""
+    return count * torch.finfo(dtype).eps
 
 
 def _tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor:

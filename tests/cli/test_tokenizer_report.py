@@ -29,5 +29,5 @@ def test_bytes_per_token_are_those_of_the_corpus(tmp_path):
     trained = training.train(training_texts(corpus), config, corpus_bytes=corpus.files_bytes)
     found = report(trained, corpus, config, tmp_path / "t.json")
     ids = trained.tokenizer.encode((tmp_path / "text.txt").read_text())
-    assert found["bytes_per_token"] == pytest.approx(1050 / len(ids), abs=1e-4)
+    assert found["bytes_per_token"] == pytest.approx(1050 / len(ids), abs=1e-4)  # four decimals are shown
     assert (found["corpus_bytes"], found["vocab_size"]) == (1050, trained.tokenizer.vocab_size)

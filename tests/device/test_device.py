@@ -27,6 +27,7 @@ from lm.training.resuming import resume
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
+from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device
 
@@ -58,7 +59,7 @@ def test_logits_are_those_of_a_cpu(device, positions):
     with torch.inference_mode():
         expected = model(ids)
         found = model.to(device)(ids.to(device)).cpu()
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert_close(found, expected, model=model)
 
 
 def test_logits_of_a_translator_are_those_of_a_cpu_with_padding(device):
@@ -68,7 +69,7 @@ def test_logits_of_a_translator_are_those_of_a_cpu_with_padding(device):
         expected = model(source, target, lengths=lengths)
         model.to(device)
         found = model(source.to(device), target.to(device), lengths=lengths.to(device)).cpu()
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert_close(found, expected, model=model)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -12,6 +12,7 @@ from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.model.quantised import quantise
 from lm.model.transformer import DecoderOnly, build_model
+from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device
 
@@ -32,7 +33,7 @@ def pair(**fields: object) -> tuple[DecoderOnly, DecoderOnly]:
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=1e-4)
+    assert_close(found.cpu(), expected, terms=64, depth=40)
 
 
 @pytest.mark.parametrize(

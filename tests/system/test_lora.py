@@ -19,6 +19,7 @@ from tests.cli.toy_translation import make_translation_run, pairs
 from tests.compiler import needs_compiler
 from tests.system.conftest import SMALL
 from tests.system.test_compiling import lm, losses, weights
+from tests.tolerances import approx, assert_close
 
 QUICK = ["--steps", "4", "--evaluate-every", "2", "--batch-size", "4", "--learning-rate", "1e-2"]
 LORA = ["--lora", "2", *QUICK]
@@ -128,7 +129,7 @@ def test_it_goes_to_other_systems(told, home):
     hardware = Hardware("cpu", "float32", 1)
     ours, back = (load_model(home / "runs" / name, hardware).model for name in ("tuned", "back"))
     with torch.inference_mode():
-        torch.testing.assert_close(back(tokens), ours(tokens), atol=1e-5, rtol=1e-5)
+        assert_close(back(tokens), ours(tokens), model=ours)
 
 
 def test_translation_has_adapters_too(told, home):
@@ -191,5 +192,5 @@ def test_compiled_they_learn_the_same(home, monkeypatch):
     for folder, flag in zip(runs, ("--no-compile", "--compile"), strict=True):
         said = lm("train", "text.txt", "--from", "runs/base", "-o", str(folder), "--dtype", "float32", *LORA, flag)
         assert "Recompiling" not in said
-    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-4)
+    assert losses(runs[1]) == approx(losses(runs[0]), terms=64, depth=60)
     assert weights(runs[1]) == weights(runs[0])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
+from tests.tolerances import approx
 
 SHAPE = ["--d-model", "32", "--n-heads", "2", "--n-layers", "2", "--context", "32", "--vocab-size", "300"]
 MACHINE = ["--threads", "1", "--device", "cpu", "--dtype", "float32"]
@@ -104,7 +105,7 @@ def test_texts_are_labelled_and_what_is_right_is_counted(folder, capsys):
     assert run(["classify", str(folder / "labels"), str(folder / "text.txt"), "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(found) == 300
-    assert all(sum(each["probabilities"].values()) == pytest.approx(1, abs=1e-4) for each in found)
+    assert all(sum(each["probabilities"].values()) == approx(1, terms=8, depth=20) for each in found)
 
 
 def test_attention_looks_both_ways(folder, capsys):

@@ -14,6 +14,7 @@ import pytest
 
 from lm.hardware import MOST_THREADS, quick_types
 from tests.system.test_commands import lm
+from tests.tolerances import approx
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_its_perplexity_does_not_depend_on_the_processor(trained, tmp_path):
     command = [sys.executable, "-m", "cli.main", "perplexity", str(trained), str(tmp_path / "held.txt"), "--json"]
     plain = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
     found = [_bits(command, {}), _bits(command, plain)]
-    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert found[0] == approx(found[1], terms=256, depth=20)
 
 
 def _bits(command: list[str], environment: dict[str, str]) -> float:

@@ -13,6 +13,7 @@ from cli.main import run
 from lm.decoding.steps.steps import DecoderSteps
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_run
+from tests.tolerances import approx
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_log_probabilities_are_the_models(lm, runs):
     prompt = [loaded.tokenizer.start_of_text, *loaded.tokenizer.encode("The owl")]
     logits = DecoderSteps(loaded.model, cached=False).feed(torch.tensor([prompt + sample["tokens"]]))[0]
     expected = logits[len(prompt) - 1 : -1].log_softmax(-1)[torch.arange(9), sample["tokens"]]
-    assert sample["logprobs"] == pytest.approx(expected.tolist(), abs=1e-5)
+    assert sample["logprobs"] == approx(expected.tolist(), model=loaded.model)
 
 
 def test_text_is_the_prompt_and_its_continuation(lm, runs):
@@ -248,7 +249,7 @@ def test_alternatives_are_the_best_tokens_in_each_place(lm, runs):
     for token, logprob, best in zip(sample["tokens"], sample["logprobs"], sample["alternatives"], strict=True):
         assert [list(one) for one in best] == [["token", "text", "logprob"]] * 3
         assert best[0]["token"] == token
-        assert best[0]["logprob"] == pytest.approx(logprob, abs=1e-6)
+        assert best[0]["logprob"] == approx(logprob, terms=1)
         assert best[0]["text"] == tokenizer.token_bytes(token).decode(errors="replace")
         assert [one["logprob"] for one in best] == sorted((one["logprob"] for one in best), reverse=True)
 

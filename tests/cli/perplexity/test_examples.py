@@ -13,6 +13,7 @@ from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.hardware import inference_hardware
 from tests.cli.small_runs import make_run
+from tests.tolerances import approx
 
 EXAMPLES = [("The owl saw", " the fox"), ("狐", " by the mill"), ("", "ran")]
 
@@ -41,8 +42,8 @@ def test_completions_and_their_ends_are_scored_given_their_prompts(report, super
         expected -= sum(logprobs[0, -len(learned) + place, token].item() for place, token in enumerate(learned))
         tokens += len(learned)
     found = report(supervised, examples)
-    assert found["total"]["nats"] == pytest.approx(expected, rel=1e-5)
-    assert found["total"]["perplexity"] == pytest.approx(math.exp(expected / tokens), rel=1e-5)
+    assert found["total"]["nats"] == approx(expected, model=loaded.model)
+    assert found["total"]["perplexity"] == approx(math.exp(expected / tokens), model=loaded.model)
     assert (found["total"]["tokens"], found["total"]["documents"]) == (tokens, len(EXAMPLES))
     assert (found["unit"], found["shortened"]) == ("completion token", 0)
 

@@ -13,6 +13,7 @@ import pytest
 from cli.main import run
 from lm.training import history
 from tests.system.conftest import SMALL
+from tests.tolerances import approx
 
 CURVES = (
     "loss",
@@ -54,7 +55,7 @@ def assert_equals_the_journal(folder: Path) -> None:
     for name in CURVES:
         shown = events.Scalars(name)
         assert [event.step for event in shown] == journal[name].steps
-        assert [event.value for event in shown] == pytest.approx(journal[name].values, rel=1e-6)
+        assert [event.value for event in shown] == approx(journal[name].values, terms=1)
 
 
 def test_curves_and_samples_are_those_of_the_journal(train):

@@ -15,6 +15,7 @@ from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.model import hugging_face
+from tests.tolerances import approx
 
 PROMPT = [3, 1, 4]
 
@@ -61,7 +62,7 @@ def test_a_beam_wide_enough_finds_what_an_exhaustive_search_finds(seed, length_p
     assert len(expected) == 1 + 4 + 16 + 64 + 256
     (found,) = search(model, beam_size=400, max_tokens=4, stop_ids=[0], length_penalty=length_penalty, n=50)
     assert [one.tokens for one in found] == [text for _, text in expected[:50]]
-    assert [one.score for one in found] == pytest.approx([score for score, _ in expected[:50]], abs=1e-5)
+    assert [one.score for one in found] == approx([score for score, _ in expected[:50]], model=model)
     (everything,) = search(model, beam_size=400, max_tokens=4, stop_ids=[0], length_penalty=length_penalty, n=400)
     assert {one.tokens for one in everything} == {text for _, text in expected}
 
@@ -76,7 +77,7 @@ def test_a_beam_of_one_is_greedy(context):
             tokens = [event for event in events if isinstance(event, Token)]
             ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
             assert found.tokens == tuple(token.id for token in tokens)
-            assert found.logprobs == pytest.approx([token.logprob for token in tokens], abs=1e-5)
+            assert found.logprobs == approx([token.logprob for token in tokens], model=model)
             assert found.finish_reason == ("end_of_text" if found.tokens[-1] in stop_ids else "length")
 
 
@@ -90,7 +91,7 @@ def test_scores_are_those_of_the_whole_text_read_at_once(cached):
         assert len({one.tokens for one in found}) == 6
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
         for one in found:
-            assert one.logprobs == pytest.approx(forced(model, one.tokens), abs=1e-5)
+            assert one.logprobs == approx(forced(model, one.tokens), model=model)
             assert one.score == pytest.approx(sum(one.logprobs) / len(one.tokens) ** alpha, abs=1e-9)
 
 
@@ -103,7 +104,7 @@ def test_without_an_end_the_best_are_those_of_hugging_face():
         )  # fmt: skip
         (found,) = search(model, beam_size=5, max_tokens=10, n=5)
         assert [list(one.tokens) for one in found] == theirs.sequences[:, len(PROMPT) :].tolist()
-        assert [one.score for one in found] == pytest.approx(theirs.sequences_scores.tolist(), abs=1e-5)
+        assert [one.score for one in found] == approx(theirs.sequences_scores.tolist(), model=model)
 
 
 def test_several_sources_side_by_side_are_as_each_alone():
@@ -114,7 +115,7 @@ def test_several_sources_side_by_side_are_as_each_alone():
     for prompt, found in zip(prompts, together, strict=True):
         (alone,) = search(model, prompts=[prompt], **options)
         assert [one.tokens for one in found] == [one.tokens for one in alone]
-        assert [one.score for one in found] == pytest.approx([one.score for one in alone], abs=1e-5)
+        assert [one.score for one in found] == approx([one.score for one in alone], model=model)
     assert len({len(found[0].tokens) for found in together}) > 1
 
 

@@ -10,6 +10,7 @@ from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
+from tests.tolerances import approx
 
 LENGTHS = torch.tensor([7, 3, 5, 1])
 SOURCE = random_ids(4, 7)
@@ -56,7 +57,7 @@ def test_a_refilled_beam_finds_what_a_search_by_hand_finds(beam, penalty):
         for source, length, best in zip(SOURCE.tolist(), LENGTHS.tolist(), found, strict=True):
             expected = naive(model, source[:length], beam=beam, limit=9, penalty=penalty, stop_ids=stop_ids)
             assert best[0].tokens == expected[0][1]
-            assert best[0].score == pytest.approx(expected[0][0], abs=1e-5)
+            assert best[0].score == approx(expected[0][0], model=model)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -72,8 +73,8 @@ def test_many_sources_are_as_each_alone_and_their_scores_are_forced_ones(shape):
         assert [one.tokens for one in together[row]] == [one.tokens for one in alone]
         for one in together[row]:
             nats = forced(model, ids.tolist(), list(one.tokens))
-            assert one.logprobs == pytest.approx(nats, abs=1e-5)
-            assert one.score == pytest.approx(sum(nats) / len(nats) ** 0.8, abs=1e-5)
+            assert one.logprobs == approx(nats, model=model)
+            assert one.score == approx(sum(nats) / len(nats) ** 0.8, model=model)
             assert one.finish_reason == ("end_of_text" if one.tokens[-1] in stop_ids else "length")
             assert len(one.tokens) <= limit
     assert len({len(best[0].tokens) for best in together}) > 2
@@ -103,7 +104,7 @@ def test_a_filter_rules_out_and_leaves_the_other_log_probabilities_as_they_are()
     found = search(model, filters=[lambda logits, history: ban_repeated_ngrams(logits, history.tokens, 1)], **options)
     for source, length, best in zip(SOURCE.tolist(), LENGTHS.tolist(), found, strict=True):
         assert len({START, *best[0].tokens}) == 15
-        assert best[0].logprobs == pytest.approx(forced(model, source[:length], list(best[0].tokens)), abs=1e-5)
+        assert best[0].logprobs == approx(forced(model, source[:length], list(best[0].tokens)), model=model)
 
 
 def test_nothing_is_found_where_a_filter_rules_out_everything():
@@ -121,7 +122,7 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
             steps = EncoderDecoderSteps(model, torch.tensor([source[:length]]), coverage=True)
             steps.feed(torch.tensor([[START, *one.tokens[:-1]]]))
             expected = sum(one.logprobs) / len(one.tokens) + 3.0 * float(steps.coverage()[0])
-            assert one.score == pytest.approx(expected, abs=1e-5)
+            assert one.score == approx(expected, model=model)
     assert [best[0].tokens for best in plain] != [best[0].tokens for best in covered]
 
 

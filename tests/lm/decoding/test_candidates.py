@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from lm.decoding.candidates import Candidates, best_following
+from tests.tolerances import assert_close
 
 
 def random_logits(rows: int, size: int, values: int) -> torch.Tensor:
@@ -19,7 +20,7 @@ def test_the_best_are_those_that_a_stable_sort_puts_first(size, values):
     assert found.tokens.tolist() == expected.tolist()
     assert not found.parents.any()
     logprobs = logits.log_softmax(-1).gather(1, expected).double()
-    torch.testing.assert_close(found.totals, logprobs, atol=1e-5, rtol=0)
+    assert_close(found.totals, logprobs, terms=size, scale=logits, dtype=torch.float32)
 
 
 def test_of_equal_candidates_those_of_the_better_hypothesis_come_first():
@@ -35,7 +36,7 @@ def test_what_filters_change_counts_and_is_not_normalised_again():
     found = Candidates.of(totals, best_following(logits, filtered, 9))
     expected = (totals + logits.log_softmax(-1).double() + filtered - logits).sort(descending=True)
     assert found.tokens.tolist() == expected.indices.tolist()
-    torch.testing.assert_close(found.totals, expected.values, atol=1e-5, rtol=0)
+    assert_close(found.totals, expected.values, terms=9, scale=filtered, dtype=torch.float32)
     ruled_out = Candidates.of(totals, best_following(logits, torch.full_like(logits, -torch.inf), 3))
     assert (ruled_out.totals == -torch.inf).all()
 

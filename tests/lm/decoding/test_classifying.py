@@ -7,6 +7,7 @@ import torch
 
 from lm.decoding.classifying import Classifier
 from tests.lm.decoding.masked_models import make_model, make_tokenizer
+from tests.tolerances import approx
 
 LABELS = ("anger", "joy", "surprise")
 TEXTS = ["A cup of tea", "", "Über 狐, a cup", "owl " * 50]
@@ -23,7 +24,7 @@ def test_labels_are_ranked_by_a_softmax_over_the_first_part_of_a_text(kind, batc
         ids = [tokenizer.start_of_text, *tokenizer.encode(each.text)[:30], tokenizer.end_of_text]
         with torch.inference_mode():
             shares = model(torch.tensor([ids]))[0, 0].softmax(-1).tolist()
-        assert dict(each.probabilities) == pytest.approx(dict(zip(LABELS, shares, strict=True)), rel=1e-4)
+        assert dict(each.probabilities) == approx(dict(zip(LABELS, shares, strict=True)), model=model)
         ranked = list(each.probabilities.values())
         assert ranked == sorted(ranked, reverse=True)
         assert each.label == LABELS[shares.index(max(shares))]

@@ -8,6 +8,7 @@ import torch
 from lm.decoding.filling import Filler
 from lm.errors import UsageError
 from tests.lm.decoding.masked_models import make_model, make_tokenizer
+from tests.tolerances import approx
 
 TEXTS = ["A [MASK] of tea", "[MASK] and [MASK], the [MASK].", "no blank", "[MASK]", "Über [MASK]"]
 
@@ -28,7 +29,7 @@ def test_guesses_are_the_likeliest_tokens_of_a_softmax(tokenizer):
     for place, guesses in zip(blanks, filled.blanks, strict=True):
         best = shares[place].topk(4)
         assert [guess.id for guess in guesses] == best.indices.tolist()
-        assert [guess.probability for guess in guesses] == pytest.approx(best.values.tolist(), rel=1e-5)
+        assert [guess.probability for guess in guesses] == approx(best.values.tolist(), model=model)
         assert [guess.text for guess in guesses] == [
             tokenizer.token_bytes(index).decode(errors="replace") for index in best.indices.tolist()
         ]
@@ -55,7 +56,7 @@ def test_batched_equals_single(tokenizer, batch_size):
         assert (alone.text, alone.filled) == (filled.text, filled.filled)
         for one, other in zip(alone.blanks, filled.blanks, strict=True):
             assert [guess.id for guess in one] == [guess.id for guess in other]
-            assert [g.probability for g in one] == pytest.approx([g.probability for g in other], rel=1e-4)
+            assert [g.probability for g in one] == approx([g.probability for g in other], model=model)
 
 
 def test_a_filled_text_has_the_best_guess_in_each_blank(tokenizer):
@@ -75,7 +76,7 @@ def test_the_space_before_a_blank_belongs_to_its_token():
 
 def test_more_guesses_than_tokens_are_all_tokens(tokenizer):
     (filled,) = Filler(make_model(tokenizer), tokenizer).fill(["[MASK]"], k=10_000)
-    assert sum(guess.probability for guess in filled.blanks[0]) == pytest.approx(1, rel=1e-4)
+    assert sum(guess.probability for guess in filled.blanks[0]) == approx(1, terms=10_000)
 
 
 def test_a_text_beyond_the_context_is_refused(tokenizer):

@@ -31,6 +31,7 @@ from lm.decoding.filters import (
     temper,
 )
 from lm.decoding.sampling import Sampler
+from tests.tolerances import assert_close
 
 INF = math.inf
 
@@ -104,7 +105,7 @@ def test_a_filter_agrees_with_hugging_face_on_1000_random_cases(make):
         before, expected = logits.clone(), theirs(tokens, logits.clone())
         found = ours(logits, tokens)
         assert logits.equal(before)
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6, msg=f"case {number}")
+        assert_close(found, expected, terms=logits.shape[-1], scale=logits, msg=f"case {number}")
         changed += not found.equal(before)
     assert changed > 300
 
@@ -127,7 +128,7 @@ def test_all_filters_one_after_the_other_agree_with_hugging_face():
         logits = 2 * torch.randn(3, 60, generator=generator)
         tokens = torch.randint(6, (3, 30), generator=generator)
         ours = filtered(logits, sampler.filters, History(tokens, 10))
-        torch.testing.assert_close(ours, theirs(tokens, logits.clone()), atol=1e-5, rtol=1e-5)
+        assert_close(ours, theirs(tokens, logits.clone()), terms=60, scale=logits)
 
 
 def test_penalties_of_counts_are_those_of_a_loop_over_the_generated_tokens():
@@ -141,7 +142,7 @@ def test_penalties_of_counts_are_those_of_a_loop_over_the_generated_tokens():
             for token in ids:
                 expected[row][token] -= frequency
         ours = penalise_counts(logits, tokens, presence=presence, frequency=frequency)
-        torch.testing.assert_close(ours, torch.tensor(expected), atol=1e-4, rtol=1e-5)
+        assert_close(ours, torch.tensor(expected), terms=30, scale=logits)
 
 
 def test_only_what_was_generated_counts_for_presence_and_frequency_but_the_prompt_for_repetition():

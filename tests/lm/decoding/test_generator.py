@@ -16,6 +16,7 @@ from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
 from tests.cli.small_runs import make_tokenizer
+from tests.tolerances import approx
 
 PROMPT = "The owl"
 
@@ -112,7 +113,7 @@ def test_a_beam_of_one_is_greedy():
     ours = generator(greedy=True)
     (found,), (greedy,) = ours.search(PROMPT, beam_size=1), ours.samples(PROMPT)
     assert (found.text, found.tokens, found.finish_reason) == (greedy.text, greedy.tokens, greedy.finish_reason)
-    assert found.logprobs == pytest.approx(greedy.logprobs, abs=1e-5)
+    assert found.logprobs == approx(greedy.logprobs, model=ours.model)
 
 
 def test_mistakes_are_told():
@@ -154,7 +155,7 @@ def test_many_prompts_have_the_texts_that_each_has_alone(settings):
     for number, text in enumerate(TEXTS[:-1]):
         for sample, alone in zip(found[number], ours.samples(text, n=2, alternatives=2), strict=True):
             assert (sample.text, sample.tokens, sample.finish_reason) == (alone.text, alone.tokens, alone.finish_reason)
-            assert sample.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+            assert sample.logprobs == approx(alone.logprobs, model=ours.model)
             assert len(sample.alternatives) == len(sample.tokens)
     assert TEXTS[-1] == TEXTS[0]
     assert (found[len(TEXTS) - 1][0].tokens == found[0][0].tokens) == ours.config.greedy

@@ -11,6 +11,7 @@ from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
 from tests.lm.decoding.test_generate import collected, make_model
+from tests.tolerances import assert_close
 
 STOPS = {1, 2, 5}
 SETTINGS = {
@@ -53,7 +54,7 @@ def test_what_follows_a_prompt_does_not_depend_on_what_is_beside_it(settings, ki
         number = request.row.number
         assert found[0][number] == expected[0][number]
         assert found[2][number] == expected[2][number]
-        torch.testing.assert_close(torch.tensor(found[1][number]), torch.tensor(expected[1][number]), atol=1e-5, rtol=0)
+        assert_close(torch.tensor(found[1][number]), torch.tensor(expected[1][number]), model=model)
     assert settings != "drawn" or set(found[2].values()) == {"length", "end_of_text"}
 
 

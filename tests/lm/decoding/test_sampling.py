@@ -8,6 +8,7 @@ from lm.config.decoding import SamplingConfig
 from lm.decoding.filters import History, filtered
 from lm.decoding.sampling import NOTHING_LEFT, Sampler
 from lm.errors import UsageError
+from tests.tolerances import assert_close
 
 INF = math.inf
 
@@ -96,7 +97,7 @@ def test_log_probabilities_are_those_of_the_model_before_any_filter():
     sampler, logits = Sampler.of(SamplingConfig(temperature=0.3, top_k=4, top_p=0.9, seed=1)), random_logits(50)
     tokens, logprobs = sampler.choose(logits, [sampler.stream(row) for row in range(50)], history(50))
     expected = logits.double().log_softmax(-1)[torch.arange(50), tokens]
-    torch.testing.assert_close(logprobs.double(), expected, atol=1e-6, rtol=1e-6)
+    assert_close(logprobs, expected, terms=logits.shape[1], scale=logits)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.copying import copier, lines
 from tests.lm.decoding.encoder_decoders import forced
+from tests.tolerances import approx
 
 
 def untrained(seed: int = 0, tokenizer: Tokenizer | None = None, **fields) -> TranslationModel:
@@ -60,7 +61,7 @@ def test_batches_do_not_change_scores():
     alone = [next(Translator([untrained()]).translate([source])) for source in sources]
     for left, right in zip(together, alone, strict=True):
         assert left.translations[0].tokens == right.translations[0].tokens
-        assert left.translations[0].score == pytest.approx(right.translations[0].score, abs=1e-5)
+        assert left.translations[0].score == approx(right.translations[0].score, model=untrained().model)
 
 
 def test_the_score_is_the_forced_one():
@@ -70,8 +71,8 @@ def test_the_score_is_the_forced_one():
         ids = [*model.source_tokenizer.encode(source), model.source_tokenizer.end_of_text]
         best = result.translations[0]
         nats = forced(model.model, ids, list(best.tokens), start=model.tokenizer.start_of_text)
-        assert best.logprobs == pytest.approx(nats, abs=1e-5)
-        assert best.score == pytest.approx(sum(nats) / len(nats), abs=1e-5)
+        assert best.logprobs == approx(nats, model=model.model)
+        assert best.score == approx(sum(nats) / len(nats), model=model.model, scale=nats)
 
 
 def test_blank_lines_never_reach_the_model_and_stay_blank():
@@ -213,7 +214,7 @@ def test_models_with_several_directions_are_told_which():
     ids = [tag, *both.tokenizer.encode("owl"), both.tokenizer.end_of_text]
     tokens = list(result.translations[0].tokens)
     nats = forced(both.model, ids, tokens, start=both.tokenizer.start_of_text)
-    assert result.translations[0].logprobs == pytest.approx(nats, abs=1e-5)
+    assert result.translations[0].logprobs == approx(nats, model=both.model)
 
 
 def test_lines_are_read_as_far_ahead_as_allowed_and_no_further():

@@ -18,6 +18,7 @@ from lm.run_folder import MODEL, find_checkpoint
 from lm.tensors import load_tensors
 from lm.training.trainer import train
 from tests.lm.distributed.processes import CASES, SECONDS, halfway, in_processes, resumed, trained, write_texts
+from tests.tolerances import approx
 
 QUICK = ("gpt", "pairs", "few rows", "adapters", "stopped", "unstopped", "muon sharded")
 ALL = tuple(CASES)
@@ -44,7 +45,8 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 def same(run: Path, other: Path) -> None:
     """That two runs learned the same, up to the order in which they add."""
-    assert losses(run) == pytest.approx(losses(other), rel=1e-5)
+    assert losses(run) == approx(losses(other), terms=64, depth=300)
+    # Adam divides gradients by their own size, so that rounding of small ones is a part of a whole step.
     for name, value in weights(other).items():
         assert torch.allclose(weights(run)[name], value, rtol=1e-4, atol=1e-4), name
 

@@ -13,6 +13,7 @@ from lm.evaluation.attention import of_model, of_translation
 from lm.hardware import inference_hardware
 from tests.cli.small_runs import make_run
 from tests.cli.toy_translation import make_translation_run
+from tests.tolerances import approx
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_a_text_begins_with_its_start_and_sees_no_future(writer):
 def test_an_encoder_sees_all_of_a_source_and_its_end(translator):
     found = of_model(translator, "one fox").map
     assert (found.kind, found.is_causal, found.keys.labels) == ("self", False, ("one", "fox", "</s>"))
-    assert found.weights.sum(-1) == pytest.approx(np.ones(found.weights.shape[:-1]), abs=1e-5)
+    assert found.weights.sum(-1) == approx(np.ones(found.weights.shape[:-1]), terms=64)
 
 
 def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_not(translator):
@@ -46,7 +47,7 @@ def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_n
     ended = of_translation(model, "one fox", [*tokens, model.tokenizer.end_of_text], unit="words", to=None)
     assert found.texts == ended.texts == ("one fox", "Fuchs eins")
     assert found.map.queries.labels == ("Fuchs", "eins", "</s>")
-    assert found.map.weights == pytest.approx(ended.map.weights, abs=1e-6)
+    assert found.map.weights == approx(ended.map.weights, model=model)
 
 
 def test_tokens_may_be_shown_instead_of_words(writer):

@@ -11,6 +11,7 @@ from lm.evaluation.attention_maps import AttentionMap, Axis, Special, axis_of_te
 from lm.model.capture import captured
 from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer
+from tests.tolerances import assert_close
 
 TEXT = "The owl saw  Über den 狐\tfoxes "
 WORDS = ("The", "owl", "saw", "Über", "den", "狐", "foxes")
@@ -84,12 +85,12 @@ def test_self_attention_of_words_is_summed_and_averaged():
     axis = axis_of_text(tokenizer, TEXT, before=[Special(tokenizer.start_of_text, "<s>")], unit="words")
     found = attention_maps.self_attention(model, axis)
     assert found.weights.shape == (2, 2, 8, 8)
-    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+    assert_close(found.weights.sum(-1), 1, model=model, dtype=torch.float32)
     assert (np.triu(found.weights, 1) == 0).all()
     with captured(model.decoder.attentions()) as layers:
         model(torch.tensor([axis.tokens]))
     for weights, layer in zip(found.weights, layers, strict=True):
-        np.testing.assert_allclose(weights, by_loop(layer[0].detach(), axis, axis), atol=1e-6)
+        assert_close(weights, by_loop(layer[0].detach(), axis, axis), model=model, dtype=torch.float32)
     np.testing.assert_allclose(found.mean(), found.weights.mean((0, 1)))
     np.testing.assert_allclose(found.mean(layer=2), found.weights[1].mean(0))
     np.testing.assert_allclose(found.mean(layer=1, head=2), found.weights[0, 1])
@@ -107,7 +108,7 @@ def test_cross_attention_is_of_the_step_that_predicts():
         source = torch.tensor([[*tokenizer.encode("The owl 狐"), end]])
         with captured(model.decoder.attentions(cross=True)) as layers:
             model(source, torch.tensor([[end, *target]]))
-        np.testing.assert_allclose(found.weights, torch.cat(layers).detach().numpy(), atol=1e-6)
+        assert_close(found.weights, torch.cat(layers).detach().numpy(), model=model, dtype=torch.float32)
         assert found.queries.labels[-1] == found.keys.labels[-1] == "</s>"
         assert not found.is_causal
 
@@ -126,8 +127,8 @@ def test_without_an_encoder_a_translation_looks_at_its_source_and_what_comes_bef
         with captured(model.decoder.attentions()) as layers:
             model(torch.tensor([[*source, end, end, *target]]))
         expected = torch.cat(layers).detach().numpy()[:, :, len(source) + 1 :]
-        np.testing.assert_allclose(found.weights, expected, atol=1e-6)
-        np.testing.assert_allclose(words.weights.sum(-1), 1, atol=1e-5)
+        assert_close(found.weights, expected, model=model, dtype=torch.float32)
+        assert_close(words.weights.sum(-1), 1, model=model, dtype=torch.float32)
         assert words.queries.labels == ("the", "fox", "ran", "</s>")
         assert words.keys.labels == ("The", "owl", "狐", "</s>", "<s>", "the", "fox", "ran")
         assert words.keys.words == (0, 1, 2, *[None] * 5)

@@ -20,6 +20,7 @@ from lm.text.files import text_files
 from lm.training.objective import summed_loss
 from tests.lm.data.preparing import prepare
 from tests.lm.evaluation.small_models import BPE, CONTEXT, make_model, token_by_token
+from tests.tolerances import approx
 
 EXAMPLES = [
     Example("The owl saw", " the fox.", 1),
@@ -74,7 +75,7 @@ def test_the_score_is_the_loss_of_training_whatever_the_batch(data, batch_size):
     model = make_model()
     loss = summed_loss(model, data.batch(0), Hardware("cpu", "float32", 1))
     tally = measured(model, EXAMPLES, batch_size=batch_size).tally
-    assert tally.nats == pytest.approx(loss.item(), rel=1e-5)
+    assert tally.nats == approx(loss.item(), model=model)
     assert (tally.tokens, tally.documents) == (data.tokens, len(EXAMPLES))
     assert tally.words == sum(len(each.completion.split()) for each in EXAMPLES)
     assert tally.bytes == sum(len(each.completion.encode()) for each in EXAMPLES)
@@ -85,7 +86,7 @@ def test_only_the_completion_and_its_end_count():
     ids = [*BPE.encode(example.prompt), *BPE.encode(example.completion), BPE.end_of_text]
     learned = len(BPE.encode(example.completion)) + 1
     nats = token_by_token(model, ids, context=CONTEXT, stride=1, start_token=BPE.start_of_text)
-    assert measured(model, [example]).tally.nats == pytest.approx(nats[-learned:].sum(), rel=1e-5)
+    assert measured(model, [example]).tally.nats == approx(nats[-learned:].sum(), model=model)
 
 
 def test_what_cannot_be_scored_is_named_by_line():

@@ -13,6 +13,7 @@ from lm.model.transformer import build_model
 from lm.text.parallel import Pair
 from lm.tokenizer.languages import LanguageTag
 from tests.cli.small_runs import make_tokenizer
+from tests.tolerances import approx, assert_close
 
 PAIRS = [
     Pair("The owl saw the fox.", "Über den Bäumen sang 狐 the owl — and the fox ran.", 1),
@@ -57,7 +58,7 @@ def test_each_pair_scores_as_it_does_alone(tokenizer, batch_tokens, positions, f
     encoder = PairEncoder(tokenizer)
     scored = score_pairs(model, encoder.encode(PAIRS), batch_tokens=batch_tokens)
     for pair, nats in zip(PAIRS, scored, strict=True):
-        np.testing.assert_allclose(nats, alone(model, tokenizer, pair), atol=1e-4)
+        assert_close(nats, alone(model, tokenizer, pair), model=model, dtype=torch.float32)
 
 
 def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
@@ -68,7 +69,7 @@ def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
     assert last.blank == 2
     assert last.tally.documents == 4
     assert last.tally.tokens == sum(len(tokenizer.encode(pair.target)) + 1 for pair in whole)
-    assert last.tally.nats == pytest.approx(sum(expected), rel=1e-5)
+    assert last.tally.nats == approx(sum(expected), model=model)
     assert last.tally.words == sum(len(pair.target.split()) for pair in whole)
     assert last.tally.bytes == sum(len(pair.target.encode()) for pair in whole)
 

@@ -11,6 +11,7 @@ from lm.evaluation.reading import reading_of
 from lm.evaluation.scoring import score
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
+from tests.tolerances import approx
 
 
 def test_totals_do_not_depend_on_the_batch_size(tmp_path):
@@ -23,8 +24,8 @@ def test_totals_do_not_depend_on_the_batch_size(tmp_path):
         for size in range(1, 33)
     ]
     for total in totals:
-        assert total.nats == pytest.approx(totals[0].nats, rel=1e-6)
-        assert total.squares == pytest.approx(totals[0].squares, rel=1e-6)
+        assert total.nats == approx(totals[0].nats, model=model)
+        assert total.squares == approx(totals[0].squares, model=model)
         assert (total.tokens, total.words, total.bytes) == (totals[0].tokens, totals[0].words, totals[0].bytes)
 
 
@@ -54,7 +55,7 @@ def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
         expected += token_by_token(model, tokens, context=16, stride=8, start_token=BPE.start_of_text).sum()
     assert together.documents == 3
     assert together.unscored == 0
-    assert together.nats == pytest.approx(expected, abs=1e-4)
+    assert together.nats == approx(expected, model=model)
     assert together.bytes == len("".join(parts).encode()) + 2
     assert together.tokens == sum(len(BPE.encode(part)) for part in (parts[0] + "\n", "x\n", TEXT))
 
@@ -66,7 +67,7 @@ def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
     tokens = BPE.encode(TEXT * 5)
     nats = score(make_model(), tokens, context=16, stride=8, start_token=BPE.start_of_text)
     assert (tally.tokens, tally.words, tally.bytes) == (len(tokens), len((TEXT * 5).split()), len((TEXT * 5).encode()))
-    assert tally.nats == pytest.approx(nats.sum(), rel=1e-6)
+    assert tally.nats == approx(nats.sum(), model=make_model())
 
 
 def test_words_and_bytes_by_hand(tmp_path):

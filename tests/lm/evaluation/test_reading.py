@@ -19,6 +19,7 @@ from lm.model.transformer import EncoderOnly, build_model
 from lm.text.files import text_files
 from lm.tokenizer import training
 from tests.lm.evaluation import small_models
+from tests.tolerances import approx, assert_close
 
 BYTES = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(END_OF_TEXT, MASK)).tokenizer
 TEXTS = ["The owl saw the fox.\n", "ü\n", "One two three four five six seven eight nine ten.\n"]
@@ -62,12 +63,12 @@ def test_each_token_is_masked_in_turn(tmp_path, batch_size, every):
     found = np.concatenate([stretch.nats for stretch in stretches])
     alone = [nats_alone(masked, text) for text in TEXTS]
     expected = np.concatenate([[nats if n % every == 0 else np.nan for n, nats in enumerate(of)] for of in alone])
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert_close(found, expected, model=masked, dtype=torch.float32, equal_nan=True)
     (tally,) = [score.tally for score in scores]
     counted = ~np.isnan(expected)
     assert (tally.tokens, tally.bytes, tally.unscored) == (counted.sum(), counted.sum(), (~counted).sum())
-    assert tally.perplexity == pytest.approx(math.exp(expected[counted].mean()), rel=1e-4)
-    assert tally.bits_per_byte == pytest.approx(expected[counted].mean() / math.log(2), rel=1e-4)
+    assert tally.perplexity == approx(math.exp(expected[counted].mean()), model=masked)
+    assert tally.bits_per_byte == approx(expected[counted].mean() / math.log(2), model=masked)
     assert (tally.word_perplexity is None) == (every > 1)
 
 
@@ -88,7 +89,7 @@ def test_a_short_document_is_the_same_in_any_window(tmp_path):
     for sizes in ({"context": 12, "stride": 6}, {"context": 12, "stride": 12}, {"context": 40, "stride": 1}):
         events = scorer(model(), **sizes).measure(text_files([str(tmp_path / "short.txt")]))
         found += [event.tally.nats for event in events if isinstance(event, FileScore)]
-    assert found == pytest.approx([found[0]] * 3, rel=1e-5)
+    assert found == approx([found[0]] * 3, model=model())
 
 
 def test_a_damaged_model_is_told_of_by_the_name_of_the_file(tmp_path):

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
+import torch
 
 from lm.evaluation import scoring
 from lm.evaluation.scoring import score
 from tests.lm.evaluation.small_models import make_model, random_tokens, token_by_token
+from tests.tolerances import assert_close
 
 
 @pytest.mark.parametrize(("context", "stride"), [(16, 16), (16, 8), (16, 1), (7, 3), (1, 1), (40, 25), (300, 300)])
@@ -18,7 +20,7 @@ def test_every_token_has_the_surprisal_of_a_float64_loop(context, stride, start_
             )
             assert nats.dtype == np.float64
             assert len(nats) == max(0, length - (start_token is None))
-            np.testing.assert_allclose(nats, expected[: len(nats)], atol=1e-5, rtol=0)
+            assert_close(nats, expected[: len(nats)], model=model, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("fields", [{"positions": "learned", "norm": "layernorm", "bias": True}, {"n_kv_heads": 1}])
@@ -26,7 +28,7 @@ def test_other_models_agree_with_the_loop_too(fields):
     model, tokens = make_model(**fields), random_tokens(75)
     expected = token_by_token(model, tokens, context=12, stride=4, start_token=0)
     nats = score(model, tokens, context=12, stride=4, start_token=0)
-    np.testing.assert_allclose(nats, expected, atol=1e-5, rtol=0)
+    assert_close(nats, expected, model=model, dtype=torch.float32)
 
 
 def test_logits_of_a_few_rows_at_once_are_all_that_is_held(monkeypatch):
@@ -36,4 +38,6 @@ def test_logits_of_a_few_rows_at_once_are_all_that_is_held(monkeypatch):
     monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", 10 * 4 * model.config.vocab_size)
     nats = score(model, tokens, context=40, stride=40, start_token=None)
     assert rows == [10, 10, 5]
-    np.testing.assert_allclose(nats, token_by_token(model, tokens, context=40, stride=40, start_token=None), atol=1e-5)
+    assert_close(
+        nats, token_by_token(model, tokens, context=40, stride=40, start_token=None), model=model, dtype=torch.float32
+    )

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from lm.evaluation.reading import reading_of
 from lm.evaluation.scoring import score
@@ -7,6 +8,7 @@ from lm.evaluation.stretches import stretches
 from lm.text.documents import Fragment
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
+from tests.tolerances import assert_close
 
 
 def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
@@ -39,7 +41,7 @@ def test_stretches_are_the_text_token_by_token_in_order(tokenizer, batch_size, t
             nats = np.concatenate([s.nats for s in own])
             expected = score(make_model(), tokens, context=16, stride=8, start_token=start)
             assert np.isnan(nats[: start is None]).all()
-            np.testing.assert_allclose(nats[int(start is None) :], expected, atol=1e-5)
+            assert_close(nats[int(start is None) :], expected, model=make_model(), dtype=torch.float32)
     order = [(s.passage.file, s.passage.document, s.passage.first + s.first) for s in found]
     assert order == sorted(order)
 

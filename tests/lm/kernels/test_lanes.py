@@ -8,6 +8,7 @@ import pytest
 numba = pytest.importorskip("numba")
 
 from lm.kernels.lanes import exponentials, largest, mix, products  # noqa: E402
+from tests.tolerances import approx, assert_close, ulps  # noqa: E402
 
 LENGTHS = [1, 7, 8, 15, 16, 17, 33, 48, 100]
 
@@ -44,7 +45,7 @@ def test_products_with_rows(count, width):
     rows, vector, places = numbers(23, width), numbers(width), np.arange(count)[::-1].copy() + 1
     out = np.full(count + 1, 7.0, np.float32)
     _products(vector, rows, places, out[:count])
-    np.testing.assert_allclose(out[:count], rows[places].astype(np.float64) @ vector, atol=1e-5)
+    assert_close(out[:count], rows[places].astype(np.float64) @ vector, terms=width)
     assert out[count] == 7.0
 
 
@@ -54,7 +55,7 @@ def test_mixtures_of_rows(count, width):
     rows, weights, places = numbers(11, width), numbers(count), np.arange(count)[::-1].copy() + 1
     out = np.full(width + 1, 7.0, np.float32)
     _mix(weights, np.float32(0.5), places, rows, out[:width])
-    np.testing.assert_allclose(out[:width], 0.5 * weights.astype(np.float64) @ rows[places], atol=1e-5)
+    assert_close(out[:width], 0.5 * weights.astype(np.float64) @ rows[places], terms=count)
     assert out[width] == 7.0
 
 
@@ -66,7 +67,7 @@ def test_the_largest_and_exponentials(length):
     most = _largest(x)
     assert most == x.max()
     expected = np.exp((x - np.float32(most)).astype(np.float64))
-    assert _exponentials(x, most, out[:length]) == pytest.approx(expected.sum(), rel=1e-6)
-    assert _exponentials(x, most, out[:0]) == pytest.approx(expected.sum(), rel=1e-6)
-    np.testing.assert_allclose(out[:length], expected, rtol=1e-6, atol=1e-37)
+    assert _exponentials(x, most, out[:length]) == approx(expected.sum(), terms=length)
+    assert _exponentials(x, most, out[:0]) == approx(expected.sum(), terms=length)
+    np.testing.assert_allclose(out[:length], expected, rtol=ulps(8), atol=1e-37)
     assert out[length] == 7.0

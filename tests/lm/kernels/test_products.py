@@ -9,6 +9,7 @@ pytest.importorskip("numba")
 
 from lm.kernels.instructions import INPUTS
 from lm.kernels.products import MANY_FLOATS, product
+from tests.tolerances import assert_close
 
 SHAPES = [
     (1, 1, 1),
@@ -54,7 +55,7 @@ def test_products_are_those_of_float64(shape, in_8_bits):
     assert (np.abs(found - expected) <= bound).all()
     again = found.copy()
     product(weights, scales, bias, x, again, True, 1)
-    np.testing.assert_allclose(again, 2 * found, rtol=1e-6)
+    assert_close(again, 2 * found, terms=x.shape[1])
 
 
 @pytest.mark.parametrize("in_8_bits", [False, True])
@@ -72,7 +73,7 @@ def test_a_row_is_the_same_beside_any_others_and_with_any_threads(shape, in_8_bi
 def test_the_largest_whole_numbers_do_not_run_over(inputs):
     weights, scales = np.full((8, inputs), -127, np.int8), np.ones(8, np.float32)
     found = multiplied(weights, scales, np.empty(0, np.float32), np.full((4, inputs), 3.0, np.float32))
-    np.testing.assert_allclose(found, -127 * 3.0 * inputs, rtol=1e-6)
+    assert_close(found, -127 * 3.0 * inputs, terms=inputs)
 
 
 @pytest.mark.parametrize("damage", [np.nan, np.inf])

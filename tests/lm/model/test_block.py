@@ -13,6 +13,7 @@ from lm.model.scope.masks import Mask
 from lm.model.scope.scope import FirstValues, Scope
 from lm.model.transformer import build_model
 from tests.lm.model.hugging_face import randomise
+from tests.tolerances import assert_close
 
 
 def small(**fields: object) -> ModelConfig:
@@ -98,7 +99,7 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
         value = attention.value_shares[0] * first + attention.value_shares[1] * own
         value = value.unflatten(-1, (kv_heads, 8)).repeat_interleave(4 // kv_heads, dim=2).transpose(1, 2)
         expected = (seen.double() @ value).transpose(1, 2).flatten(2) @ attention.output.weight.T
-        torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
+        assert_close(output, expected, model=model, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])

@@ -9,6 +9,7 @@ from lm.model.scope.masks import Mask
 from lm.model.scope.patterns import Window
 from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model
+from tests.tolerances import approx, assert_close
 
 SHAPE = {"vocab_size": 50, "context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}
 
@@ -79,7 +80,7 @@ def test_self_attention_is_what_float64_by_hand_gives(variant):
         x, _, _ = seen_by(attention, lambda: model.hidden(tokens))
         for row in range(2):
             expected = by_hand(attention, x[row], x[row], causal=True, lengths=9, rotary_base=base)
-            torch.testing.assert_close(captured_weights[row].double(), expected, atol=1e-6, rtol=1e-5)
+            assert_close(captured_weights[row], expected, model=model)
             assert (captured_weights[row].triu(1) == 0).all()
         torch.testing.assert_close(captured_weights.sum(-1), torch.ones(2, 4, 9))
 
@@ -102,7 +103,7 @@ def test_cross_and_encoder_attention_see_only_real_positions(variant):
         for row in range(2):
             keys, turn = (x, base) if memory is None else (memory, None)
             expected = by_hand(attention, x[row], keys[row], causal=False, lengths=int(lengths[row]), rotary_base=turn)
-            torch.testing.assert_close(captured_weights[row].double(), expected, atol=1e-6, rtol=1e-5)
+            assert_close(captured_weights[row], expected, model=model)
         assert (captured_weights[1, ..., 4:] == 0).all()
 
 
@@ -116,7 +117,7 @@ def test_the_weights_are_those_the_values_are_weighed_by(variant):
     x, _, output = seen_by(attention, lambda: model.hidden(tokens))
     _, _, value = attention.project(x, Scope(Mask()))
     mixed = weights[0].double() @ value.repeat_interleave(attention.heads // attention.kv_heads, dim=1)
-    torch.testing.assert_close(attention.output(mixed.transpose(1, 2).flatten(2)), output, atol=1e-6, rtol=1e-5)
+    assert_close(attention.output(mixed.transpose(1, 2).flatten(2)), output, model=model, dtype=torch.float32)
 
 
 def test_capturing_changes_nothing_and_leaves_nothing_behind():
@@ -142,7 +143,7 @@ def test_windows_and_biases_count():
         allowed = slice(max(0, i - 1), i + 1)
         scores = (query[:, :, i : i + 1] @ key[:, :, allowed].transpose(-1, -2)).squeeze(2) / 2 + bias[:, :, i, allowed]
         torch.testing.assert_close(weights[:, :, i, allowed], scores.softmax(-1))
-        assert weights[:, :, i].sum() == pytest.approx(2, abs=1e-5)
+        assert weights[:, :, i].sum() == approx(2, terms=6)
 
 
 def test_a_row_without_keys_is_zero():

@@ -16,6 +16,7 @@ from lm.model.scope.masks import Mask
 from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model
 from tests.lm.model.hugging_face import randomise
+from tests.tolerances import approx, assert_close
 
 
 def small(**fields: object) -> ModelConfig:
@@ -147,7 +148,7 @@ def test_the_balance_loss_is_the_papers_formula(k):
         share = sum(int(expert in experts[place].tolist()) for place in positions) / (k * len(positions))
         mean = sum(float(probabilities[place, expert]) for place in positions) / len(positions)
         expected += 4 * share * mean
-    assert float(balance_loss(routes)) == pytest.approx(expected, rel=1e-6)
+    assert float(balance_loss(routes)) == approx(expected, terms=9)
 
 
 def test_an_even_gate_has_a_balance_loss_of_one_and_a_constant_one_of_as_many_as_there_are_experts():
@@ -180,12 +181,12 @@ def test_a_text_is_read_alike_alone_beside_others_padded_and_from_a_cache(k):
     randomise(model)
     tokens = ids(3, 9)
     together = model(tokens)
-    torch.testing.assert_close(torch.cat([model(row[None]) for row in tokens]), together, atol=1e-5, rtol=1e-5)
+    assert_close(torch.cat([model(row[None]) for row in tokens]), together, model=model)
     padded = model.hidden(F.pad(tokens, (0, 4)), target_lengths=torch.tensor([9, 9, 9]))
-    torch.testing.assert_close(model.logits(padded[:, :9]), together, atol=1e-5, rtol=1e-5)
+    assert_close(model.logits(padded[:, :9]), together, model=model)
     cache = model.new_cache()
     parts = [model(part, cache=cache) for part in tokens.split(2, dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), together, atol=1e-5, rtol=1e-5)
+    assert_close(torch.cat(parts, dim=1), together, model=model)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -198,4 +199,4 @@ def test_under_autocast_outputs_have_its_type_and_the_gate_is_exact(training, le
         output = experts(x, scope(lengths))
     assert output.dtype is torch.bfloat16
     assert routes[0].probabilities.dtype is torch.float32
-    torch.testing.assert_close(output.float(), plain, atol=0.05 * plain.abs().max().item(), rtol=0)
+    assert_close(output, plain, depth=10)

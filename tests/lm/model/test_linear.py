@@ -6,6 +6,7 @@ from lm.model import linear as module
 from lm.model.activations import ACTIVATIONS
 from lm.model.linear import Linear, linear
 from lm.model.lora import LoraLinear
+from tests.tolerances import assert_close
 
 SIZES = [(1, 8, 8), (7, 160, 480), (64, 160, 480), (320, 160, 333)]
 
@@ -29,11 +30,11 @@ def test_the_product_is_that_of_float64(library, size, has_bias):
     expected = x.double() @ weight.double().T + (bias.double() if has_bias else 0)
     with torch.no_grad():
         found = linear(x, weight, bias if has_bias else None)
-        torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
+        assert_close(found, expected, terms=inputs)
         folded = linear(x.view(1, rows, inputs).expand(2, -1, -1), weight, bias if has_bias else None)
-        torch.testing.assert_close(folded, found.expand(2, -1, -1), atol=1e-4, rtol=1e-5)
+        assert_close(folded, found.expand(2, -1, -1), terms=inputs)
         turned = linear(x.T.contiguous().T, weight, bias if has_bias else None)
-        torch.testing.assert_close(turned, found, atol=1e-4, rtol=1e-5)
+        assert_close(turned, found, terms=inputs)
 
 
 def test_gradients_are_those_of_torch(library):
@@ -57,13 +58,12 @@ def test_an_activation_is_what_it_is_in_float64(activation, dtype, rows, monkeyp
         torch.randn(2, rows, 160, generator=torch.Generator().manual_seed(0)).to(dtype),
     )
     exact = ACTIVATIONS[activation](x.double() @ layer.weight.double().T + layer.bias.double())
-    most = 1e-5 if dtype is torch.float32 else 2e-2
     for fused in {False, fuses(dtype)}:
         monkeypatch.setattr(module, "_fused_is_faster", lambda _, fused=fused: fused)
         with torch.no_grad():
             found = layer.activated(x, activation)
         assert found.dtype is dtype
-        torch.testing.assert_close(found.double(), exact, atol=most, rtol=most)
+        assert_close(found, exact, terms=160)
 
 
 def fuses(dtype: torch.dtype) -> bool:

@@ -9,6 +9,7 @@ from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.lora import adapters, build_adapted, load_frozen, load_trained, merged, trained_weights
 from lm.model.transformer import build_model
+from tests.tolerances import assert_close
 
 SHAPE = {"vocab_size": 40, "context_length": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
 MODELS = {
@@ -71,10 +72,10 @@ def test_logits_are_those_of_a_plain_model_with_the_products_added(kind, on):
     config, lora = ModelConfig(**SHAPE, **MODELS[kind]), LoraConfig(rank=3, on=on, alpha=5.0)
     model = filled(config, lora)
     expected = logits(by_hand(model, config, lora), config).float()
-    torch.testing.assert_close(logits(model, config), expected, atol=2e-5, rtol=1e-4)
+    assert_close(logits(model, config), expected, model=model)
     plain = build_model(config).eval()
     plain.load_state_dict(merged(config, lora, model.state_dict()))
-    torch.testing.assert_close(logits(plain, config), expected, atol=2e-5, rtol=1e-4)
+    assert_close(logits(plain, config), expected, model=model)
     assert (logits(plain, config) - logits(build_model(config).eval(), config)).abs().max() > 0.01
 
 
@@ -142,7 +143,7 @@ def test_a_base_of_fewer_bits_loses_none_of_what_is_added():
     made = merged(config, lora, weights)
     assert {value.dtype for value in made.values()} == {torch.float32}
     plain.load_state_dict(made)
-    torch.testing.assert_close(logits(plain, config), logits(model, config), atol=1e-5, rtol=1e-4)
+    assert_close(logits(plain, config), logits(model, config), model=model)
 
 
 def test_weights_that_do_not_fit_are_refused():

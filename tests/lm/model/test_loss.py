@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from lm.config.data import IGNORED
 from lm.model import loss
 from lm.model.loss import in_parts, linear_cross_entropy, linear_cross_entropy_and_nll
+from tests.tolerances import assert_close
 
 
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
@@ -38,7 +39,7 @@ def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_
         (total * 0.7).backward()
         found.append([total.detach().double(), *(part.grad.double() for part in inputs)])
     for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        assert_close(one, other, terms=33, depth=3, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
@@ -60,9 +61,9 @@ def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
     expected = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=0.1)
     for each in (total, expected):
         (each * 0.7).backward()
-    torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-5)
+    assert_close(total, expected, terms=33, depth=3)
     for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-5, atol=1e-5)
+        assert_close(one.grad, other.grad, terms=33, depth=3)
 
 
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
@@ -76,7 +77,7 @@ def test_the_surprisal_beside_a_loss_is_not_smoothed(smoothing, softcap):
     logits = F.linear(hidden.double(), weight.double()).flatten(0, 1)
     logits = softcap * torch.tanh(logits / softcap) if softcap else logits
     expected = F.cross_entropy(logits, targets.flatten(), reduction="sum")
-    torch.testing.assert_close(nll.double(), expected.detach(), rtol=1e-5, atol=1e-5)
+    assert_close(nll, expected, terms=33, depth=3)
     assert not nll.requires_grad
     assert (total.item() == nll.item()) == (smoothing == 0)
 
@@ -140,7 +141,7 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
         assert surprisal.requires_grad != ours
         found.append([total.detach(), surprisal.detach(), *(part.grad for part in inputs)])
     for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, check_dtype=False, rtol=1e-6, atol=1e-6)
+        assert_close(one, other, terms=33, depth=3, dtype=torch.float32)
 
 
 def test_of_a_loss_in_parts_the_logits_of_all_positions_are_never_held(monkeypatch):
@@ -180,4 +181,4 @@ def test_what_is_frozen_leaves_the_other_gradient_alone(frozen):
     for ours, theirs in zip(*found, strict=True):
         assert (ours is None) == (theirs is None)
         if theirs is not None:
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+            assert_close(ours, theirs, terms=17, depth=3)

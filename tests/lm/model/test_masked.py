@@ -12,6 +12,7 @@ from lm.model.block import count_parameters
 from lm.model.cost import parameters_by_part, training_flops_per_token
 from lm.model.transformer import EncoderOnly, build_model
 from tests.lm.model import hugging_face
+from tests.tolerances import assert_close
 
 SMALL = {"vocab_size": 31, "context_length": 12, "d_model": 16, "n_layers": 2, "n_heads": 2, "objective": "masked"}
 
@@ -32,7 +33,7 @@ def test_logits_are_those_of_hugging_faces_bert(lengths):
     with torch.inference_mode():
         expected = theirs(tokens, attention_mask=seen).logits
         found = ours(tokens, lengths=real)
-    torch.testing.assert_close(found[seen.bool()], expected[seen.bool()], rtol=1e-5, atol=1e-5)
+    assert_close(found[seen.bool()], expected[seen.bool()], model=ours)
 
 
 def test_bert_base_has_the_published_parameters_but_for_its_head():
@@ -56,7 +57,7 @@ def test_padding_never_changes_a_logit(positions, labels):
         together = model(tokens, lengths=lengths)
         for row, length in enumerate(lengths.tolist()):
             alone = model(tokens[row : row + 1, :length])
-            torch.testing.assert_close(together[row, : alone.shape[1]], alone[0], rtol=1e-5, atol=1e-5)
+            assert_close(together[row, : alone.shape[1]], alone[0], model=model)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_nor_does_it_with_other_attention_or_experts(fields):
     with torch.inference_mode():
         found, other = (model(each, lengths=lengths) for each in (tokens, changed))
     for row, length in enumerate(lengths.tolist()):
-        torch.testing.assert_close(found[row, :length], other[row, :length], rtol=1e-5, atol=1e-5)
+        assert_close(found[row, :length], other[row, :length], model=model)
 
 
 def test_each_position_sees_what_comes_after_it():
@@ -139,5 +140,5 @@ def test_the_vector_of_the_first_type_of_tokens_is_added_to_each():
     plain.load_state_dict(state)
     tokens = torch.randint(31, (2, 7))
     with torch.inference_mode():
-        torch.testing.assert_close(typed.hidden(tokens), plain.hidden(tokens), rtol=1e-5, atol=1e-5)
+        assert_close(typed.hidden(tokens), plain.hidden(tokens), model=typed)
     assert parameters_by_part(typed.config)["token types"] == 2 * 16

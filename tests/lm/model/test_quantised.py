@@ -11,6 +11,7 @@ from lm.model.block import count_parameters
 from lm.model.linear import Linear, linear
 from lm.model.quantised import Int8Matrix, quantise, tensors
 from lm.model.transformer import build_model
+from tests.tolerances import assert_close
 
 
 def test_no_weight_is_off_by_more_than_half_a_step():
@@ -35,7 +36,7 @@ def test_a_product_is_that_of_the_rounded_weights(has_bias, at_once, monkeypatch
     assert isinstance(rounded, Int8Matrix)
     weight = rounded.rows(torch.arange(5)).double()
     expected = x.double() @ weight.T + (layer.bias.double() if has_bias else 0)
-    torch.testing.assert_close(layer(x).double(), expected, atol=1e-6, rtol=1e-5)
+    assert_close(layer(x), expected, terms=6)
     torch.testing.assert_close(linear(x, rounded[1:3]), rounded[1:3].product(x, None))
 
 

@@ -14,6 +14,7 @@ from lm.hardware import Hardware
 from lm.model.capture import captured
 from lm.model.transformer import EncoderDecoder, build_model
 from lm.training.objective import summed_loss
+from tests.tolerances import approx, assert_close
 
 LENGTHS = torch.tensor([7, 3, 1])
 
@@ -107,7 +108,7 @@ def test_equals_a_loop_in_float64(architecture, scores):
     model.double()
     for row, length in enumerate(LENGTHS):
         expected = reference(model, source[row, :length].tolist(), target[row].tolist())
-        torch.testing.assert_close(logits[row].double(), expected, atol=1e-5, rtol=0)
+        assert_close(logits[row], expected, model=model)
 
 
 def test_attention_is_additive_unless_set():
@@ -128,9 +129,9 @@ def test_padding_never_changes_the_loss(architecture):
         other[row, length:] = 22
     for padded in (other, longer):
         loss = summed_loss(model, Batch(inputs, targets, source=padded, source_lengths=lengths), hardware)
-        assert float(loss) == pytest.approx(float(expected), abs=1e-5)
+        assert float(loss) == approx(float(expected), model=model)
     inputs[1, 3:] = 22
-    assert float(summed_loss(model, batch, hardware)) == pytest.approx(float(expected), abs=1e-5)
+    assert float(summed_loss(model, batch, hardware)) == approx(float(expected), model=model)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 9, [9], [4, 1, 4]])
@@ -141,14 +142,14 @@ def test_cached_states_equal_those_of_the_whole(architecture, sizes):
         seen = {"memory": model.encode(ids(3, 7), lengths=LENGTHS), "lengths": LENGTHS} if not fields else {}
         cache = model.new_cache()
         parts = [model.hidden(part, **seen, cache=cache) for part in tokens.split(sizes, dim=1)]
-        torch.testing.assert_close(torch.cat(parts, dim=1), model.hidden(tokens, **seen), atol=1e-6, rtol=0)
+        assert_close(torch.cat(parts, dim=1), model.hidden(tokens, **seen), model=model)
 
 
 def test_the_future_never_changes_the_past():
     model, tokens = small(n_encoder_layers=0), ids(2, 9)
     other = tokens.clone()
     other[:, 5:] = 22
-    torch.testing.assert_close(model(tokens)[:, :5], model(other)[:, :5], atol=1e-6, rtol=0)
+    assert_close(model(tokens)[:, :5], model(other)[:, :5], model=model)
 
 
 def test_captured_weights_sum_to_one_and_see_no_padding():

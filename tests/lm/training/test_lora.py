@@ -30,6 +30,7 @@ from lm.training.trainer import train
 from tests.lm.training import test_masked
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
+from tests.tolerances import approx, assert_close
 
 CPU = inference_hardware(HardwareConfig())
 
@@ -102,9 +103,10 @@ def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
         expected = run.model(tokens)
         assert not torch.allclose(expected, base.model.eval()(tokens), atol=1e-3)
         loaded = load_model(run.folder, CPU)
-        torch.testing.assert_close(loaded.model(tokens), expected, atol=1e-5, rtol=1e-5)
+        assert_close(loaded.model(tokens), expected, model=run.model)
     assert not adapters(loaded.model)
     made = merge(run.folder, run.folder.parent / "merged")
+    assert run_folder.pointed_to(run.folder.parent / "merged", "best") == made.name
     shutil.rmtree(base.folder)
     again = load_model(run.folder.parent / "merged", CPU)
     for name, value in loaded.model.state_dict().items():
@@ -230,7 +232,7 @@ def test_all_weights_can_be_trained_on_from_adapted_ones(adapt, shards, byte_tok
     list(train(run))
     config = dataclasses.replace(run.config, lora=LoraConfig(), plan=None)
     full = start(tmp_path / "full", config, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(run.folder))
-    assert loss_of(full)[0] == pytest.approx(loss_of(run)[0], rel=1e-6)
+    assert loss_of(full)[0] == approx(loss_of(run)[0], model=full.model)
 
 
 def masked(folder, data, *, base=None, model=None, **fields):
@@ -264,7 +266,7 @@ def test_a_classifier_has_a_head_of_its_own_beside_its_adapters(tmp_path, corpus
     whole.model.eval()
     with torch.no_grad():
         loaded = load_model(whole.folder, CPU, which="last").model
-        torch.testing.assert_close(loaded(tokens), whole.model(tokens), atol=1e-5, rtol=1e-5)
+        assert_close(loaded(tokens), whole.model(tokens), model=loaded)
 
 
 def test_what_would_stay_at_random_is_refused(tmp_path, corpus, examples):  # noqa: F811

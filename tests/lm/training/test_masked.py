@@ -32,6 +32,7 @@ from lm.training.trainer import train
 from tests.lm.data.examples import small_examples
 from tests.lm.data.preparing import prepare, written
 from tests.lm.training.conftest import journal, stop_after, sums
+from tests.tolerances import approx
 
 SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, "objective": "masked"}
 TOKENIZER = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(MASK,)).tokenizer
@@ -110,7 +111,7 @@ def test_the_loss_is_that_of_the_masked_tokens_alone(tmp_path, corpus):
     chosen = torch.from_numpy(batch.targets != IGNORED)
     logits = model.double()(torch.from_numpy(batch.inputs))
     expected = -logits.log_softmax(-1)[chosen].gather(1, torch.from_numpy(batch.targets)[chosen][:, None]).sum()
-    assert nats == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert nats == approx(float(expected.detach()), model=model)
 
 
 def test_a_step_counts_the_tokens_that_are_read_and_its_loss_those_that_are_masked(tmp_path, corpus):
@@ -119,7 +120,7 @@ def test_a_step_counts_the_tokens_that_are_read_and_its_loss_those_that_are_mask
     expected = float(summed_loss(run.model, batch, run.hardware).detach()) / batch.predicted
     step = next(event for event in train(run) if isinstance(event, Step))
     assert step.tokens == 8 * 16
-    assert step.loss == pytest.approx(expected, rel=1e-5)
+    assert step.loss == approx(expected, model=run.model)
 
 
 def test_an_evaluation_counts_what_is_guessed(tmp_path, corpus):
@@ -135,7 +136,7 @@ def test_an_evaluation_counts_what_is_guessed(tmp_path, corpus):
             total += int(chosen.sum())
     nats, predicted = validation_loss(run)
     assert (evaluation.accuracy, evaluation.tokens) == (pytest.approx(right / total), total)
-    assert evaluation.loss == pytest.approx(nats / predicted, rel=1e-5)
+    assert evaluation.loss == approx(nats / predicted, model=run.model)
 
 
 @pytest.mark.parametrize("fields", [{}, {"ema": 0.9}, {"r_drop": 1.0, "label_smoothing": 0.1}])

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from lm.training.objective import disagreement
 from lm.training.trainer import train
 from tests.lm.training.conftest import journal, loss_of
+from tests.tolerances import approx
 
 
 def test_label_smoothing_is_trained_on_and_never_evaluated(make_run):
@@ -19,18 +20,18 @@ def test_label_smoothing_is_trained_on_and_never_evaluated(make_run):
     batch = plain.data.batch(0)
     logits, targets = plain.model(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.targets)
     expected = F.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=0.2).item()
-    assert next(train(smooth)).loss == pytest.approx(expected, abs=1e-5)
+    assert next(train(smooth)).loss == approx(expected, model=plain.model)
 
 
 def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
     """Without dropout two passes agree; with it, the loss is that of torch's own divergence."""
     model = {"dropout": 0.0, "softcap": 3.0}
     plain, calm = make_run("a", model=model), make_run("b", model=model, r_drop=5.0)
-    assert next(train(calm)).loss == pytest.approx(next(train(plain)).loss, abs=1e-5)
+    assert next(train(calm)).loss == approx(next(train(plain)).loss, model=plain.model)
     first, second = torch.randn(3, 7), torch.randn(3, 7)
     one, other = first.log_softmax(-1), second.log_softmax(-1)
     expected = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one)))
-    assert disagreement(first, second).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert disagreement(first, second).item() == approx(expected.item(), terms=21)
     wild = make_run("c", model={"dropout": 0.5}, r_drop=5.0)
     assert next(train(wild)).loss > next(train(make_run("d", model={"dropout": 0.5}))).loss
 
@@ -44,7 +45,7 @@ def test_nll_is_the_surprisal_whatever_is_minimised(make_run, smoothing, r_drop)
     logits, targets = run.model(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.targets)
     expected = F.cross_entropy(logits.transpose(1, 2), targets).item()
     step = next(train(run))
-    assert step.nll == pytest.approx(expected, abs=1e-5)
+    assert step.nll == approx(expected, model=run.model)
     smoothed = F.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=smoothing).item()
-    assert step.loss == pytest.approx(smoothed, abs=1e-5)
+    assert step.loss == approx(smoothed, model=run.model)
     assert json.loads(journal(run)[0])["nll"] == step.nll

@@ -40,6 +40,7 @@ from lm.training.resuming import resume
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
+from tests.tolerances import approx, assert_close
 
 ONE_STACK = {"decoder_only": True, "n_layers": 3, "n_encoder_layers": 0}
 WORDS = ["ba", "du", "ki", "mo", "ne", "pa", "ru", "so", "ti", "vo"]
@@ -284,7 +285,7 @@ def test_padding_changes_no_loss_of_experts(make_run):
         )  # fmt: skip
         summed_loss(run.model, alone, run.hardware).backward()
     for one, p in zip(together, run.model.parameters(), strict=True):
-        torch.testing.assert_close(one, p.grad, atol=1e-3, rtol=1e-3)
+        assert_close(one, p.grad, terms=batch.inputs.size, model=run.model)
 
 
 @pytest.mark.parametrize("model", [ONE_STACK, {**ONE_STACK, "experts": 4, "experts_per_token": 2}])
@@ -300,7 +301,7 @@ def test_padding_changes_no_loss_of_one_sequence(make_run, model, source_loss):
         for row, length in enumerate(batch.lengths):
             one = batch.each(lambda ids, row=row, length=length: ids[row : row + 1, :length])
             alone += float(summed_loss(run.model, one, run.hardware, source_loss=source_loss))
-    assert together == pytest.approx(alone, rel=1e-5)
+    assert together == approx(alone, model=model)
 
 
 def test_the_loss_of_the_source_is_a_mean_by_weight(make_run):
@@ -315,7 +316,7 @@ def test_the_loss_of_the_source_is_a_mean_by_weight(make_run):
     counts = [int((ids >= 0).sum()) for ids in (batch.targets, batch.source_targets)]
     expected = (target + 0.25 * source) / (counts[0] + 0.25 * counts[1])
     step = next(train(run))
-    assert step.loss == pytest.approx(expected, rel=1e-5)
+    assert step.loss == approx(expected, model=run.model)
     assert step.tokens == counts[0]
     surprisal = F.cross_entropy(logits, torch.from_numpy(batch.targets), reduction="sum").item()
     assert step.nll == pytest.approx(surprisal / batch.predicted, rel=1e-5)  # of the targets alone, as in an evaluation

@@ -30,6 +30,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
 from tests.lm.data.examples.small_examples import PAIRS, WHOLE, drawn, lines, source, tokenizer
 from tests.lm.data.preparing import prepare
+from tests.tolerances import approx
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -98,7 +99,7 @@ class TestRows:
         config = ModelConfig(vocab_size=257, context_length=200, d_model=32, n_layers=2, n_heads=2, init_std=0.5)
         model = build_model(config, seed=1)
         loss = summed_loss(model, batch, Hardware("cpu", "float32", 1))
-        assert loss.item() == pytest.approx(_nats(model, pairs), rel=1e-5)
+        assert loss.item() == approx(_nats(model, pairs), model=model)
         assert batch.predicted == sum(len(completion.encode()) + 1 for _, completion in pairs)
 
 

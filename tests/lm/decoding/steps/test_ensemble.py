@@ -3,6 +3,7 @@ import torch
 from lm.decoding.steps.ensemble import Ensemble
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from tests.lm.decoding.encoder_decoders import VOCABULARY, make_model, random_ids, uncached
+from tests.tolerances import assert_close
 
 LENGTHS = torch.tensor([7, 3, 1])
 
@@ -13,14 +14,14 @@ def test_an_ensemble_averages_probabilities():
     probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
     together = Ensemble([EncoderDecoderSteps(model, source, LENGTHS) for model in models])
     found = together.feed(tokens)
-    torch.testing.assert_close(found.double().exp(), sum(probabilities) / 3, atol=1e-6, rtol=0)
+    assert_close(found.exp(), sum(probabilities) / 3, model=models[0])
     together.truncate(2)
     together.reorder(torch.tensor([2, 2]))
     assert together.length == 2
     again = together.feed(tokens[[2, 2], 2:])
-    torch.testing.assert_close(again, found[[2, 2], 2:], atol=1e-5, rtol=0)
+    assert_close(again, found[[2, 2], 2:], model=models[0])
     alone = Ensemble([EncoderDecoderSteps(models[0], source, LENGTHS)]).feed(tokens)
-    torch.testing.assert_close(alone.double().exp(), probabilities[0], atol=1e-6, rtol=0)
+    assert_close(alone.exp(), probabilities[0], model=models[0])
 
 
 def test_vocabularies_may_be_padded_to_different_sizes():
@@ -30,7 +31,7 @@ def test_vocabularies_may_be_padded_to_different_sizes():
     expected = (probabilities[0] + probabilities[1][..., :VOCABULARY]) / 2
     for order in (models, models[::-1]):
         found = Ensemble([EncoderDecoderSteps(model, source, LENGTHS) for model in order]).feed(tokens)
-        torch.testing.assert_close(found.double().exp(), expected, atol=1e-6, rtol=0)
+        assert_close(found.exp(), expected, model=models[0])
 
 
 def test_rows_leave_freely_where_they_leave_all_models_so():

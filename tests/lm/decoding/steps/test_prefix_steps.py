@@ -14,6 +14,7 @@ from lm.model.transformer import DecoderOnly, build_model
 from lm.tokenizer.framing import pair_frames
 from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, random_ids, uncached
 from tests.lm.decoding.test_translation import texts, untrained
+from tests.tolerances import approx, assert_close
 
 LENGTHS = torch.tensor([7, 3, 1])
 EXPERTS = {"experts": 3, "experts_per_token": 2}
@@ -38,9 +39,9 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(shape, sizes):
         expected = uncached(model, source, lengths, tokens)
         steps = PrefixSteps(model, source, lengths)
         logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
-        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+        assert_close(logits, expected, model=model)
         last = PrefixSteps(model, source, lengths).feed(tokens, last_only=True)
-        torch.testing.assert_close(last, expected[:, -1:], atol=1e-5, rtol=0)
+        assert_close(last, expected[:, -1:], model=model)
 
 
 @pytest.mark.parametrize("shape", ALL_SHAPES)
@@ -51,7 +52,7 @@ def test_what_padding_holds_never_changes_anything(shape):
         row[length:] = 39
     expected = PrefixSteps(model, source, LENGTHS).feed(tokens)
     for padded in (other, torch.cat((source, source), dim=1)):
-        torch.testing.assert_close(PrefixSteps(model, padded, LENGTHS).feed(tokens), expected, atol=1e-5, rtol=0)
+        assert_close(PrefixSteps(model, padded, LENGTHS).feed(tokens), expected, model=model)
     assert expected.isfinite().all()
 
 
@@ -66,7 +67,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
         fresh = random_ids(len(tokens), 1 + (step % 7 == 3), seed=100 * seed + step)
         tokens = torch.cat((tokens, fresh), dim=1)
         expected = uncached(model, source, lengths, tokens)[:, -fresh.shape[1] :]
-        torch.testing.assert_close(steps.feed(fresh), expected, atol=2e-5, rtol=0)
+        assert_close(steps.feed(fresh), expected, model=model)
         if step % 11 == 10:
             tokens = tokens[:, : step // 2]
             steps.truncate(step // 2)
@@ -136,7 +137,7 @@ def test_batches_change_no_translation_and_no_score(positions, beam):
     )
     for left, right in zip(together, alone, strict=True):
         assert left.translations[0].tokens == right.translations[0].tokens
-        assert left.translations[0].score == pytest.approx(right.translations[0].score, abs=1e-5)
+        assert left.translations[0].score == approx(right.translations[0].score, model=member.model)
 
 
 def test_models_with_and_without_an_encoder_decide_together():

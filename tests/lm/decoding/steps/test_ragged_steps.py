@@ -8,6 +8,7 @@ from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.steps.test_steps import SHAPES
+from tests.tolerances import assert_close
 
 KINDS = {
     **SHAPES,
@@ -51,7 +52,7 @@ def live(steps: RaggedSteps, model: DecoderOnly, *, seed: int, rounds: int = 20,
             found = steps.join(fresh)
             rows += [list(tokens) for tokens in fresh]
             expected = torch.stack([alone(model, tokens) for tokens in fresh])
-            torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+            assert_close(found, expected, model=model)
         if chance.random() < 0.4:
             kept = sorted(chance.sample(range(len(rows)), chance.randint(1, len(rows))))
             steps.reorder(torch.tensor(kept))
@@ -62,7 +63,7 @@ def live(steps: RaggedSteps, model: DecoderOnly, *, seed: int, rounds: int = 20,
         logits = steps.feed(torch.tensor(tokens)[:, None])
         assert logits.shape == (len(rows), 1, 50)
         expected = torch.stack([alone(model, row) for row in rows])
-        torch.testing.assert_close(logits[:, 0], expected, atol=2e-5, rtol=0)
+        assert_close(logits[:, 0], expected, model=model)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,13 +86,11 @@ def test_a_shared_beginning_changes_nothing(kind):
     steps = RaggedSteps(model)
     steps.share(shared)
     prompts = [shared + [chance.randrange(50) for _ in range(n)] for n in (3, 1, 8)] + [shared, [7, 8], shared * 4]
-    torch.testing.assert_close(
-        steps.join(prompts), torch.stack([alone(model, tokens) for tokens in prompts]), atol=2e-5, rtol=0
-    )
+    assert_close(steps.join(prompts), torch.stack([alone(model, tokens) for tokens in prompts]), model=model)
     for token in range(12):
         prompts = [[*tokens, token] for tokens in prompts]
         found = steps.feed(torch.full((len(prompts), 1), token))[:, 0]
-        torch.testing.assert_close(found, torch.stack([alone(model, each) for each in prompts]), atol=2e-5, rtol=0)
+        assert_close(found, torch.stack([alone(model, each) for each in prompts]), model=model)
 
 
 def test_a_shared_beginning_is_read_once(monkeypatch):

@@ -10,6 +10,7 @@ from lm.decoding.steps.rereading_steps import RereadingSteps
 from tests.lm.decoding.encoder_decoders import random_ids, uncached
 from tests.lm.decoding.steps.test_prefix_steps import LENGTHS, make_model
 from tests.lm.decoding.test_translation import texts, untrained
+from tests.tolerances import assert_close
 
 COMPRESSED = {"attention": "compressed", "attention_block": 4}
 
@@ -22,9 +23,9 @@ def test_steps_equal_reading_each_row_alone_at_once(shape, sizes, lengths):
     expected = uncached(model, source, torch.tensor([7, 7, 7]) if lengths is None else lengths, tokens)
     steps = RereadingSteps(model, source, lengths)
     logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    assert_close(logits, expected, model=model)
     last = RereadingSteps(model, source, lengths).feed(tokens, last_only=True)
-    torch.testing.assert_close(last, expected[:, -1:], atol=1e-5, rtol=0)
+    assert_close(last, expected[:, -1:], model=model)
 
 
 def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were():
@@ -35,7 +36,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
     steps.truncate(4)
     assert steps.length == 4
     expected = uncached(model, source[rows], LENGTHS[rows], tokens[rows])[:, 4:]
-    torch.testing.assert_close(steps.feed(tokens[rows, 4:]), expected, atol=1e-5, rtol=0)
+    assert_close(steps.feed(tokens[rows, 4:]), expected, model=model)
 
 
 def test_batches_change_no_translation():

@@ -15,6 +15,7 @@ from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
 from tests.lm.decoding.steps.test_translation_steps import LENGTHS
 from tests.lm.decoding.test_translation import Translator, texts, untrained
 from tests.lm.model.test_recurrent import small
+from tests.tolerances import approx, assert_close
 
 COMPRESSED = {"attention": "compressed", "attention_block": 4, "n_kv_heads": 2, "value_residual": True}
 SHAPES = [
@@ -36,9 +37,9 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
     expected = uncached(model, source, LENGTHS, tokens)
     steps = RowSteps(model, source, LENGTHS)
     logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    assert_close(logits, expected, model=model)
     last = RowSteps(model, source, LENGTHS).feed(tokens, last_only=True)
-    torch.testing.assert_close(last, expected[:, -1:], atol=1e-5, rtol=0)
+    assert_close(last, expected[:, -1:], model=model)
 
 
 @pytest.mark.parametrize("fields", SHAPES)
@@ -50,7 +51,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
         fresh = random_ids(len(tokens), 1 + (step % 5 == 3), seed=step)
         tokens = torch.cat((tokens, fresh), dim=1)
         expected = uncached(model, source, lengths, tokens)[:, -fresh.shape[1] :]
-        torch.testing.assert_close(steps.feed(fresh), expected, atol=2e-5, rtol=0)
+        assert_close(steps.feed(fresh), expected, model=model)
         if step % 6 == 5:
             tokens = tokens[:, : step // 2]
             steps.truncate(step // 2)
@@ -67,10 +68,10 @@ def test_steps_without_a_source_equal_reading_all_again(context):
     model, tokens = make({"n_encoder_layers": 0, "context_length": context}), random_ids(2, 15)
     cached, again = DecoderSteps(model), DecoderSteps(model, cached=False)
     for part in tokens.split([3, 1, 1, 7, 3], dim=1):
-        torch.testing.assert_close(cached.feed(part), again.feed(part), atol=1e-5, rtol=0)
+        assert_close(cached.feed(part), again.feed(part), model=model)
     cached.truncate(9)
     again.truncate(9)
-    torch.testing.assert_close(cached.feed(tokens[:, :2]), again.feed(tokens[:, :2]), atol=1e-5, rtol=0)
+    assert_close(cached.feed(tokens[:, :2]), again.feed(tokens[:, :2]), model=model)
 
 
 @pytest.mark.parametrize("fields", [{}, COMPRESSED])
@@ -84,10 +85,10 @@ def test_coverage_is_that_of_the_attention_weights(fields):
         with captured(model.decoder.attentions(cross=True)) as weights:
             model(one[None, :length], row[None])
         expected.append(float(weights[-1][0].double().mean(0).sum(0).clamp(max=1).log().sum()))
-    assert steps.coverage().tolist() == pytest.approx(expected, abs=1e-5)
+    assert steps.coverage().tolist() == approx(expected, model=model)
     rows = torch.tensor([0, 0, 2, 2])
     steps.reorder(rows)
-    assert steps.coverage().tolist() == pytest.approx([expected[row] for row in rows], abs=1e-5)
+    assert steps.coverage().tolist() == approx([expected[row] for row in rows], model=model)
 
 
 SOURCES = ["The owl saw the fox.", "by the mill", "", "sang the owl and the fox ran by the mill", "fox"]

@@ -33,6 +33,7 @@ from lm.model.transformer import DecoderOnly, build_model
 from lm.native import choice
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.random_blocks import random_block
+from tests.tolerances import assert_close
 
 VOCABULARY, CONTEXT = 37, 16
 
@@ -114,7 +115,7 @@ def steps_recorded(model: DecoderOnly) -> int:
 
 
 def same(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert_close(found, expected, terms=64, depth=40)
 
 
 @pytest.mark.parametrize("seed", range(8))  # of which each kind of positions has one

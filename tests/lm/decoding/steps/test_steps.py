@@ -4,6 +4,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.decoding.steps.steps import DecoderSteps, window_start
 from lm.model.transformer import DecoderOnly, build_model
+from tests.tolerances import assert_close
 
 CONTEXT = 12
 SHAPES = {
@@ -57,7 +58,7 @@ def test_logits_equal_reading_by_hand_far_beyond_the_context(shape, context, cac
         logits = fed_in(DecoderSteps(model, cached=cached), tokens, sizes)
         assert logits.shape == (3, 40, 50)
         assert logits.dtype == torch.float32
-        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+        assert_close(logits, expected, model=model)
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -69,7 +70,7 @@ def test_last_only_gives_the_last_logits(cached):
         for part in tokens.split(sizes, dim=1):
             end += part.shape[1]
             last = steps.feed(part, last_only=True)
-            torch.testing.assert_close(last, expected[:, end - 1 : end], atol=1e-5, rtol=0)
+            assert_close(last, expected[:, end - 1 : end], model=model)
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -82,7 +83,7 @@ def test_truncate_is_as_if_the_rest_had_never_been_fed(cached, length):
     assert steps.length == length
     other = random_tokens(2, 20)
     expected = by_hand(model, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
-    torch.testing.assert_close(fed_in(steps, other, [1, 4, 15]), expected, atol=1e-5, rtol=0)
+    assert_close(fed_in(steps, other, [1, 4, 15]), expected, model=model)
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -94,7 +95,7 @@ def test_reordered_rows_go_on_as_the_rows_they_were(cached, length):
         steps.feed(tokens[:, :length])
     steps.reorder(rows)
     expected = by_hand(model, tokens)[rows]
-    torch.testing.assert_close(steps.feed(tokens[rows, length:]), expected[:, length:], atol=1e-5, rtol=0)
+    assert_close(steps.feed(tokens[rows, length:]), expected[:, length:], model=model)
 
 
 def test_a_window_starts_at_zero_until_the_context_is_full_and_never_exceeds_it():
@@ -118,4 +119,4 @@ def test_what_was_taken_back_is_forgotten(length):
     steps.truncate(length)
     found = steps.feed(others)
     expected = DecoderSteps(model).feed(torch.cat((tokens[:, :length], others), dim=1))[:, length:]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert_close(found, expected, model=model)

@@ -4,6 +4,7 @@ import torch
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from lm.model.capture import captured
 from tests.lm.decoding.encoder_decoders import SHAPES, make_model, random_ids, uncached
+from tests.tolerances import approx, assert_close
 
 LENGTHS = torch.tensor([7, 3, 1])
 
@@ -15,9 +16,9 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(shape, sizes):
     expected = uncached(model, source, LENGTHS, tokens)
     steps = EncoderDecoderSteps(model, source, LENGTHS)
     logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    assert_close(logits, expected, model=model)
     last = EncoderDecoderSteps(model, source, LENGTHS).feed(tokens, last_only=True)
-    torch.testing.assert_close(last, expected[:, -1:], atol=1e-5, rtol=0)
+    assert_close(last, expected[:, -1:], model=model)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -29,9 +30,7 @@ def test_what_padding_holds_never_changes_anything(shape):
     longer = torch.cat((source, source), dim=1)
     expected = EncoderDecoderSteps(model, source, LENGTHS).feed(tokens)
     for padded in (other, longer):
-        torch.testing.assert_close(
-            EncoderDecoderSteps(model, padded, LENGTHS).feed(tokens), expected, atol=1e-5, rtol=0
-        )
+        assert_close(EncoderDecoderSteps(model, padded, LENGTHS).feed(tokens), expected, model=model)
     assert expected.isfinite().all()
 
 
@@ -41,7 +40,7 @@ def test_future_target_tokens_never_change_past_logits(shape):
     other = tokens.clone()
     other[:, 5:] = 39
     left, right = (EncoderDecoderSteps(model, source, LENGTHS).feed(one)[:, :5] for one in (tokens, other))
-    torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
+    assert_close(left, right, model=model)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -56,7 +55,7 @@ def test_rows_that_are_repeated_and_left_out_go_on_as_the_rows_they_were(shape, 
         tokens = torch.cat((tokens, fresh), dim=1)
         logits = steps.feed(fresh)
         expected = uncached(model, source, lengths, tokens)[:, -fresh.shape[1] :]
-        torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)
+        assert_close(logits, expected, model=model)
         if step % 3 == 0:
             size = int(torch.randint(1, 8, (1,), generator=chance))
             rows = torch.randint(len(tokens), (size,), generator=chance).sort().values
@@ -76,7 +75,7 @@ def test_truncate_is_as_if_the_rest_had_never_been_fed(length, shape):
     assert steps.length == length
     expected = uncached(model, source, LENGTHS, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
     logits = torch.cat([steps.feed(part) for part in other.split([1, 4, 1], dim=1)], dim=1)
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    assert_close(logits, expected, model=model)
 
 
 def test_a_source_is_projected_once_and_not_again_for_each_hypothesis():
@@ -116,10 +115,10 @@ def test_coverage_is_that_of_the_attention_weights_of_the_last_layer():
             model(one[None, :length], row[None])
         received = weights[0][0].double().mean(0).sum(0)  # over heads, then over target positions
         expected.append(float(received.clamp(max=1).log().sum()))
-    assert steps.coverage().tolist() == pytest.approx(expected, abs=1e-5)
+    assert steps.coverage().tolist() == approx(expected, model=model)
     rows = torch.tensor([0, 0, 2, 2])
     steps.reorder(rows)
-    assert steps.coverage().tolist() == pytest.approx([expected[row] for row in rows], abs=1e-5)
+    assert steps.coverage().tolist() == approx([expected[row] for row in rows], model=model)
     plain = EncoderDecoderSteps(model, source, LENGTHS).feed(tokens)
     watched = EncoderDecoderSteps(model, source, LENGTHS, coverage=True).feed(tokens)
     assert torch.equal(plain, watched)

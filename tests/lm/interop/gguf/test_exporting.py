@@ -43,7 +43,7 @@ def test_transformers_reads_the_same_model(architecture, tmp_path):
     assert theirs.config.model_type == FAMILIES[architecture]
     ours, tokens = load_model(run, Hardware("cpu", "float32", 1)).model, ids(2, 24)
     with torch.no_grad():
-        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+        assert_close(ours(tokens), theirs(tokens).logits, model=ours)
 
 
 @pytest.mark.parametrize("seed", range(6))

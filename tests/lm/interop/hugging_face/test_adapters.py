@@ -25,6 +25,7 @@ from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run
 from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
+from tests.tolerances import assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
 
@@ -60,7 +61,7 @@ def their_base(base, folder):
 def same_logits(run, theirs, *, seed=0):
     tokens = ids(3, 20, seed=seed)
     with torch.no_grad():
-        torch.testing.assert_close(load_model(run, HARDWARE).model(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+        assert_close(load_model(run, HARDWARE).model(tokens), theirs(tokens).logits, model=theirs)
 
 
 @pytest.mark.parametrize("on", ["attention,feed-forward", "feed-forward"])
@@ -196,7 +197,7 @@ def test_a_model_with_code_of_its_own_has_adapters_too(tmp_path):
     theirs, tokens = PeftModel.from_pretrained(theirs, tmp_path / "adapters").eval(), ids(3, 20) % 200
     with torch.no_grad():
         expected = load_model(run, HARDWARE).model(tokens)
-        torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+        assert_close(theirs(tokens).logits, expected, model=theirs)
     import_adapters(tmp_path / "adapters", base, tmp_path / "back")
     with torch.no_grad():
         assert torch.equal(load_model(tmp_path / "back", HARDWARE).model(tokens), expected)

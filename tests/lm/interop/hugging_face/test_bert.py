@@ -31,6 +31,7 @@ from tests.lm.interop.hugging_face.models import VOCABULARY, ids, random_run
 from tests.lm.interop.hugging_face.test_tokenizers import random_texts
 from tests.lm.model.hugging_face import randomise
 from tests.lm.tokenizers_elsewhere import bert_like
+from tests.tolerances import approx, assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
 LOADERS = {(): AutoModelForMaskedLM, ("no", "yes", "perhaps"): AutoModelForSequenceClassification}
@@ -57,9 +58,9 @@ def compare(ours, theirs):
     with torch.no_grad():
         found, expected = ours(tokens, lengths=LENGTHS), theirs(tokens, attention_mask=real.long()).logits
     if ours.config.labels:
-        torch.testing.assert_close(found[:, 0], expected, atol=1e-5, rtol=1e-5)
+        assert_close(found[:, 0], expected, model=ours)
     else:
-        torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=1e-5)
+        assert_close(found[real], expected[real], model=ours)
 
 
 def exported(tmp_path, config):
@@ -158,8 +159,8 @@ def test_blanks_are_filled_as_in_transformers(tmp_path):
         text, top_k=3
     )
     assert [guess["token"] for guess in found] == [guess.id for guess in filled.blanks[0]]
-    assert [guess["score"] for guess in found] == pytest.approx(
-        [guess.probability for guess in filled.blanks[0]], rel=1e-4
+    assert [guess["score"] for guess in found] == approx(
+        [guess.probability for guess in filled.blanks[0]], model=theirs
     )
 
 

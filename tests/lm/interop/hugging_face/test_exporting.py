@@ -16,6 +16,7 @@ from lm.interop.hugging_face.exporting import export
 from tests.cli.small_runs import make_run
 from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
+from tests.tolerances import assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
 
@@ -37,10 +38,10 @@ def compare(tmp_path, family, seed):
     tokens = ids(3, 24, seed=seed)
     with torch.no_grad():
         expected = theirs(tokens).logits
-        torch.testing.assert_close(ours(tokens), expected, atol=1e-5, rtol=1e-5)
+        assert_close(ours(tokens), expected, model=ours)
         cache = ours.new_cache()
         stepped = [ours(part, cache=cache) for part in tokens.split([9, 1, 1, 13], dim=1)]
-        torch.testing.assert_close(torch.cat(stepped, dim=1), expected, atol=1e-5, rtol=1e-5)
+        assert_close(torch.cat(stepped, dim=1), expected, model=ours)
         compare_cached_and_padded(ours, theirs, tokens)
 
 
@@ -56,7 +57,7 @@ def compare_cached_and_padded(ours, theirs, tokens):
     )
     for row, length in enumerate(lengths):
         alone = ours(tokens[row : row + 1, 24 - length :])
-        torch.testing.assert_close(second.logits[row], alone[0, -4:], atol=1e-5, rtol=1e-5)
+        assert_close(second.logits[row], alone[0, -4:], model=ours)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -27,6 +27,7 @@ from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import random_run
 from tests.lm.interop.hugging_face.test_tokenizers import random_texts
 from tests.lm.tokenizers_elsewhere import unigram_like
+from tests.tolerances import approx, assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
 LENGTHS = torch.tensor([14, 9, 3])
@@ -58,7 +59,7 @@ def compare(ours, theirs):
     with torch.no_grad():
         found = ours(source, target, lengths=LENGTHS)
         expected = theirs(source, attention_mask=real.long(), decoder_input_ids=target).logits
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert_close(found, expected, model=ours)
 
 
 def exported(tmp_path, config):
@@ -96,7 +97,7 @@ def compare_translations(loaded, theirs, folder, beam):
         expected = best.sequences[0, 1:].tolist()
         assert list(found.translations[0].tokens) == expected
         if beam > 1:
-            assert found.translations[0].score == pytest.approx(float(best.sequences_scores[0]), abs=1e-4)
+            assert found.translations[0].score == approx(float(best.sequences_scores[0]), model=theirs)
 
 
 @pytest.mark.parametrize("beam", [1, 5])

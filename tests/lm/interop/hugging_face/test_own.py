@@ -22,6 +22,7 @@ from lm.interop.hugging_face.own import OWN
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import SCALINGS, VOCABULARY, ids, random_run
+from tests.tolerances import assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
 POSITIONS = ["rotary", "learned", "sinusoidal", "sinusoidal-half", "alibi", "relative", "t5", "none"]
@@ -75,12 +76,12 @@ def compare(tmp_path, config):
     tokens = ids(3, 24)
     with torch.no_grad():
         expected = ours(tokens)
-        torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+        assert_close(theirs(tokens).logits, expected, model=ours)
         cache, parts = None, []
         for part in tokens.split([9, 1, 1, 13], dim=1):
             step = theirs(part, past_key_values=cache, use_cache=True)
             cache, parts = step.past_key_values, [*parts, step.logits]
-        torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-5, rtol=1e-5)
+        assert_close(torch.cat(parts, dim=1), expected, model=ours)
         compare_padded(ours, theirs, tokens)
 
 
@@ -93,7 +94,7 @@ def compare_padded(ours, theirs, tokens):
     second = theirs(padded[:, 20:], attention_mask=real, past_key_values=first.past_key_values)
     for row, length in enumerate(lengths):
         alone = ours(tokens[row : row + 1, 24 - length :])
-        torch.testing.assert_close(second.logits[row], alone[0, -4:], atol=1e-5, rtol=1e-5)
+        assert_close(second.logits[row], alone[0, -4:], model=ours)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -125,9 +126,9 @@ def test_masked_models_and_classifiers_are_theirs_too(seed, labels, tmp_path):
         found, expected = theirs(tokens, attention_mask=real.long()).logits, ours(tokens, lengths=lengths)
     if labels:
         assert theirs.config.id2label == dict(enumerate(labels))
-        torch.testing.assert_close(found, expected[:, 0], atol=1e-5, rtol=1e-5)
+        assert_close(found, expected[:, 0], model=ours)
     else:
-        torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=1e-5)
+        assert_close(found[real], expected[real], model=ours)
 
 
 @pytest.mark.parametrize("labels", [(), ("no", "yes"), ("LABEL_0", "LABEL_1")])

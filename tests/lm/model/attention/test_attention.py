@@ -16,6 +16,7 @@ from lm.model.scope.cache import KeyValueCache
 from lm.model.scope.masks import Mask
 from lm.model.scope.patterns import Window
 from lm.model.scope.scope import Scope
+from tests.tolerances import assert_close
 
 BATCH, HEADS, HEAD = 3, 4, 8
 
@@ -75,7 +76,7 @@ def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, m
     mask = masks(n_queries, n_keys)[name]
     query, key, value = tensors(n_queries, n_keys, kv_heads)
     attended = attend(query, key, value, mask=mask)
-    torch.testing.assert_close(attended.double(), naive(query, key, value, mask), atol=1e-5, rtol=1e-5)
+    assert_close(attended, naive(query, key, value, mask), terms=HEAD, depth=2)
     attended.square().sum().backward()
     assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 
@@ -87,7 +88,7 @@ def test_many_queries_of_a_short_memory_agree_with_the_definition(name, kernel, 
     mask = masks(20, 5)[name]
     query, key, value = tensors(20, 5)
     attended = attend(query, key, value, mask=mask)
-    torch.testing.assert_close(attended.double(), naive(query, key, value, mask), atol=1e-5, rtol=1e-5)
+    assert_close(attended, naive(query, key, value, mask), terms=HEAD, depth=2)
 
 
 @pytest.mark.parametrize("length", [32, 40])
@@ -97,7 +98,7 @@ def test_in_bfloat16_it_stays_near_the_definition(name, length):
     mask = masks(length, length)[name]
     query, key, value = (tensor.detach().bfloat16().requires_grad_() for tensor in tensors(length, length))
     attended = attend(query, key, value, mask=mask)
-    torch.testing.assert_close(attended.double(), naive(query, key, value, mask), atol=0.03, rtol=0.03)
+    assert_close(attended, naive(query, key, value, mask), depth=2)
     attended.float().square().sum().backward()
     assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 

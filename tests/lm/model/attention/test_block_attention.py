@@ -11,6 +11,7 @@ from lm.model.attention.attention import attend
 from lm.model.attention.block_attention import BlockAttention, blocks_pay
 from lm.model.scope.masks import Mask
 from lm.model.scope.patterns import BigBird, LocalBlocks, Window
+from tests.tolerances import assert_close
 
 HEADS, HEAD = 4, 8
 
@@ -52,9 +53,9 @@ def test_equals_dense_attention_with_its_mask(kind, is_causal, lengths, kv_heads
     mask = Mask(is_causal=is_causal, key_lengths=None if lengths is None else torch.tensor(lengths))
     found = BlockAttention(pattern, mask)(*inputs)
     expected = dense(*inputs, mask.within(pattern).allowed(150, 150, torch.device("cpu")))
-    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+    assert_close(found, expected, terms=150, depth=2)
     for ours, theirs in zip(gradients(found, inputs), gradients(expected.nan_to_num(0.0), inputs), strict=True):
-        torch.testing.assert_close(ours, theirs.nan_to_num(0.0), atol=1e-10, rtol=1e-10)
+        assert_close(ours, theirs.nan_to_num(0.0), terms=150, depth=4)
 
 
 def near(queries, keys, farthest):
@@ -96,7 +97,7 @@ def test_dropout_is_the_same_when_it_is_computed_again(kind, monkeypatch):
     direction = torch.randn(value.shape, dtype=torch.float64)
     linear = (run(value + direction) - run(value)).sum()  # attention is linear in the values
     (gradient,) = torch.autograd.grad(run(value).sum(), value)
-    torch.testing.assert_close((gradient * direction).sum(), linear, atol=1e-4, rtol=1e-4)
+    assert_close((gradient * direction).sum(), linear, terms=value.numel(), depth=2)
     without = BlockAttention(KINDS[kind](True), Mask.causal())(query, key, value)
     assert (run(value) - without).abs().max() > 0.1
 
@@ -161,5 +162,5 @@ def test_bfloat16_stays_near_float32():
     expected = BlockAttention(bigbird(True), Mask.causal())(*inputs)
     found = BlockAttention(bigbird(True), Mask.causal())(*(x.bfloat16() for x in inputs))
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, atol=3e-2, rtol=3e-2)
-    torch.testing.assert_close(attend(*inputs, mask=Mask.causal(pattern=bigbird(True))), expected, atol=1e-5, rtol=1e-5)
+    assert_close(found, expected, depth=2)
+    assert_close(attend(*inputs, mask=Mask.causal(pattern=bigbird(True))), expected, terms=200, depth=2)

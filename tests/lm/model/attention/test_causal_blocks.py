@@ -6,6 +6,7 @@ from lm.model.attention import causal_blocks
 from lm.model.attention.attention import attend
 from lm.model.attention.causal_blocks import attend_by_blocks, blocks_are_faster
 from lm.model.scope.masks import Mask
+from tests.tolerances import assert_close
 
 
 def heads(n: int, length: int, *, seed: int, dtype=torch.float32) -> torch.Tensor:
@@ -17,13 +18,13 @@ def heads(n: int, length: int, *, seed: int, dtype=torch.float32) -> torch.Tenso
 def test_blocks_find_what_the_fused_kernel_finds(length, kv_heads):
     query, key, value = heads(4, length, seed=0), heads(kv_heads, length, seed=1), heads(kv_heads, length, seed=2)
     expected = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-    torch.testing.assert_close(attend_by_blocks(query, key, value), expected, atol=1e-5, rtol=0)
+    assert_close(attend_by_blocks(query, key, value), expected, terms=max(16, length), depth=2)
 
 
 def test_in_bfloat16_they_are_as_exact_as_that_type():
     query, key, value = (heads(2, 700, seed=seed, dtype=torch.bfloat16) for seed in range(3))
     expected = F.scaled_dot_product_attention(query.float(), key.float(), value.float(), is_causal=True)
-    torch.testing.assert_close(attend_by_blocks(query, key, value).float(), expected, atol=4e-2, rtol=0)
+    assert_close(attend_by_blocks(query, key, value), expected, depth=2)
 
 
 def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(monkeypatch):
@@ -40,4 +41,4 @@ def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(mo
     assert by_blocks.equal(attend_by_blocks(long, long, long))
     monkeypatch.setattr(causal_blocks, "_were_faster", lambda: False)
     assert not blocks_are_faster(long, 600)
-    torch.testing.assert_close(attend(long, long, long, mask=Mask.causal()), by_blocks, atol=4e-2, rtol=0)
+    assert_close(attend(long, long, long, mask=Mask.causal()), by_blocks, depth=2)

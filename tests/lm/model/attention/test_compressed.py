@@ -14,6 +14,7 @@ from lm.model.capture import captured
 from lm.model.scope.masks import Mask
 from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model
+from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
 
@@ -68,7 +69,7 @@ def test_equals_a_loop(length, stride, fields, is_causal):
     found = layer(x, Scope(Mask(is_causal=is_causal)))
     for row in range(2):
         expected = by_hand(layer, x[row], is_causal=is_causal, length=length)
-        torch.testing.assert_close(found[row], expected, atol=1e-10, rtol=1e-10)
+        assert_close(found[row], expected, model=layer)
 
 
 def test_padding_of_an_encoder_counts_as_zeros():
@@ -76,7 +77,7 @@ def test_padding_of_an_encoder_counts_as_zeros():
     found = layer(x, Scope(Mask.keys(lengths)))
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row], is_causal=False, length=length)
-        torch.testing.assert_close(found[row], expected, atol=1e-10, rtol=1e-10)
+        assert_close(found[row], expected, model=layer)
 
 
 class NothingAdded:
@@ -99,7 +100,7 @@ def test_in_chunks_and_in_turns_are_the_same(held, monkeypatch):
         output = layer(x, Scope(Mask.causal(), by_distance=distances))
         found.append((output, *torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])))
     for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+        assert_close(one, other, model=layer)
 
 
 def test_weights_are_shown_where_the_positions_are():

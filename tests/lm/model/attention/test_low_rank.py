@@ -15,6 +15,7 @@ from lm.model.capture import captured
 from lm.model.scope.masks import Mask
 from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model
+from tests.tolerances import assert_close
 
 
 def layer_of(**fields):
@@ -52,7 +53,7 @@ def test_equals_a_loop(fields, length):
     layer, x = layer_of(**fields), torch.randn(2, length, 16).double()
     found = layer(x, Scope(Mask()))
     for row in range(2):
-        torch.testing.assert_close(found[row], by_hand(layer, x[row]), atol=1e-10, rtol=1e-10)
+        assert_close(found[row], by_hand(layer, x[row]), model=layer)
 
 
 def test_padding_counts_nothing():
@@ -60,7 +61,7 @@ def test_padding_counts_nothing():
     found = layer(x, Scope(Mask.keys(lengths)))
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row, :length])
-        torch.testing.assert_close(found[row, :length], expected, atol=1e-10, rtol=1e-10)
+        assert_close(found[row, :length], expected, model=layer)
 
 
 def test_it_ends_with_the_context():

@@ -10,6 +10,7 @@ from lm.errors import UsageError
 from lm.model.attention import patterned
 from lm.model.capture import captured
 from lm.model.transformer import build_model
+from tests.tolerances import assert_close
 
 SHAPE = {"vocab_size": 40, "context_length": 300, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}
 KINDS = {
@@ -68,7 +69,7 @@ def test_block_by_block_equals_one_mask(kind, positions, is_encoder, monkeypatch
 
     found = read()
     monkeypatch.setattr(patterned, "blocks_pay", lambda *_, **__: False)
-    torch.testing.assert_close(found, read(), atol=2e-5, rtol=1e-5)
+    assert_close(found, read(), model=model)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +78,7 @@ def test_cached_equals_uncached(kind, positions):
     model, tokens = model_of(kind, positions=positions, **FIELDS), ids(2, 203)
     cache = model.new_cache()
     logits = torch.cat([model(part, cache=cache) for part in tokens.split([5, 1, 1, 1, 100, 1, 94], dim=1)], dim=1)
-    torch.testing.assert_close(logits, model(tokens), atol=5e-5, rtol=1e-4)
+    assert_close(logits, model(tokens), model=model)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,12 +88,10 @@ def test_what_is_taken_back_or_reordered_leaves_no_trace(kind):
     model(tokens[:, :50], cache=cache)
     for length in (43, 22, 6, 1):
         cache.truncate(length)
-        torch.testing.assert_close(
-            model(tokens[:, length:50], cache=cache), model(tokens[:, :50])[:, length:], atol=5e-5, rtol=1e-4
-        )
+        assert_close(model(tokens[:, length:50], cache=cache), model(tokens[:, :50])[:, length:], model=model)
     cache.reorder(torch.tensor([1, 0, 1]))
     swapped = tokens[[1, 0, 1]]
-    torch.testing.assert_close(model(swapped[:, 50:], cache=cache), model(swapped)[:, 50:], atol=5e-5, rtol=1e-4)
+    assert_close(model(swapped[:, 50:], cache=cache), model(swapped)[:, 50:], model=model)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,8 +102,8 @@ def test_the_future_never_changes_the_past(kind, positions):
     for place in (1, 47, 100, 149):
         other = tokens.clone()
         other[:, place:] = (other[:, place:] + 7) % 40
-        torch.testing.assert_close(model(other)[:, :place], before[:, :place], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(model(tokens[:, :place]), before[:, :place], atol=1e-5, rtol=1e-5)
+        assert_close(model(other)[:, :place], before[:, :place], model=model)
+        assert_close(model(tokens[:, :place]), before[:, :place], model=model)
         assert (model(other)[:, place:] - before[:, place:]).abs().max() > 1e-3
 
 
@@ -123,11 +122,11 @@ def test_padding_changes_nothing_in_an_encoder(kind, positions):
     batch = model.encode(source, lengths=lengths)
     for row, length in enumerate(lengths.tolist()):
         alone = model.encode(source[row : row + 1, :length])
-        torch.testing.assert_close(batch[row : row + 1, :length], alone, atol=5e-5, rtol=1e-4)
+        assert_close(batch[row : row + 1, :length], alone, model=model)
     padded = torch.cat((source, ids(2, 44)), dim=1)
     found = model.encode(padded, lengths=lengths)[:, :200]
-    torch.testing.assert_close(found[0], batch[0], atol=5e-5, rtol=1e-4)
-    torch.testing.assert_close(found[1, :71], batch[1, :71], atol=5e-5, rtol=1e-4)
+    assert_close(found[0], batch[0], model=model)
+    assert_close(found[1, :71], batch[1, :71], model=model)
 
 
 @pytest.mark.parametrize("kind", ["window", "bigbird"])

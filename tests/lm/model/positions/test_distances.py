@@ -17,6 +17,7 @@ from lm.model.positions.distances import LinearBiases, buckets
 from lm.model.scope.masks import Mask
 from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model
+from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
 
@@ -30,7 +31,7 @@ def test_linear_biases_attend_as_those_of_bloom(heads):
     theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 1, 9)
     scores, seen = torch.randn(heads, 3, 9), torch.ones(9, 9).tril()[6:] > 0
     ours, expected = ((scores + each).masked_fill(~seen, -torch.inf).softmax(-1) for each in (mask.bias[0], theirs))
-    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
+    assert_close(ours, expected, terms=9)
 
 
 def test_linear_biases_of_an_encoder_fall_alike_on_both_sides():
@@ -93,10 +94,10 @@ def test_attention_with_bucketed_biases_is_that_of_hugging_face(is_causal, dropo
     expected = theirs(x, mask=hidden[None, None])[0]
     attention.eval()
     found = attention(x, stack.positions(Scope(Mask(is_causal=is_causal)), 21, CPU))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert_close(found, expected, model=attention)
     found.square().sum().backward()
     expected.square().sum().backward()
-    torch.testing.assert_close(stack.positions.biases.grad, table.grad, atol=1e-5, rtol=1e-4)
+    assert_close(stack.positions.biases.grad, table.grad, model=attention)
 
 
 @pytest.mark.parametrize("positions", ["alibi", "relative", "t5"])
@@ -113,7 +114,7 @@ def test_keys_may_stand_anywhere(positions):
     mask = Mask(bias=torch.zeros(3, 8).masked_fill(~allowed, -torch.inf))
     found = model.decode(tokens, Scope(mask, caches=cache.own, start=5, key_positions=model_positions))
     expected = model.hidden(torch.cat((past, tokens), dim=1))[:, 5:]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert_close(found, expected, model=model)
 
 
 def test_flags_that_mean_nothing_together_are_refused():

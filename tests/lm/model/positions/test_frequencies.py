@@ -9,6 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from lm.config.model import ModelConfig
 from lm.model.positions.frequencies import Scaling, frequencies
+from tests.tolerances import ulps
 
 SCALED = {
     "linear": ({"rope_factor": 3.0}, {"factor": 3.0}),
@@ -39,7 +40,7 @@ def test_scaled_as_transformers_scales_them(name, head, base):
         rope_parameters={"rope_type": kind, "rope_theta": base, **theirs},
     )  # fmt: skip
     expected, temperature = ROPE_INIT_FUNCTIONS[kind](reference, torch.device("cpu"))
-    torch.testing.assert_close(frequencies(config).float(), expected, atol=0, rtol=2e-6)
+    torch.testing.assert_close(frequencies(config).float(), expected, atol=0, rtol=ulps(16))
     assert Scaling.of(config).temperature == pytest.approx(temperature)
 
 

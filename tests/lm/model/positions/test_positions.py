@@ -15,6 +15,7 @@ from lm.model.positions.positions import ABSOLUTE, RELATIVE, Embedding, Position
 from lm.model.scope.masks import Mask
 from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model
+from tests.tolerances import approx, assert_close
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -24,8 +25,8 @@ def test_sinusoids_follow_the_formula(interleaved):
         for i in range(width // 2):
             angle = position / 10_000 ** (2 * i / width)
             sine, cosine = (2 * i, 2 * i + 1) if interleaved else (i, width // 2 + i)
-            assert float(table[position, sine]) == pytest.approx(math.sin(angle), abs=1e-6)
-            assert float(table[position, cosine]) == pytest.approx(math.cos(angle), abs=1e-6)
+            assert float(table[position, sine]) == approx(math.sin(angle), scale=angle)
+            assert float(table[position, cosine]) == approx(math.cos(angle), scale=angle)
 
 
 def test_tables_grow_without_changing():
@@ -83,7 +84,7 @@ def test_each_row_may_stand_somewhere_else(positions):
         together = model.logits(model.decode(following, scope))
         for row, length in enumerate(lengths.tolist()):
             alone = model(torch.cat((past[row, :length], following[row]))[None])[0, length:]
-            torch.testing.assert_close(together[row], alone, atol=1e-5, rtol=0)
+            assert_close(together[row], alone, model=model)
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
@@ -101,4 +102,4 @@ def test_branches_beside_each_other_stand_where_each_stands_alone(positions):
     together = model.decode(branches.flatten(1), scope)
     for branch in range(3):
         alone = model.hidden(torch.cat((past, branches[:, branch]), dim=1))[:, 5:]
-        torch.testing.assert_close(together[:, 4 * branch : 4 * branch + 4], alone, atol=1e-5, rtol=1e-5)
+        assert_close(together[:, 4 * branch : 4 * branch + 4], alone, model=model)

@@ -15,6 +15,7 @@ from lm.model.positions.syntax import depths_of, tree_distances
 from lm.model.transformer import EncoderDecoder, build_model
 from lm.text.trees import places_in_tree
 from tests.lm.text.random_trees import random_heads, searched_depth, searched_distance
+from tests.tolerances import assert_close
 
 OUTSIDE = [-1, -1, -1]
 SHAPE = {"vocab_size": 50, "d_model": 24, "n_heads": 4, "n_layers": 1, "n_encoder_layers": 2, "init_std": 0.3}
@@ -125,7 +126,7 @@ def test_the_encoder_is_a_loop_in_float64(syntax, positions):
         with torch.no_grad():
             expected = encoded_by_hand(exact, source, *by_search(heads, of_tokens))
             found = model.encode(source[None])[0]
-        torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+        assert_close(found, expected, model=model)
 
 
 def _clip(syntax: str, positions: str) -> int | None:
@@ -141,10 +142,10 @@ def test_padding_and_neighbours_change_no_logit(positions):
     wider = torch.cat((padded, torch.full((3, 5, 4), 7)), dim=1)
     with torch.no_grad():
         logits = model(padded, target, lengths=lengths)
-        torch.testing.assert_close(model(wider, target, lengths=lengths), logits, atol=1e-5, rtol=1e-5)
+        assert_close(model(wider, target, lengths=lengths), logits, model=model)
         for row, source in enumerate(sources):
             alone = model(source[None], target[row : row + 1])
-            torch.testing.assert_close(alone[0], logits[row], atol=1e-5, rtol=1e-5)
+            assert_close(alone[0], logits[row], model=model)
 
 
 @pytest.mark.parametrize("syntax", ["depth", "distance", "both"])

@@ -15,6 +15,7 @@ from lm.model.capture import captured
 from lm.model.scope.masks import Mask
 from lm.model.scope.scope import Scope
 from lm.model.transformer import build_model
+from tests.tolerances import assert_close
 
 SHAPES = {
     "few keys": {"length": 7, "max_distance": 3},
@@ -77,14 +78,14 @@ def test_it_is_the_loop_of_the_paper_forward_and_backward(shape, is_causal, leng
     with captured([attention]) as weights:
         output = attention(inputs[0], scope)
     expected_weights, expected = by_hand(exact, inputs[1], layer=1, is_causal=is_causal, lengths=lengths)
-    torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(weights[0].double(), expected_weights, atol=1e-5, rtol=1e-5)
+    assert_close(output, expected, model=attention)
+    assert_close(weights[0], expected_weights, model=attention)
     (output * wanted).sum().backward()
     (expected * wanted).sum().backward()
-    torch.testing.assert_close(inputs[0].grad.double(), inputs[1].grad, atol=1e-5, rtol=1e-5)
+    assert_close(inputs[0].grad, inputs[1].grad, model=attention)
     for (name, one), other in zip(ours.named_parameters(), exact.parameters(), strict=True):
         if other.grad is not None:
-            torch.testing.assert_close(one.grad.double(), other.grad, atol=1e-5, rtol=1e-4, msg=name)
+            assert_close(one.grad, other.grad, model=attention, msg=name)
     assert exact.positions.keys.grad[1].any()
     assert not ours.positions.keys.grad[0].any()
 

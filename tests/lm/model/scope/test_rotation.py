@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from lm.model.scope.rotation import Rotation, rotations
+from tests.tolerances import approx
 
 
 def _plain(width: int, base: float) -> torch.Tensor:
@@ -32,8 +32,8 @@ def test_rotary_scores_depend_on_distance_alone():
         turned = [Rotation(*angles[place, None].unbind(1))(x) for place, x in ((at, query), (seen, key))]
         return float((turned[0] * turned[1]).sum())
 
-    assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-4)
-    assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-4)
+    assert score(9, 4) == approx(score(105, 100), terms=16, depth=2)
+    assert score(9, 4) != approx(score(9, 5), terms=16, depth=2)
 
 
 def test_the_gradient_is_that_of_the_written_out_product():
