@@ -55,34 +55,36 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> 
     """
     corpus = corpus_of(files)
     settings = _settled(corpus, new, given, processes=world.size)
-    if new.out is not None:
-        return _started(new.out, corpus, settings, files, new, world)
-    with _new_folder(files.first, str(settings.config.preset)) as folder:
-        return _started(folder, corpus, settings, files, new, world)
-
-
-def _started(
-    folder: Path, corpus: TextCorpus | PairCorpus, settings: Settings, files: TrainingFiles, new: NewRun, world: World
-) -> Run:
-    """The new run in a folder; see `start_run`."""
-    config = settings.config
-    _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
-    check_heads_given(config.model, are_given=bool(files.pairs.heads))
-    prepared = prepare(corpus, config, new.tokenizer or new.weights)
-    _check_merges(prepared, settings, given)
-    weights = None
-    if new.weights:
-        weights = load_weights(new.weights)
-        prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(new.weights, prepared.tokenizer))
-    pace = data = None
-    if config.training.budget is not None:
-        config, pace, data = paced(config, settings, prepared, processes=world.size)
-    base = find_checkpoint(new.weights) if new.weights and config.lora else None
-    run = start(
-        folder, config, prepared, data=data, weights=weights, base=base, pace=pace, spent=clock.elapsed(), world=world
+    named = (
+        _new_folder(files.first, str(settings.config.preset)) if new.out is None else contextlib.nullcontext(new.out)
     )
-    describe(run, is_tuned=new.weights is not None)
-    return run
+    with named as folder:
+        config = settings.config
+        _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
+        check_heads_given(config.model, are_given=bool(files.pairs.heads))
+        prepared = prepare(corpus, config, new.tokenizer or new.weights)
+        _check_merges(prepared, settings, given)
+        weights = None
+        if new.weights:
+            weights = load_weights(new.weights)
+            prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(new.weights, prepared.tokenizer))
+        pace = data = None
+        if config.training.budget is not None:
+            config, pace, data = paced(config, settings, prepared, processes=world.size)
+        base = find_checkpoint(new.weights) if new.weights and config.lora else None
+        run = start(
+            folder,
+            config,
+            prepared,
+            data=data,
+            weights=weights,
+            base=base,
+            pace=pace,
+            spent=clock.elapsed(),
+            world=world,
+        )
+        describe(run, is_tuned=new.weights is not None)
+        return run
 
 
 def _settled(corpus: TextCorpus | PairCorpus, new: NewRun, given: Given, *, processes: int) -> Settings:
