@@ -22,6 +22,7 @@ from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.exporting import export
 from lm.interop.hugging_face.importing import import_model
 from tests.lm.interop.hugging_face.models import FIELDS, VOCABULARY, ids, random_config, random_run
+from tests.tolerances import assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
 
@@ -132,7 +133,7 @@ def test_a_window_is_as_wide_in_transformers(width, tmp_path):
     import_model(tmp_path / "exported", tmp_path / "run")
     ours, tokens = load_model(tmp_path / "run", HARDWARE).model, ids(1, 60)
     with torch.no_grad():
-        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+        assert_close(ours(tokens), theirs(tokens).logits, model=ours)
 
 
 @pytest.mark.parametrize(
