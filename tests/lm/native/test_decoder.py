@@ -301,7 +301,7 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
     else:
         steps, expected = DecoderSteps(model), model(tokens)
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
-    torch.testing.assert_close(found, expected, atol=4e-5, rtol=1e-5)
+    assert_close(found, expected, model=model)
     assert length == 1 or model in choice._decoders
 
 
@@ -314,7 +314,7 @@ def test_a_window_is_as_wide_as_for_torch(width):
     steps = DecoderSteps(model)
     parts = tokens.split([3, 1, 1, 7, *[1] * 38], dim=1)
     found = torch.cat([steps.feed(part) for part in parts], dim=1)
-    torch.testing.assert_close(found, model(tokens), atol=4e-5, rtol=1e-5)
+    assert_close(found, model(tokens), model=model)
     assert model in choice._decoders
 
 
@@ -346,7 +346,7 @@ def test_tables_of_positions_grow_with_the_text(positions, monkeypatch):
     for token in tokens[:, 2:].split(1, dim=1):
         found.append(steps.feed(token))
         lengths.add(choice._decoders[model]._tables.length)
-    torch.testing.assert_close(torch.cat(found, dim=1), model(tokens), atol=4e-5, rtol=1e-5)
+    assert_close(torch.cat(found, dim=1), model(tokens), model=model)
     assert min(lengths) < max(lengths) <= 20
 
 
