@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -53,19 +54,17 @@ def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> 
     """
     corpus = corpus_of(files)
     settings = _settled(corpus, new, given, processes=world.size)
-    if new.out is not None:
-        return _started(new.out, corpus, settings, files, new, world)
-    with _new_folder(files.first, str(settings.config.preset)) as folder:
-        return _started(folder, corpus, settings, files, new, world)
+    with _new_folder(files.first, str(settings.config.preset)) if new.out is None else nullcontext(new.out) as folder:
+        return _started(folder, corpus, settings, new, has_heads=bool(files.pairs.heads), world=world)
 
 
 def _started(
-    folder: Path, corpus: TextCorpus | PairCorpus, settings: Settings, files: TrainingFiles, new: NewRun, world: World
+    folder: Path, corpus: TextCorpus | PairCorpus, settings: Settings, new: NewRun, *, has_heads: bool, world: World
 ) -> Run:
     """The new run in a folder; see `start_run`."""
     config = settings.config
     _check_before_work(folder, config, new, pairs=corpus.holds_pairs)
-    check_heads_given(config.model, are_given=bool(files.pairs.heads))
+    check_heads_given(config.model, are_given=has_heads)
     prepared = prepare(corpus, config, new.tokenizer or new.weights)
     weights = None
     if new.weights:
