@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,6 +29,8 @@ _FAR_SLOWER = 4.0  # than float32: emulated
 _MATRIX_ON_CPU, _MATRIX_ON_GPU = 1024, 8192  # rows and columns
 _LAUNCHES = 4  # of some work on a GPU between two synchronisations
 _CHANGING = ("processor", "cpu MHz", "bogomips", "apicid", "initial apicid", "core id", "physical id", "microcode")
+_WINDOWS_TICKS = 10 / 64
+"""Seconds of ten ticks of Windows's clock of CPU time, which make a time measured by it right to a tenth."""
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
 
 MOST_THREADS = torch.get_num_threads()
@@ -133,9 +136,25 @@ def processor(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
     told = Path("/proc/cpuinfo")
-    first = told.read_text(encoding="utf-8").partition("\n\n")[0] if told.is_file() else platform.processor()
+    first = told.read_text(encoding="utf-8").partition("\n\n")[0] if told.is_file() else _processor_name()
     lasting = [line for line in first.splitlines() if not line.startswith(_CHANGING)]
     return "\n".join([device, platform.machine(), torch.backends.cpu.get_cpu_capability(), *lasting])
+
+
+def _processor_name() -> str:
+    """The name of the processor where there is no /proc; on macOS that of the chip, since `platform` says arm."""
+    return (_sysctl(b"machdep.cpu.brand_string") if sys.platform == "darwin" else "") or platform.processor()
+
+
+def _sysctl(name: bytes) -> str:
+    """A text that the kernel of macOS knows by this name; an empty one if it has none."""
+    library, size = ctypes.CDLL(None), ctypes.c_size_t()
+    if library.sysctlbyname(name, None, ctypes.byref(size), None, 0) != 0:
+        return ""
+    text = ctypes.create_string_buffer(size.value)
+    if library.sysctlbyname(name, text, ctypes.byref(size), None, 0) != 0:
+        return ""
+    return text.value.decode(errors="replace")
 
 
 @cache
@@ -223,9 +242,14 @@ def times_as_fast(work: Callable[[], object], other: Callable[[], object], *, tr
 
 
 def _thread_seconds(work: Callable[[], object]) -> float:
-    began = time.thread_time()
-    work()
-    return time.thread_time() - began
+    """CPU seconds that some work takes; where the clock is coarse, on average over as many calls as it can measure."""
+    least = _WINDOWS_TICKS if sys.platform == "win32" else 0.0
+    began, calls = time.thread_time(), 0
+    while True:
+        work()
+        calls += 1
+        if (taken := time.thread_time() - began) >= least and taken > 0:
+            return taken / calls
 
 
 def now(hardware: Hardware) -> float:
@@ -302,7 +326,31 @@ def peak_memory() -> int:
     """The most bytes this process has held so far: on the GPU if it used one, else resident."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
-    import resource  # noqa: PLC0415 (not on every system)
-
+    try:
+        import resource  # noqa: PLC0415 (not on every system)
+    except ImportError:
+        return _peak_on_windows()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+class _MemoryCounters(ctypes.Structure):
+    """PROCESS_MEMORY_COUNTERS of Windows."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("page_faults", ctypes.c_uint32),
+        ("peak_working_set", ctypes.c_size_t),
+        ("others", ctypes.c_size_t * 7),
+    )
+
+
+def _peak_on_windows() -> int:
+    """The most bytes of this process that were resident; 0 if Windows doesn't say."""
+    counters = _MemoryCounters(size=ctypes.sizeof(_MemoryCounters))
+    kernel: Any = ctypes.windll.kernel32  # type: ignore[attr-defined]
+    kernel.GetCurrentProcess.restype = ctypes.c_void_p
+    kernel.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+    if not kernel.K32GetProcessMemoryInfo(kernel.GetCurrentProcess(), ctypes.byref(counters), counters.size):
+        return 0
+    return int(counters.peak_working_set)

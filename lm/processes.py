@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from multiprocessing import Pipe
+from multiprocessing import Pipe, connection
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -111,9 +111,8 @@ class Workers(Generic[Item, Result]):
                 self._workers[ours] = subprocess.Popen(
                     [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno())],
                     stdin=subprocess.PIPE,
-                    pass_fds=[theirs.fileno()],
                     env={**os.environ, **self._environment},
-                    process_group=0,  # the interrupt of a terminal is its parent's alone, which ends it
+                    **_inheriting(theirs),
                 )
         for pipe in self._workers:
             self._send(pipe, self._prepare)
@@ -176,6 +175,18 @@ class Workers(Generic[Item, Result]):
         )
 
 
+def _inheriting(pipe: Connection) -> dict[str, Any]:
+    """How to start a process that has its end of a pipe, and not the interrupts of the terminal.
+
+    The interrupt is its parent's alone, which ends it.
+    """
+    if sys.platform != "win32":
+        return {"pass_fds": [pipe.fileno()], "process_group": 0}
+    os.set_handle_inheritable(pipe.fileno(), True)
+    startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [pipe.fileno()]})
+    return {"startupinfo": startup, "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+
+
 def _first(items: Iterator[T]) -> Iterator[T]:
     """The next item, or nothing."""
     with contextlib.suppress(StopIteration):
@@ -221,13 +232,13 @@ def serve(descriptor: int) -> None:
     """The life of a worker, as a process of `Workers`; what is printed goes to standard error.
 
     Args:
-        descriptor: of its end of the pipe.
+        descriptor: of its end of the pipe; on Windows its handle.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # or what is printed is lost when it is killed
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    pipe = Connection(descriptor)
+    pipe: Connection = getattr(connection, "PipeConnection", Connection)(descriptor)  # on Windows the former
     with contextlib.suppress(EOFError, ConnectionError):  # there is nobody to work for
         try:
             work = pipe.recv()()

@@ -49,7 +49,7 @@ def _forgiving(stream: Any) -> Any:  # noqa: ANN401 (tests and notebooks have st
         return stream
     with contextlib.suppress(OSError):
         stream.flush()
-    raw: Any = _Forgiving(getattr(stream.buffer, "raw", stream.buffer))
+    raw: Any = _Forgiving(stream)
     return io.TextIOWrapper(
         raw, encoding=stream.encoding, errors=stream.errors, newline="\n", line_buffering=True, write_through=True
     )
@@ -61,8 +61,10 @@ class _Forgiving(io.RawIOBase):
     It has no buffer, so that a signal handler can print while an earlier write is still waiting.
     """
 
-    def __init__(self, stream: io.RawIOBase) -> None:
-        self._stream = stream
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        buffer: Any = text.buffer
+        self._stream: io.RawIOBase = getattr(buffer, "raw", buffer)
+        self._text = text  # which would close the stream if nothing referred to it
 
     def write(self, data: Any) -> int:  # noqa: ANN401 (any buffer)
         """Write all of the data, or drop what is left of it at the first error; returns their number of bytes."""

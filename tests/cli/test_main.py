@@ -40,6 +40,29 @@ def test_a_closed_stdin_is_an_empty_one(tmp_path, arguments):
     assert code == (0 if arguments[0] == "tokenizer" else 1)
 
 
+def test_worker_processes_start_though_stderr_is_closed(tmp_path):
+    code = (
+        "from cli.console import streams; streams.prepare()\n"
+        "from lm.processes import in_order\n"
+        "print(list(in_order(len, ['a', 'bc'], processes=2)))"
+    )
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=900, check=False).stdout == "[1, 2]\n"
+
+
+def test_pipes_are_utf_8_whatever_the_system_uses(tmp_path):
+    """Stdin, stdout and stderr; a session of `--interactive` reads its lines in another way than other commands."""
+    make_run(tmp_path / "run")
+    for arguments, given in ((["日本 café"], ""), (["--interactive"], "/日本 café\n")):
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", "generate", str(tmp_path / "run"), *arguments, "--max-tokens", "1"],
+            env={**os.environ, "PYTHONIOENCODING": "cp1252"}, input=given.encode(), capture_output=True, check=False,
+            timeout=900,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "日本" in (done.stderr if given else done.stdout).decode()
+
+
 @pytest.mark.parametrize("command", [name.removeprefix("lm") for name, _ in helps()])
 def test_help_imports_nothing_heavy(command):
     """So that it is there at once."""

@@ -1,6 +1,8 @@
 """Properties of the story corpus: the files follow from the code, and the English in them is right."""
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -224,3 +226,15 @@ def test_nobody_shares_the_pronoun_of_the_hero(kind: Kind) -> None:
         people = cast(kind, Noun("kite", ("red",)), dice)
         hero = people["hero"].form("he", dice)
         assert hero not in {people[other].form("he", dice) for other in ("friend", "elder", "neighbour")}
+
+
+def test_git_keeps_their_line_ends():
+    """On systems where it changes those of texts."""
+    folder = Path(corpora.__file__).parent
+    files = [path for path in folder.rglob("*") if path.suffix in {".txt", ".en", ".de"}]
+    asked = ["git", "-C", str(folder), "check-attr", "text", "--", *map(str, files)]
+    if shutil.which("git") is None or subprocess.run([*asked[:3], "rev-parse"], capture_output=True).returncode:
+        pytest.skip("not a checkout")
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(said) == len(files) > 0
+    assert all(line.endswith(": text: unset") for line in said)

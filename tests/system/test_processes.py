@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
+from cli.training import launching
 from lm.run_folder import find_checkpoint, load_state
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
@@ -84,6 +86,12 @@ def test_of_several_processes_one_says_what_is_wrong(place, capsys, monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert run(["train", str(place / "text.txt"), "--steps", "1", "--epochs", "2", "--source", "x"]) == 2
     assert capsys.readouterr().err == ""
+
+
+def test_a_system_without_sigkill_has_a_launcher(monkeypatch):
+    """As Windows."""
+    monkeypatch.delattr(signal, "SIGKILL")
+    assert importlib.reload(launching)._KILLED == -9
 
 
 @pytest.mark.slow
