@@ -21,7 +21,6 @@ from lm.tokenizer.framing import Frame
 from lm.tokenizer.languages import LanguageTag, tag_to
 from lm.tokenizer.tokenizer import Tokenizer
 
-
 LONGEST_SOURCE = 4096
 """IDs of a source that are read by a model whose positions don't end, unless it has learned from longer ones.
 
