@@ -14,6 +14,7 @@ from cli.console.messages import note, paragraph
 from cli.console.numbers import figure
 from cli.console.progress import counter
 from cli.console.tables import table
+from cli.perplexity.report import warn_of_lost_text
 from cli.perplexity.request import PairFiles
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import ParallelConfig
@@ -75,6 +76,7 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, proc
         scores = _PairScores(names, [_score(run, loaded, file, pairs.language, share) for file in files])
     if not scores.total.tokens:
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
+    warn_of_lost_text(scores.total)
     if as_json:
         print(json_line(_report(run, loaded, scores)))
     else:
@@ -176,6 +178,8 @@ def _figures(tally: Tally) -> dict[str, Any]:
         "perplexity": tally.perplexity,
         "word_perplexity": tally.word_perplexity,
         "bits_per_byte": tally.bits_per_byte,
+        "unknown_tokens": tally.unknown_tokens,
+        "lost_bytes": tally.lost_bytes,
     }
 
 

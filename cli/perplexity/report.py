@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console.escapes import for_stream, json_line
-from cli.console.messages import note, paragraph
+from cli.console.messages import fact, note, paragraph
 from cli.console.numbers import figure, many
 from cli.console.tables import table
 from lm.checkpoint import LoadedModel
@@ -21,7 +21,7 @@ from lm.model.block import count_parameters
 COLUMNS = ("file", "tokens", "words", "bytes", "perplexity", "per word", "bits/byte", "std error")
 FIGURES = (
     "tokens", "unscored", "documents", "words", "bytes", "nats",
-    "perplexity", "word_perplexity", "bits_per_byte", "standard_error",
+    "perplexity", "word_perplexity", "bits_per_byte", "standard_error", "unknown_tokens", "lost_bytes",
 )  # fmt: skip
 
 COMPLETION_TOKEN = "completion token"
@@ -57,6 +57,18 @@ def _of_run(run: Path, loaded: LoadedModel) -> dict[str, Any]:
         },
         "tokenizer": {"vocab_size": tokenizer.vocab_size, "sha256": tokenizer.sha256},
     }
+
+
+def lost_text(tally: Tally) -> str:
+    """How much of a text its tokens don't tell, for a sentence."""
+    unknown = f"{many(tally.unknown_tokens, 'unknown token')} and " if tally.unknown_tokens else ""
+    return f"{unknown}{tally.lost_bytes:,} bytes that don't survive a round trip through the tokenizer"
+
+
+def warn_of_lost_text(tally: Tally) -> None:
+    """Warn on stderr if the tokens don't tell all of the text that was scored."""
+    if tally.loses_text:
+        fact("warning", f"{lost_text(tally)}: per word and bits/byte don't compare with other tokenizers'")
 
 
 def described(how: dict[str, Any], total: Tally) -> str:
@@ -97,6 +109,7 @@ def _described_masks(how: dict[str, Any], total: Tally) -> str:
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """Print the figures on stdout, as a table unless another form is asked for."""
     total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
+    warn_of_lost_text(total)
     if as_json:
         print_json(scores, total, macro, how)
     elif as_csv:

@@ -44,6 +44,7 @@ def measure(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> 
                 pass
     report.refuse_nothing(scores)
     if output.per_token:
+        report.warn_of_lost_text(Tally.total(score.tally for score in scores))
         note(report.described(scorer.conditions, Tally.total(score.tally for score in scores)))
     else:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
@@ -86,17 +87,28 @@ def _write_page(
 
 def compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files by two models, and print how they differ."""
+    tallies = Tally(), Tally()
     with scoring_progress(files) as watch:
         both = scorer.text.stretches(files, scores=[], watch=watch), other.text.stretches(files, scores=[])
-        differences = perplexity_comparison.compare(*both, files=len(files))
+        first, second = (_counted(stretches, tally) for stretches, tally in zip(both, tallies, strict=True))
+        differences = perplexity_comparison.compare(first, second, files=len(files))
     total = Difference.total(differences)
     if not total.bytes:
         raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
     models = scorer.conditions, other.conditions
+    is_same = scorer.loaded.tokenizer.sha256 == other.loaded.tokenizer.sha256
+    compared = versus.Compared((scorer.run, other.run), tallies, is_same_tokenizer=is_same)
     if as_json:
-        versus.print_json(files, differences, total, models)
+        versus.print_json(files, differences, total, models, compared)
     else:
-        versus.print_table(files, differences, total, models, (scorer.run, other.run))
+        versus.print_table(files, differences, total, models, compared)
+
+
+def _counted(stretches: Iterator[Stretch], tally: Tally) -> Iterator[Stretch]:
+    """The same stretches, counted as they pass."""
+    for stretch in stretches:
+        tally.add_stretch(stretch)
+        yield stretch
 
 
 @contextmanager

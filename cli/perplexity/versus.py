@@ -3,36 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cli.console.escapes import json_line
 from cli.console.messages import paragraph
 from cli.console.tables import table
+from cli.perplexity.report import lost_text
+from lm.evaluation.perplexity import Tally
 from lm.evaluation.perplexity_comparison import Difference
 from lm.text.files import TextFile
 
 COLUMNS = ("file", "bytes", "bits/byte", "versus", "difference", "std error", "z")
 
+_NO_VERDICT = "no verdict: nothing is charged for text that a tokenizer loses, so the two predicted different texts"
 _CLEAR = 2  # standard errors: a difference that chance makes in one case of twenty
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Two runs that scored the same text, and what their tokenizers lose of it.
+
+    Attributes:
+        runs: the two.
+        tallies: of the text as each of them scored it.
+        is_same_tokenizer: whether they have one tokenizer, so that they lose the same and can be compared.
+    """
+
+    runs: tuple[Path, Path]
+    tallies: tuple[Tally, Tally]
+    is_same_tokenizer: bool
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether both had to predict the same text."""
+        return self.is_same_tokenizer or not any(tally.loses_text for tally in self.tallies)
+
+    @property
+    def losses(self) -> str:
+        """What each of the two loses, in a sentence."""
+        pairs = zip(self.runs, self.tallies, strict=True)
+        return "; ".join(f"{run}: {lost_text(tally)}" for run, tally in pairs if tally.loses_text)
+
+
 def print_json(
-    files: Sequence[TextFile], differences: Sequence[Difference], total: Difference, models: Sequence[dict[str, Any]]
+    files: Sequence[TextFile],
+    differences: Sequence[Difference],
+    total: Difference,
+    models: Sequence[dict[str, Any]],
+    compared: Compared,
 ) -> None:
     """Print one object: `files`, `total`, and how each of the two models scored them."""
-    pairs = zip(files, differences, strict=True)
+    pairs, fair = zip(files, differences, strict=True), compared.is_fair
+    first, second = (
+        {**model, "unknown_tokens": tally.unknown_tokens, "lost_bytes": tally.lost_bytes}
+        for model, tally in zip(models, compared.tallies, strict=True)
+    )
     report = {
-        "files": [{"file": file.name, **_figures(difference)} for file, difference in pairs],
-        "total": _figures(total),
+        "files": [{"file": file.name, **_figures(difference, is_fair=fair)} for file, difference in pairs],
+        "total": _figures(total, is_fair=fair),
         "unit": "byte",
-        "first": models[0],
-        "second": models[1],
+        "comparable": fair,
+        "first": first,
+        "second": second,
     }
     print(json_line(report))
 
 
-def _figures(difference: Difference) -> dict[str, Any]:
+def _figures(difference: Difference, *, is_fair: bool) -> dict[str, Any]:
     first, second = difference.bits_per_byte or (None, None)
     return {
         "bytes": difference.bytes,
@@ -42,7 +81,7 @@ def _figures(difference: Difference) -> dict[str, Any]:
         "second_bits_per_byte": second,
         "difference": difference.difference,
         "standard_error": difference.standard_error,
-        "z": difference.z,
+        "z": difference.z if is_fair else None,
     }
 
 
@@ -51,21 +90,24 @@ def print_table(
     differences: Sequence[Difference],
     total: Difference,
     models: Sequence[dict[str, Any]],
-    runs: tuple[Path, Path],
+    compared: Compared,
 ) -> None:
     """Print a row for each file and the total, how they were scored, and the verdict."""
-    rows = [_row(file.name, difference) for file, difference in zip(files, differences, strict=True)]
-    table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)
+    runs, fair = compared.runs, compared.is_fair
+    rows = [_row(file.name, difference, is_fair=fair) for file, difference in zip(files, differences, strict=True)]
+    table(COLUMNS, [*rows, _row("total", total, is_fair=fair)] if len(rows) > 1 else rows)
     how = "; ".join(
         f"{run}: context {model['context']}, stride {model['stride']}" for run, model in zip(runs, models, strict=True)
     )
     paragraph(f"bits per byte of the same text; {total.segments:,} segments in {total.blocks:,} blocks; {how}")
-    paragraph(verdict(total, runs))
+    if compared.losses:
+        paragraph(f"not all of the text is scored; {compared.losses}")
+    paragraph(verdict(total, runs) if fair else _NO_VERDICT)
 
 
-def _row(name: str, difference: Difference) -> list[str]:
+def _row(name: str, difference: Difference, *, is_fair: bool) -> list[str]:
     figures = (*(difference.bits_per_byte or (None, None)), difference.difference, difference.standard_error)
-    z = _number(difference.z, 1)
+    z = _number(difference.z if is_fair else None, 1)
     return [name, f"{difference.bytes:,}", *(_number(value, 4) for value in figures), z]
 
 

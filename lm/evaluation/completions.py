@@ -20,6 +20,8 @@ from lm.model.transformer import DecoderOnly
 from lm.processes import Share
 from lm.text.examples import Example
 from lm.tokenizer.framing import example_frame
+from lm.tokenizer.offsets import Loss, TokenOffsets
+from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096
@@ -77,19 +79,21 @@ def measure_completions(
         batches = (Batch.of_rows([each.ids for each in part], [each.learned for each in part]) for part in parts)
         for part, scored in zip(parts, scored_batches(model, batches, share), strict=True):
             for each, nats in zip(part, scored, strict=True):
-                _add(tally, each.example, nats, name)
+                _add(tally, each, nats, name)
         yield CompletionsScored(tally, count)
     yield CompletionsScored(tally, count)
 
 
-def _add(tally: Tally, example: Example, nats: Nats, name: str) -> None:
+def _add(tally: Tally, framed: _Framed, nats: Nats, name: str) -> None:
     """Count a completion; InputError if its surprisals are no numbers."""
+    example = framed.example
     if not np.isfinite(nats).all():
         raise not_a_number(f"{name}: line {example.line}")
     tally.add(nats)
     tally.documents += 1
     tally.words += len(example.completion.split())
     tally.bytes += len(example.completion.encode())
+    tally.add_loss(framed.loss)
 
 
 @dataclass(frozen=True)
@@ -101,16 +105,18 @@ class _Framed:
         ids: (tokens,) start, prompt, completion, end.
         learned: how many of them, the last ones, are scored.
         is_shortened: whether the prompt has lost its beginning.
+        loss: what of the completion its tokens don't tell.
     """
 
     example: Example
     ids: NDArray[Any]
     learned: int
     is_shortened: bool
+    loss: Loss
 
 
 def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, name: str) -> list[_Framed]:
-    frame, framed = example_frame(tokenizer), []
+    frame, offsets, framed = example_frame(tokenizer), TokenOffsets(tokenizer), []
     for example in examples:
         where = f"{name}: line {example.line}"
         try:
@@ -122,5 +128,6 @@ def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, nam
             raise InputError(f"{where}: {problem}; leave it out")
         whole = frame.around(prompt, completion)
         ids = shortened(whole, context=context)
-        framed.append(_Framed(example, ids, learned, len(ids) < len(whole)))
+        loss = offsets.loss(Piece(example.completion, starts_document=True), completion)
+        framed.append(_Framed(example, ids, learned, len(ids) < len(whole), loss))
     return framed

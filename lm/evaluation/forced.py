@@ -23,6 +23,8 @@ from lm.processes import Share
 from lm.text.parallel import Pair
 from lm.tokenizer.framing import pair_frames
 from lm.tokenizer.languages import LanguageTag
+from lm.tokenizer.offsets import Loss, TokenOffsets
+from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 
 _PAIRS_AT_ONCE = 4096
@@ -74,6 +76,11 @@ class PairEncoder:
         self._target, self._source = tokenizer, source_tokenizer or tokenizer
         self._frames = pair_frames(tokenizer, source_tokenizer, tag=tag)
         self._trees = TreeReader(self._source)
+        self._offsets = TokenOffsets(tokenizer)
+
+    def loss(self, text: str) -> Loss:
+        """What of a target its tokens don't tell."""
+        return self._offsets.loss(Piece(text, starts_document=True), self._target.encode_batch([text])[0])
 
     def encode(self, pairs: Sequence[Pair]) -> TokenPairs:
         """The ids of some pairs, the sources with their trees where heads are given."""
@@ -188,6 +195,7 @@ def measure_pairs(
             tally.documents += 1
             tally.words += len(pair.target.split())
             tally.bytes += len(pair.target.encode())
+            tally.add_loss(encoder.loss(pair.target))
         yield PairsScored(tally, blank)
     yield PairsScored(tally, blank)
 

@@ -14,6 +14,7 @@ from lm.evaluation.stretches import Reading, Stretch, stretches
 from lm.evaluation.sums import Sums
 from lm.processes import Share
 from lm.text.files import TextFile
+from lm.tokenizer.offsets import Loss
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -32,6 +33,9 @@ class Tally(Sums):
         bytes: UTF-8 bytes of the text of the scored tokens.
         nats: surprisal of the scored tokens.
         squares: sum of the squares of their surprisals.
+        unknown_tokens: tokens of the text that stand for whatever the vocabulary cannot spell.
+        lost_bytes: bytes of the text that its tokens don't tell, so that they don't survive a round trip. Nothing is
+            charged for these, so what is per word and per byte does not compare with that of another tokenizer.
     """
 
     tokens: int = 0
@@ -41,12 +45,24 @@ class Tally(Sums):
     bytes: int = 0
     nats: float = 0.0
     squares: float = 0.0
+    unknown_tokens: int = 0
+    lost_bytes: int = 0
+
+    @property
+    def loses_text(self) -> bool:
+        """Whether the tokens don't tell all of the text."""
+        return bool(self.unknown_tokens or self.lost_bytes)
 
     def add(self, nats: Nats) -> None:
         """Count scored tokens."""
         self.tokens += len(nats)
         self.nats += float(nats.sum())
         self.squares += float(np.square(nats).sum())
+
+    def add_loss(self, loss: Loss) -> None:
+        """Count what the tokens of some text don't tell of it."""
+        self.unknown_tokens += loss.unknown
+        self.lost_bytes += loss.bytes
 
     def add_stretch(self, stretch: Stretch) -> None:
         """Count the tokens of a stretch, and with a passage's first one the text of the passage."""
@@ -56,6 +72,7 @@ class Tally(Sums):
             self.documents += passage.piece.starts_document
             self.words += passage.words
             self.bytes += len(passage.data)
+            self.add_loss(passage.loss)
         if not scored.all():
             self.unscored += int((~scored).sum())
             self.bytes -= int(np.diff(stretch.ends, prepend=stretch.start)[~scored].sum())

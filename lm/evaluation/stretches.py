@@ -18,7 +18,7 @@ from lm.evaluation.windows import Ids
 from lm.processes import Share
 from lm.text.documents import fragments
 from lm.text.files import TextFile
-from lm.tokenizer.offsets import Ends, TokenOffsets
+from lm.tokenizer.offsets import Ends, Loss, TokenOffsets
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -57,6 +57,11 @@ class Passage:
     def ends(self) -> Ends:
         """(tokens,) where in `data` each token ends."""
         return self.offsets.ends(self.piece, self.tokens)
+
+    @cached_property
+    def loss(self) -> Loss:
+        """What of the text its tokens don't tell."""
+        return self.offsets.loss(self.piece, self.tokens)
 
 
 @dataclass(frozen=True)

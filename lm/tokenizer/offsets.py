@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,31 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]
 Ends = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What of a text its tokens don't tell.
+
+    Attributes:
+        unknown: tokens that stand for any text that the vocabulary cannot spell.
+        bytes: of the text that don't come back when its tokens are decoded: of unknown characters, and of letters whose
+            case, accents or form a tokenizer changes.
+    """
+
+    unknown: int = 0
+    bytes: int = 0
+
+
+def _unlike(text: bytes, spelled: bytes) -> int:
+    """The bytes of a text that a spelling of it does not have; a space that is implied before a text is none."""
+    if len(text) != len(spelled):
+        spelled = spelled.removeprefix(b" ")
+    if len(text) == len(spelled):
+        return sum(one != other for one, other in zip(text, spelled, strict=True))
+    backwards = zip(reversed(text), reversed(spelled), strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], backwards))
+    return len(text) - same
 
 
 class TokenOffsets:
@@ -50,6 +77,37 @@ class TokenOffsets:
         ends = offsets[np.maximum.accumulate(np.clip(np.array(characters) - len(piece.context), 0, len(piece.text)))]
         ends[-1] = len(data)
         return ends
+
+    def loss(self, piece: Piece, tokens: Ids) -> Loss:
+        """How much of a piece's text its tokens don't tell.
+
+        Args:
+            piece: a text that can be tokenized alone.
+            tokens: (tokens,) its ids.
+        """
+        data = piece.text.encode()
+        parts = [self._bytes(index) for index in tokens.tolist()]
+        if b"".join(parts) == data:
+            return Loss()
+        whole = piece.context + piece.text
+        decoded = self._tokenizer.decode(self._tokenizer.encode_batch([whole])[0])
+        if decoded.removeprefix(" ") == whole.removeprefix(" "):  # many tokenizers put a space before a text
+            return Loss()
+        if not parts:
+            return Loss(0, len(data))
+        unknowns = lost = start = 0
+        spelled: list[bytes] = []
+        ends = self.ends(piece, tokens).tolist()
+        for place, (index, part, end) in enumerate(zip(tokens.tolist(), parts, ends, strict=True)):
+            spelled.append(part)
+            if place + 1 < len(ends) and ends[place + 1] == end:  # another token of the same characters
+                continue
+            text = data[start:end]
+            is_unknown = index == self._tokenizer.unknown and text.strip() != part.strip()
+            unknowns += is_unknown
+            lost += len(text.strip() or text) if is_unknown else _unlike(text, b"".join(spelled))
+            spelled, start = [], end
+        return Loss(unknowns, lost)
 
     def _bytes(self, index: int) -> bytes:
         if index not in self._spelled:

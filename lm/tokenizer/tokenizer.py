@@ -150,6 +150,16 @@ class Tokenizer:
         """The token that stands where one is to be guessed; None without one."""
         return self._first_special(_MASKS)
 
+    @cached_property
+    def unknown(self) -> int | None:
+        """The token that stands for text that the vocabulary cannot spell; None without one."""
+        model = self.description["model"]
+        if model.get("unk_token") is not None:
+            index: int | None = self._backend.token_to_id(model["unk_token"])
+            return index
+        unk_id: int | None = model.get("unk_id")
+        return unk_id
+
     def _first_special(self, names: Sequence[str]) -> int | None:
         return next((self.special_tokens[name] for name in names if name in self.special_tokens), None)
 

@@ -17,9 +17,11 @@ from lm.tokenizer.tokenizer import Tokenizer
 TEXT = "The owl saw the fox by the mill.\nÜber den Bäumen sang 狐 the owl — and the fox ran.\n" * 3
 
 
-def make_run(folder: Path, *, kind: str = "bpe", supervised: bool = False, **fields) -> Path:
+def make_run(
+    folder: Path, *, kind: str = "bpe", supervised: bool = False, tokenizer: Tokenizer | None = None, **fields
+) -> Path:
     """A run of a small model that was never trained, on text or on examples; `fields` are those of ModelConfig."""
-    tokenizer = make_tokenizer(kind, has_mask=fields.get("objective") == "masked")
+    tokenizer = tokenizer or make_tokenizer(kind, has_mask=fields.get("objective") == "masked")
     shape = {"context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
     model = ModelConfig(vocab_size=tokenizer.vocab_size, **shape)
     save_checkpoint(

@@ -22,7 +22,7 @@ def test_files_and_their_total_are_reported(report, runs, texts):
     total = reported["total"]
     assert [file["file"] for file in reported["files"]] == [str(texts / "a.txt"), str(texts / "b.txt")]
     for figures in (a, b, total):
-        assert set(figures) - {"file"} == {*FIGURES, "unscored", "documents"}
+        assert set(figures) - {"file"} == {*FIGURES, "unscored", "documents", "unknown_tokens", "lost_bytes"}
         assert figures["perplexity"] == pytest.approx(math.exp(figures["nats"] / figures["tokens"]))
         assert figures["word_perplexity"] == pytest.approx(math.exp(figures["nats"] / figures["words"]))
         assert figures["bits_per_byte"] == pytest.approx(figures["nats"] / math.log(2) / figures["bytes"])

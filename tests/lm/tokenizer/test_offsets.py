@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
-from lm.tokenizer.offsets import TokenOffsets
+from lm.tokenizer.offsets import Loss, TokenOffsets
 from lm.tokenizer.pieces import Piece
-from tests.lm.tokenizers_elsewhere import TEXT
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.tokenizers_elsewhere import TEXT, bert_like, cl100k_like, gpt2_like, llama2_like
 
 
 def parts(tokenizer, text, context="", context_tokens=0):
@@ -61,3 +63,36 @@ def test_characters_have_as_many_bytes_as_in_utf_8():
     edges = "\x7f\x80\u07ff\u0800\uffff\U00010000\U0010ffff"
     found, _ = parts(tokenizer, "".join(f"a{edge}b" for edge in edges))
     assert found == [part.encode() for edge in edges for part in ("a", edge, "b")]
+
+
+def loss(tokenizer, text, context=""):
+    count = len(tokenizer.encode(context)) if context else 0
+    piece = Piece(text, starts_document=not context, context=context, context_tokens=count)
+    return TokenOffsets(tokenizer).loss(piece, tokenizer.encode_batch([context + text])[0][count:])
+
+
+@pytest.mark.parametrize("made", [gpt2_like, cl100k_like, llama2_like])
+@pytest.mark.parametrize("text", [TEXT, "", " ", "\n\n", "the cat sat", "  the  cat", "한국어 ☃🦉"])
+def test_lossless_tokenizers_lose_nothing(made, text):
+    tokenizer = Tokenizer(made())
+    assert loss(tokenizer, text) == Loss()
+    assert loss(tokenizer, text, "dog") == Loss()
+
+
+def test_an_uncased_tokenizer_loses_case_accents_and_what_it_does_not_know():
+    tokenizer = Tokenizer(bert_like())
+    assert loss(tokenizer, "the mat and the dog") == Loss()
+    assert loss(tokenizer, "The mat and The dog") == Loss(0, 2)
+    assert loss(tokenizer, "the\nmat") == Loss(0, 1)
+    assert loss(tokenizer, "the 🦉 mat") == Loss(1, 4)
+
+
+def test_an_unknown_character_counts_with_its_bytes_and_one_of_its_spelling_does_not():
+    tokenizer = training.train(["abc?"], TokenizerConfig(kind="char"), corpus_bytes=4, unknown="?").tokenizer
+    assert loss(tokenizer, "abc??") == Loss()
+    assert loss(tokenizer, "a한b☃?c") == Loss(2, 6)
+
+
+def test_text_without_tokens_is_lost():
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    assert loss(Tokenizer(backend), "한한") == Loss(0, 6)
