@@ -26,8 +26,9 @@ empty variable counts for nothing. `LM_CACHE` alone is something else, the folde
 
 What is more particular wins: a flag over the environment, the environment over `--config`, and that over `--preset`.
 A variable is no contradiction where a flag would be one: with `--resume` the run goes on as it was planned, with a
-tokenizer at hand those for training one are ignored. A variable that no command reads is passed over; if it is nearly
-the name of one, a line on stderr says so.
+tokenizer at hand those for training one are ignored. An option that is typed where it has no effect is refused; in the
+environment, in a file of settings or in a preset it may stand for other runs. A variable that no command reads is
+passed over; if it is nearly the name of one, a line on stderr says so.
 
 ## Completion
 

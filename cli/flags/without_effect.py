@@ -302,7 +302,7 @@ _OF_TRAINING_RUNS = (
     ),
     Rule(
         _TRAIN, ("--lora-alpha",), lambda mode: mode.config.lora.alpha == 0,
-        "on what is learned if it is 0: adapters then add nothing", "give more than 0", stage="settings",
+        "if it is 0, as adapters then add nothing", "give more than 0", stage="settings",
     ),
     Rule(
         _TRAIN, ("--masked-share", "--whole-words"), _is_unfilled,
@@ -319,11 +319,11 @@ _OF_TRAINING_RUNS = (
     ),
     Rule(
         _TRAIN, ("--decay-fraction",), lambda mode: mode.config.training.schedule != "wsd",
-        "with this --schedule", "leave it out, or give --schedule wsd", stage="settings",
+        "except with --schedule wsd", "leave it out, or give that", stage="settings",
     ),
     Rule(
         _TRAIN, ("--final-learning-rate",), _never_falls,
-        "with this --schedule, which does not fall to a given end",
+        "with a --schedule that does not fall to a given end",
         "leave it out, or give --schedule cosine, linear or wsd", stage="settings",
     ),
     Rule(
@@ -343,7 +343,7 @@ _OF_TRAINING_RUNS = (
     ),
     Rule(
         _TRAIN, ("--best-by",), lambda mode: mode.config.training.bleu_sentences == 0,
-        "as BLEU where no sentence is translated (--bleu-sentences 0)", "leave it out, or translate some",
+        "where no sentence is translated for BLEU (--bleu-sentences 0)", "leave it out, or translate some",
         stage="settings", neutral={"--best-by": "loss"},
     ),
     Rule(

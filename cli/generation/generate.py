@@ -158,6 +158,8 @@ def generate(
         asked = Asked(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
         form = Form(out, as_json=as_json, echo=echo, stats=stats)
         return continue_file(prompts, asked, form, processes=processes)
+    if prompt is not None and "prompt_file" in given.environment:
+        prompt_file = None
     text = _prompt(prompt, prompt_file, interactive=interactive)
 
     import_torch()

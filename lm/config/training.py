@@ -13,8 +13,8 @@ Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
 Criterion = Literal["loss", "bleu"]
 OptimizerKind = Literal["adamw", "muon"]
 
-MOST_ROWS = 2**31 - 1
-"""Of a batch: what no memory holds is refused before it is asked for."""
+MOST_ROWS = 2**40
+"""Of a batch, and of its tokens: more overflow before any memory is asked for."""
 LENGTHS = ("steps", "epochs", "tokens", "budget")
 
 

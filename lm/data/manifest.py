@@ -68,12 +68,20 @@ class SplitRecord:
         tokens: the number of tokens, those that start and end documents included.
         bytes: UTF-8 bytes of the documents' text.
         shards: the number of tokens in each shard.
+
+    Raises:
+        TypeError: one of them is no number of things, as in a damaged manifest.
     """
 
     documents: int
     tokens: int
     bytes: int
     shards: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for count in (self.documents, self.tokens, self.bytes, *self.shards):
+            if not isinstance(count, int) or not 0 <= count < 1 << 63:
+                raise TypeError(f"a split cannot hold {options.shown(count)} of something")
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,10 @@ class Manifest:
         check_version(values, VERSION, where=where, what="corpus")
         try:
             fields = fields_with_sources(values, where=where)
-            fields["splits"] = {name: _split_record(fields["splits"][name], where=where) for name in SPLITS}
+            fields["splits"] = {
+                name: SplitRecord(**{**fields["splits"][name], "shards": tuple(fields["splits"][name]["shards"])})
+                for name in SPLITS
+            }
             check_checksums(fields.get("sha256"))
             if (repetition := fields.get("repetition")) is not None:
                 fields["repetition"] = options.build(Repetition, repetition, where=where)
@@ -187,19 +198,6 @@ class Manifest:
         if not isinstance(values, dict):
             raise InputError(f"{path}: not a manifest of prepared tokens")
         return cls.from_dict(values, where=str(path))
-
-
-def _split_record(values: Mapping[str, Any], *, where: str) -> SplitRecord:
-    """What a manifest says of a split.
-
-    Raises:
-        KeyError, TypeError, UsageError: the manifest is damaged.
-    """
-    record = options.build(SplitRecord, {**values, "shards": tuple(values["shards"])}, where=where)
-    counts = (record.documents, record.tokens, record.bytes, *record.shards)
-    if not all(isinstance(count, int) and 0 <= count < 1 << 63 for count in counts):
-        raise UsageError("a count is no number")
-    return record
 
 
 def check_version(values: Mapping[str, Any], version: int, *, where: str, what: str) -> None:

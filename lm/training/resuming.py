@@ -89,41 +89,6 @@ def resume(
     return run
 
 
-def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
-    """InputError if the settings in a run's folder are not those of the checkpoint that it resumes from.
-
-    How long the run is and how it is computed may differ: a resumed run writes that before its first checkpoint. The
-    schedule changes with a budget.
-    """
-    path, restore = run / run_folder.CONFIG, f"restore it: cp {found / run_folder.CONFIG} {run / run_folder.CONFIG}"
-    if not path.exists():
-        return
-    try:
-        now = run_folder.load_config(run)
-    except InputError as error:
-        raise InputError(f"{error}; {restore}") from None
-    length = {name for name in LENGTHS if getattr(now.training, name) != getattr(config.training, name)}
-    changeable = {section: {*names} for section, names in CHANGEABLE.items()}
-    changeable["training"] |= {*LENGTHS, *(("schedule",) if length else ())}
-    places = [
-        (section, each.name)
-        for section, kind in SECTIONS.items()
-        for each in dataclasses.fields(kind)
-        if each.name not in changeable.get(section, ())
-    ]
-    if now.plan is not None and config.plan is not None:
-        places += [("plan", name) for name in _SETTLED]
-    differing = [
-        f"{section}.{name} is {ours!r} and was {theirs!r}"
-        for section, name in places
-        for ours, theirs in [(getattr(getattr(each, section), name) for each in (now, config))]
-        if ours != theirs
-    ]
-    if differing:
-        problem = "differs from the settings that the run was started with"
-        raise InputError(f"{path}: {problem}: {'; '.join(differing)}; {restore}, or start a new run")
-
-
 def _saved(run: Path, found: Path, config: RunConfig) -> dict[str, dict[str, Tensor]]:
     """The tensors that a run is built again of, as `Opening.built` calls them; its base's weights are kept with it."""
     files = {"weights": found / run_folder.MODEL, "optimizer": found / run_folder.OPTIMIZER}
@@ -184,3 +149,38 @@ def _without_lost_best(run: Path, state: TrainingState) -> TrainingState:
     if state.best_step in [run_folder.step_of(folder) for folder in run_folder.checkpoints(run)]:
         return state
     return dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
+
+
+def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
+    """InputError if the settings in a run's folder are not those of the checkpoint that it resumes from.
+
+    How long the run is and how it is computed may differ: a resumed run writes that before its first checkpoint. The
+    schedule changes with a budget.
+    """
+    path, restore = run / run_folder.CONFIG, f"restore it: cp {found / run_folder.CONFIG} {run / run_folder.CONFIG}"
+    if not path.exists():
+        return
+    try:
+        now = run_folder.load_config(run)
+    except InputError as error:
+        raise InputError(f"{error}; {restore}") from None
+    length = {name for name in LENGTHS if getattr(now.training, name) != getattr(config.training, name)}
+    changeable = {section: {*names} for section, names in CHANGEABLE.items()}
+    changeable["training"] |= {*LENGTHS, *(("schedule",) if length else ())}
+    places = [
+        (section, each.name)
+        for section, kind in SECTIONS.items()
+        for each in dataclasses.fields(kind)
+        if each.name not in changeable.get(section, ())
+    ]
+    if now.plan is not None and config.plan is not None:
+        places += [("plan", name) for name in _SETTLED]
+    differing = [
+        f"{section}.{name} is {ours!r} and was {theirs!r}"
+        for section, name in places
+        for ours, theirs in [(getattr(getattr(each, section), name) for each in (now, config))]
+        if ours != theirs
+    ]
+    if differing:
+        problem = "differs from the settings that the run was started with"
+        raise InputError(f"{path}: {problem}: {'; '.join(differing)}; {restore}, or start a new run")

@@ -66,18 +66,18 @@ CASES: dict[tuple[str, str], Case] = {
     ("train", "without rotary positions"): Case("missing.txt --positions learned", "missing.txt"),
     ("train", "without --experts"): Case("missing.txt", "missing.txt --experts 4"),
     ("train", "without adapters"): Case("missing.txt", f"missing.txt {_TUNED} --lora 2"),
-    ("train", "on what is learned if it is 0"): Case("missing.txt --from plain-run --lora 2", None),
+    ("train", "if it is 0,"): Case("missing.txt --from plain-run --lora 2", None),
     ("train", "where no tokens are masked"): Case("missing.txt", "missing.txt --objective masked"),
     ("train", "without --bpe-dropout"): Case(f"{_PAIRS} --bpe-dropout 0", _PAIRS),
     ("train", "beside --batch-tokens"): Case("missing.txt --batch-tokens 512", "missing.txt"),
-    ("train", "with this --schedule"): Case("missing.txt --schedule cosine", "missing.txt --schedule wsd"),
-    ("train", "with this --schedule, which does not fall"): Case(
+    ("train", "except with --schedule wsd"): Case("missing.txt --schedule cosine", "missing.txt --schedule wsd"),
+    ("train", "with a --schedule that"): Case(
         "missing.txt --schedule constant", "missing.txt --schedule linear"
     ),
     ("train", "without dropout,"): Case("missing.txt --dropout 0", "missing.txt --dropout 0.1"),
     ("train", "without evaluations before the end"): Case("missing.txt --evaluate-every 0", "missing.txt"),
     ("train", "without held-out data"): Case(f"{_PAIRS} --validation 0.0", _PAIRS),
-    ("train", "as BLEU where no sentence"): Case(f"{_PAIRS} --bleu-sentences 0", _PAIRS),
+    ("train", "where no sentence is translated"): Case(f"{_PAIRS} --bleu-sentences 0", _PAIRS),
     ("train", "where no pairs are in JSON Lines"): Case(
         "--pairs pairs.tsv -o occupied", "--pairs rows.jsonl -o occupied"
     ),
@@ -156,7 +156,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What is typed after a flag, where the option itself does not say."""
 SPECIAL = {
-    ("on what is learned if it is 0", "--lora-alpha"): ("0",),
+    ("if it is 0,", "--lora-alpha"): ("0",),
     ("without rotary positions", "--rope-base"): ("500",),
 }
 _CONFIGS = (

@@ -56,3 +56,14 @@ def test_a_manifest_without_a_split_is_named(tmp_path: Path) -> None:
     write(tmp_path, values)
     with pytest.raises(InputError, match=r"manifest\.json: not a manifest of prepared tokens \('validation'\)"):
         Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["documents", "tokens", "bytes", "shards"])
+@pytest.mark.parametrize("count", [None, "3", 1.5, -1, [], {}, 10**400, float("inf")], ids=lambda each: str(each)[:9])
+def test_a_count_that_is_none_is_of_no_manifest(name: str, count: object, tmp_path: Path) -> None:
+    values = MADE.to_dict()
+    values["splits"] = {split: {**record, name: count if name != "shards" else [count]}
+                        for split, record in values["splits"].items()}  # fmt: skip
+    (tmp_path / "manifest.json").write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"manifest\.json: not a manifest of prepared tokens \(a split cannot hold "):
+        Manifest.read(tmp_path)
