@@ -23,7 +23,7 @@ _SHOWN = 200
 
 
 def refer(run: Path, base: Path) -> None:
-    """Keep the weights of a checkpoint in the folder of a run whose adapters belong to them, and write down where it is."""
+    """Keep the weights of a checkpoint in the folder of a run whose adapters belong to them, and note where it is."""
     keep_weights(run, base / MODEL)
     files.replace_text(run / BASE, _seen_from(run.resolve(), base.resolve()) + "\n")
 

@@ -87,7 +87,7 @@ def save_checkpoint(
         files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
         _seal(unfinished)
         if resumed_at is None:
-            _add(run, unfinished, folder, is_best=is_best)
+            _add(unfinished, folder, is_best=is_best)
         else:
             unfinished.rename(run_folder.first_of_branch(folder, resumed_at=resumed_at))
             files.sync(folder.parent)
@@ -100,7 +100,7 @@ def save_checkpoint(
     return folder
 
 
-def _add(run: Path, unfinished: Path, folder: Path, *, is_best: bool) -> None:
+def _add(unfinished: Path, folder: Path, *, is_best: bool) -> None:
     """Give a checkpoint its name, and have `best`, then `last` name it.
 
     `last` comes last: until then the run is resumed from the checkpoint before, whose best one is still there. A
@@ -134,12 +134,13 @@ def _finish_branches(run: Path) -> None:
         best_step = run_folder.load_state(begun).best_step
         kept = {run_folder.step_of(path): path for path in run_folder.checkpoints(run)}
         kept = {step: path for step, path in kept.items() if step <= resumed_at}
+        best_of_kept = run_folder.load_state(kept[max(kept)]).best_step if kept else None
+        if best_of_kept in kept:
+            point_to(kept[best_of_kept], "best")
+        else:
+            (run / run_folder.BEST).unlink(missing_ok=True)
         if kept:
             point_to(kept[max(kept)], "last")
-        if best_step in kept:
-            point_to(kept[best_step], "best")
-        elif run_folder.pointed_to(run, "best") not in [path.name for path in kept.values()]:
-            (run / run_folder.BEST).unlink(missing_ok=True)
         for name in (run_folder.METRICS, run_folder.TIMINGS):
             run_folder.set_aside(run / name).unlink(missing_ok=True)
         files.sync(run)
@@ -147,7 +148,9 @@ def _finish_branches(run: Path) -> None:
             remove(other)
         if best_step == run_folder.step_of(folder):
             point_to(folder, "best")
-        elif best_step is None:
+        elif best_step in kept:
+            point_to(kept[best_step], "best")
+        else:
             (run / run_folder.BEST).unlink(missing_ok=True)
         point_to(folder, "last")
         _put_in_place(begun, folder)

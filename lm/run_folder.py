@@ -46,7 +46,8 @@ Pointer = Literal["best", "last"]
 """The files of a run that name one of its checkpoints."""
 
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
-_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)\.(?:replaced|after-([0-9]+))")
+FIRST_OF_BRANCH = ".after-"
+_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)(?:\.replaced|{re.escape(FIRST_OF_BRANCH)}([0-9]+))")
 _BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, TENSORBOARD, BASE, BASE_WEIGHTS}
 
 
@@ -123,7 +124,7 @@ def replaced(checkpoint: Path) -> Path:
 
 def first_of_branch(checkpoint: Path, *, resumed_at: int) -> Path:
     """Where the first checkpoint of a branch is until those of the other branch are removed."""
-    return checkpoint.with_name(f".{checkpoint.name}.after-{resumed_at}")
+    return checkpoint.with_name(f".{checkpoint.name}{FIRST_OF_BRANCH}{resumed_at}")
 
 
 def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path, int | None]]:
