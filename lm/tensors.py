@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,21 +30,33 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[st
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors in a file, each in a mapping of its own, which is gone with it.
+    """The tensors in a file, whose pages are read when they are needed, and are given back with the tensor.
 
-    So a model whose weights are converted one after another never holds all of them twice.
+    So a model whose weights are converted one after another never holds all of them twice. The file is mapped once,
+    whatever the number of tensors: each mapping takes a file descriptor, of which a process may have few. What is
+    written into a tensor stays out of the file.
 
     Raises:
         InputError: they cannot be read.
     """
-    return {name: _mapped(entry) for name, entry in entries(path).items()}
+    found = entries(path)
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return {name: _mapped(entry, mapping) for name, entry in found.items()}
 
 
-def _mapped(entry: Entry) -> Tensor:
-    """A tensor whose pages are read when they are needed; what is written into it stays out of the file."""
+def _mapped(entry: Entry, mapping: mmap.mmap) -> Tensor:
     if entry.dtype not in _TYPES:
         raise InputError(f"{entry.path}: has numbers of the type {entry.dtype}, which no model has; use another one")
     if not entry.size:
         return torch.empty(entry.shape, dtype=_TYPES[entry.dtype])
-    content = np.memmap(entry.path, np.uint8, mode="c", offset=entry.start, shape=(entry.size,))
+    content = np.frombuffer(mapping, np.uint8, count=entry.size, offset=entry.start)
+    weakref.finalize(content, _give_back, mapping, entry.start, entry.start + entry.size).atexit = False
     return torch.from_numpy(content).view(_TYPES[entry.dtype]).view(entry.shape)
+
+
+def _give_back(mapping: mmap.mmap, start: int, end: int) -> None:
+    """Give back the pages of a tensor that is gone, but those that it shares with others; on Windows, they stay."""
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED, first, last - first)

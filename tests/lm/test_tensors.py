@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
+import resource
 import struct
 from pathlib import Path
 
@@ -44,17 +47,61 @@ def test_what_is_written_into_a_tensor_stays_out_of_the_file(file):
     assert torch.equal(load_tensors(file)["matrix"], TENSORS["matrix"])
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not say what is mapped")
-def test_a_tensor_that_is_gone_lets_go_of_the_file(file):
-    def mappings() -> int:
-        return Path("/proc/self/maps").read_text().count(str(file))
+def resident(file: Path) -> int:
+    """Bytes of a mapped file that are in the memory of this process; its own copies of written pages among them."""
+    found, is_file = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(maxsplit=1)[0]:
+            is_file = line.endswith(str(file))
+        elif is_file and line.startswith("Rss:"):
+            found += 1024 * int(line.split()[1])
+    return found
 
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not say what is in memory")
+def test_tensors_are_read_when_they_are_needed_and_let_go_of_their_memory(tmp_path):
+    size, page = 1 << 20, mmap.PAGESIZE
+    tensors = {name: torch.arange(size // 4 + extra) for extra, name in enumerate("abc")}  # so that pages are shared
+    save_tensors(tensors, tmp_path / "x.safetensors")
+    file = tmp_path / "x.safetensors"
     loaded = load_tensors(file)
-    held = mappings()
-    del loaded["matrix"]
-    assert mappings() < held
-    loaded.clear()
-    assert mappings() == 0
+    assert resident(file) < size
+    for name in "abc":
+        loaded[name] += 1
+    assert resident(file) > 6 * size - 2 * page
+    view = loaded["a"][5:7]
+    for gone, left in (("b", 4), ("a", 4), ("c", 2)):
+        del loaded[gone]
+        assert left * size - 2 * page <= resident(file) < (left + 1) * size
+        assert all(torch.equal(loaded[name], tensors[name] + 1) for name in loaded)
+        assert view.tolist() == [6, 7]
+    del view
+    assert resident(file) == 0
+
+
+def test_a_file_of_many_tensors_takes_few_descriptors(tmp_path):
+    """The limit is macOS's, but for what the tests have open themselves."""
+    tensors = {str(number): torch.full((3,), number) for number in range(1000)}
+    save_tensors(tensors, tmp_path / "x.safetensors")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 8, before[1]))
+    try:
+        loaded = [load_tensors(tmp_path / "x.safetensors") for _ in range(3)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert all(torch.equal(each[name], tensor) for each in loaded for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("padding", range(1, 8))
+def test_tensors_may_be_anywhere_in_the_file(tmp_path, padding):
+    """The format aligns them, but files of other tools need not."""
+    header = json.dumps({"a": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}}).encode()
+    header += b" " * (-len(header) % 8 + padding)
+    values = struct.pack("<2d", 1.5, -2.0)
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + values)
+    assert load_tensors(tmp_path / "x.safetensors")["a"].tolist() == [1.5, -2.0]
 
 
 def test_numbers_that_no_model_has_are_refused(tmp_path):

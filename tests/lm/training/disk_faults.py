@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from lm import tensors
+from lm import run_folder, tensors
 
 _CALLS = ("fsync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "link", "symlink", "chmod", "truncate")
 _TAKE_ROOM = ("fsync", "rename", "replace", "mkdir", "link", "symlink", "create", "write", "close", "save_file")
@@ -92,7 +92,7 @@ class Disk:
         return opening
 
     def _is_below(self, path) -> bool:
-        return self._root in Path(os.path.abspath(path)).parents
+        return self._root in Path(path).absolute().parents
 
     def _saving(self, real: Callable) -> Callable:
         def save_file(values, path, metadata=None):
@@ -142,22 +142,42 @@ class _Written:
 
 
 class States(Disk):
-    """Keeps a copy of the folder as it is before each operation, unless it is as it was before the last one."""
+    """Keeps a copy of the folder as it is before each operation, unless it is as it was before an earlier one.
 
-    def __init__(self, root: Path, copies: Path) -> None:
+    Without `each`, nothing that recovery ignores makes a difference: the contents of temporary files and of folders
+    that are being removed, an incomplete line of a log, and the log of times.
+
+    Attributes:
+        found: the copies.
+        at: for each operation and for the end, the copy of the folder before it.
+    """
+
+    def __init__(self, root: Path, copies: Path, *, each: bool = True) -> None:
         super().__init__(root)
-        self.found: list[Path] = []
-        self._copies, self._seen = copies, set()
+        self.at: list[Path] = []
+        self._copies, self._each, self._seen = copies, each, {}
+
+    @property
+    def found(self) -> list[Path]:
+        return list(self._seen.values())
 
     def before(self, operation: str) -> None:
-        files = [path for path in self._root.rglob("*") if path.is_file() or path.is_dir()]
-        state = frozenset((str(path), path.stat().st_ino, path.stat().st_size, path.stat().st_mtime_ns)
-                          if path.is_file() else (str(path),) for path in files)  # fmt: skip
+        state = frozenset(self._state_of(path) for path in self._root.rglob("*"))
         if state not in self._seen:
-            self._seen.add(state)
-            copy = self._copies / f"{len(self.operations):04d}-{operation}"
-            copy_tree(self._root, copy)
-            self.found.append(copy)
+            copy = self._copies / f"{len(self.at):04d}-{operation}"
+            self._seen[state] = copy_tree(self._root, copy, pid=os.getpid())
+        self.at.append(self._seen[state])
+
+    def _state_of(self, path: Path) -> tuple:
+        parts = path.relative_to(self._root).parts
+        if not self._each:
+            temporary = [part.endswith((f".{os.getpid()}", ".removed")) for part in parts]
+            if any(temporary):
+                return parts[: temporary.index(True) + 1]
+            if path.suffix == ".jsonl":
+                return (*parts, 0 if path.name == run_folder.TIMINGS else path.read_bytes().count(b"\n"))
+        found = path.stat()
+        return (*parts, *((found.st_ino, found.st_size, found.st_mtime_ns) if path.is_file() else ()))
 
 
 class Fails(Disk):
@@ -177,19 +197,25 @@ class Fails(Disk):
 class Dies(Disk):
     """Ends the process before the operation of a number, with all that Python has not yet given to the system."""
 
+    STATUS = 9
+
     def __init__(self, root: Path, number: int) -> None:
         super().__init__(root)
         self._number = number
 
     def before(self, operation: str) -> None:
         if len(self.operations) - 1 == self._number and operation != "end":
-            os._exit(9)
+            os._exit(self.STATUS)
 
 
-def copy_tree(folder: Path, copy: Path) -> Path:
-    """Copy a folder, as if this process were another one: the names of temporary files have its number in them."""
-    own = f".{os.getpid()}"
+def copy_tree(folder: Path, copy: Path, *, pid: int) -> Path:
+    """Copy a folder, with the temporary files of a process named as those of another one, which is gone."""
     shutil.copytree(folder, copy)
-    for path in sorted(copy.rglob(f".*{own}"), reverse=True):
-        path.rename(path.with_name(path.name.removesuffix(own) + ".1"))
+    for path in sorted(copy.rglob(f".*.{pid}"), reverse=True):
+        path.rename(path.with_name(path.name.removesuffix(str(pid)) + "1"))
     return copy
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """All that is in a folder: of files their bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
