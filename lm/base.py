@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from lm import files, run_folder
 from lm.config.run import RunConfig
@@ -25,7 +25,7 @@ _SHOWN = 200
 def refer(run: Path, base: Path) -> None:
     """Keep the weights of a checkpoint in the folder of a run whose adapters belong to them, and note where it is."""
     keep_weights(run, base / MODEL)
-    files.replace_text(run / BASE, _seen_from(run.resolve(), base.resolve()) + "\n")
+    files.replace_text(run / BASE, seen_from(run.resolve(), base.resolve()) + "\n")
 
 
 def keep_weights(run: Path, weights: Path) -> Path:
@@ -36,13 +36,12 @@ def keep_weights(run: Path, weights: Path) -> Path:
     return own
 
 
-def _seen_from(run: Path, base: Path) -> str:
+def seen_from(run: PurePath, base: PurePath) -> str:
     """The path of a folder relative to another, with slashes on every system; absolute where it is on another drive."""
     try:
-        place = os.path.relpath(base, run)
+        return type(base)(os.path.relpath(base, run)).as_posix()
     except ValueError:
-        place = str(base)
-    return place.replace(os.sep, "/")
+        return base.as_posix()
 
 
 def adapting(config: RunConfig, base: Path) -> RunConfig:

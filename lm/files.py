@@ -196,7 +196,8 @@ def link_or_copy(source: Path, path: Path) -> None:
             try:
                 os.link(source.resolve(), fresh)
             except OSError:  # no links here, none between file systems, or the file is somebody else's
-                shutil.copyfile(source, fresh)
+                with source.open("rb") as read, fresh.open("wb") as written:  # whose errors name no file
+                    shutil.copyfileobj(read, written)
                 sync(fresh)
             fresh.replace(path)
             sync(path.parent)

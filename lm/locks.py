@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 try:
     import fcntl
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:  # elsewhere
+    msvcrt = None  # type: ignore[assignment]
+
+_LOCKED_BYTE = (1 << 31) - 2
+"""Where Windows locks a file: no other process can read or write there, so it is far behind the end of the file."""
 
 
 def lock(descriptor: int) -> bool:
@@ -19,7 +28,7 @@ def lock(descriptor: int) -> bool:
         BlockingIOError: another process has locked it.
     """
     if fcntl is None:
-        return False
+        return msvcrt is not None and _lock_on_windows(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -27,6 +36,46 @@ def lock(descriptor: int) -> bool:
     except OSError:  # a file system without locks
         return False
     return True
+
+
+def _lock_on_windows(descriptor: int) -> bool:
+    at = os.lseek(descriptor, 0, os.SEEK_CUR)
+    try:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    except PermissionError:
+        raise BlockingIOError from None
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.lseek(descriptor, at, os.SEEK_SET)
+    return True
+
+
+@contextlib.contextmanager
+def opened_folder(folder: Path) -> Iterator[int]:
+    """Open a folder to lock it; on Windows, which opens no folders, a file beside it, which is removed at the end.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    beside, there = None, folder.resolve(strict=True)
+    if os.name == "nt":
+        beside = there.parent / f".{there.name.removeprefix('.')}.lock"
+    descriptor = os.open(folder, os.O_RDONLY) if beside is None else os.open(beside, os.O_RDWR | os.O_CREAT)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+        if beside is not None:
+            with contextlib.suppress(OSError):  # another process has it open
+                beside.unlink()
+
+
+def is_still(folder: Path, descriptor: int) -> bool:
+    """Whether a folder is the one that was opened, not another one of this name; FileNotFoundError if it is gone."""
+    found = folder.stat()
+    return os.name == "nt" or os.path.samestat(found, os.fstat(descriptor))
 
 
 class LockFile:

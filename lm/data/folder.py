@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import os
 import secrets
 import shutil
 import time
@@ -46,25 +45,24 @@ def unfinished_folder(place: Path) -> Iterator[Path]:
     """
     folder = _of_parts(place)
     files.make_folder(folder.absolute())
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        if _is_free(folder, descriptor):
-            yield folder
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            with partial_folder(place) as own:
-                yield own
-    finally:
-        with contextlib.suppress(OSError):  # it is not empty
-            folder.rmdir()
-        os.close(descriptor)
+    with locks.opened_folder(folder) as descriptor:
+        try:
+            if _is_free(folder, descriptor):
+                yield folder
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                with partial_folder(place) as own:
+                    yield own
+        finally:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
 
 
 def _is_free(folder: Path, descriptor: int) -> bool:
     """Lock a folder, on a file system with locks; false if another process has, or has just removed it."""
     try:
         locks.lock(descriptor)
-        return os.path.samestat(folder.stat(), os.fstat(descriptor))
+        return locks.is_still(folder, descriptor)
     except (BlockingIOError, FileNotFoundError):
         return False
 
@@ -108,13 +106,10 @@ def remove_finished(place: Path) -> None:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder, which is made if need be; InputError if one is in it."""
     files.make_folder(folder.absolute())
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with locks.opened_folder(folder) as descriptor:
         if not _is_free(folder, descriptor):
             raise InputError(f"{folder}: another process is at work on it; wait for its end")
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _of_parts(place: Path) -> Path:
@@ -134,11 +129,8 @@ def _remove_old(folders: Iterable[Path], seconds: float) -> None:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
     """Hold the lock of a folder, if no other process does and the file system has locks; gives whether it is held."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with locks.opened_folder(folder) as descriptor:
         yield _lock(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

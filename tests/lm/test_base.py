@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import ntpath
 import shutil
+from pathlib import PureWindowsPath
 
 import pytest
 
+from lm import base as lm_base
 from lm import run_folder
 from lm.base import adapting, base_weights, find_base, named_base, refer, refuse_adapted
 from lm.checkpoint import load_tokenizers, save_checkpoint
@@ -75,3 +78,12 @@ def test_adapters_are_no_base(run, base):
     refuse_adapted(base)
     with pytest.raises(UsageError, match="has adapters itself; make a plain run of it first: lm merge"):
         refuse_adapted(run)
+
+
+@pytest.mark.parametrize(
+    ("base_path", "line"),
+    [("C:/runs/base/checkpoints/step-3", "../base/checkpoints/step-3"), ("D:/base/step-3", "D:/base/step-3")],
+)
+def test_a_line_written_on_windows_is_read_elsewhere_and_leads_to_other_drives(base_path, line, monkeypatch):
+    monkeypatch.setattr(lm_base.os.path, "relpath", ntpath.relpath)
+    assert lm_base.seen_from(PureWindowsPath("C:/runs/adapted"), PureWindowsPath(base_path)) == line

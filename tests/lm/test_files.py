@@ -10,12 +10,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from lm import files
+from lm.data.array_writer import ArrayWriter
 from lm.errors import InputError
 from tests.lm.full_disk import full_disk
+from tests.lm.windows import as_on_windows
 
 
 def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path):
@@ -225,3 +229,59 @@ def test_what_fails_leaves_nothing_behind(kind, tmp_path):
     with pytest.raises(ValueError):  # noqa: PT011 (its own)
         fail()
     assert not any(tmp_path.iterdir())
+
+
+def test_windows_waits_for_files_and_opens_no_folder(tmp_path, disk, monkeypatch):
+    as_on_windows(monkeypatch, files)
+    files.replace_text(tmp_path / "a.txt", "whole\n")
+    with files.new_file(tmp_path / "b.txt") as fresh:
+        fresh.write_text("whole")
+    with files.new_folder(tmp_path / "c") as fresh:
+        (fresh / "part").write_text("whole")
+    files.link_or_copy(tmp_path / "a.txt", tmp_path / "d.txt")
+    files.sync(tmp_path)
+    assert [what for what, _ in disk.entries] == ["sync", "rename"] * 3 + ["rename"]
+    assert (tmp_path / "c" / "part").read_text() == "whole"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_macos_waits_for_the_disk_and_not_only_for_its_cache(tmp_path, monkeypatch, is_known):
+    """Where the file system cannot do that, as one over a network, `fsync` has to do."""
+    asked, synced = [], []
+
+    def control(descriptor: int, command: int) -> None:
+        asked.append(command)
+        if not is_known:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(files, "fcntl", SimpleNamespace(fcntl=control, F_FULLFSYNC=51))
+    monkeypatch.setattr(os, "fsync", synced.append)
+    files.replace_text(tmp_path / "a.txt", "whole\n")
+    writer = ArrayWriter(tmp_path / "a.npy", dtype=np.uint16)
+    writer.append(np.arange(3))
+    writer.close()
+    assert asked == [51] * 3
+    assert len(synced) == (0 if is_known else 3)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not say what is open")
+def test_no_descriptor_is_left_open(tmp_path):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        files.replace_text(tmp_path / "a.txt", "whole\n")
+        files.link_or_copy(tmp_path / "a.txt", tmp_path / "b.txt")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_file_has_a_second_name_or_a_copy(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("new")
+    for name in ("linked", "copied"):
+        (tmp_path / name).write_text("old")
+        files.link_or_copy(tmp_path / "a", tmp_path / name)
+        files.link_or_copy(tmp_path / "a", tmp_path / name)  # of which POSIX leaves both names where they are
+        assert (tmp_path / name).read_text() == "new"
+        assert (tmp_path / name).samefile(tmp_path / "a") is (name == "linked")
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links")))
+    with full_disk(after=1), pytest.raises(OSError, match=r"File too large: '.*copied'"):
+        files.link_or_copy(tmp_path / "linked", tmp_path / "copied")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "linked", "copied"}

@@ -10,6 +10,7 @@ import pytest
 
 from lm import locks
 from lm.locks import LockFile
+from tests.lm.windows import as_on_windows
 
 HOLD = (
     "import sys; from pathlib import Path; from lm.locks import LockFile\n"
@@ -55,3 +56,22 @@ def test_a_system_without_locks_goes_on(tmp_path, monkeypatch):
     with Path(tmp_path / ".lock").open() as file:
         assert not locks.lock(file.fileno())
     LockFile(tmp_path / ".lock").acquire()
+
+
+def test_windows_locks_files_too(tmp_path, monkeypatch):
+    """Far behind the end, since nobody else can read or write what is locked; the file stays where it was."""
+    of_windows = as_on_windows(monkeypatch, locks)
+    mine, other = LockFile(tmp_path / ".lock"), LockFile(tmp_path / ".lock")
+    mine.acquire()
+    with pytest.raises(BlockingIOError):
+        other.acquire()
+    mine.release()
+    other.acquire()
+    with (tmp_path / "part").open("ab") as file:
+        file.write(b"abc")
+        file.flush()
+        assert locks.lock(file.fileno())
+        assert file.tell() == 3
+        file.write(b"def")
+    assert (tmp_path / "part").read_bytes() == b"abcdef"
+    assert of_windows.places == {2**31 - 2}

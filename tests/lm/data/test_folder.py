@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from lm.data.folder import partial_folder, put_in_place, remove_abandoned, remove_finished, unfinished_folder
+from lm import files, locks
+from lm.data.folder import (
+    locked_folder,
+    partial_folder,
+    put_in_place,
+    remove_abandoned,
+    remove_finished,
+    unfinished_folder,
+)
+from lm.errors import InputError
+from tests.lm.windows import as_on_windows
 
 HOLD = """
 import sys, time, pathlib
@@ -137,3 +147,23 @@ class TestUnfinished:
         remove_finished(tmp_path / "a")
         remove_finished(tmp_path / "c")
         assert names(tmp_path) == set()
+
+
+def test_on_windows_which_opens_no_folders_a_file_beside_one_is_locked(tmp_path: Path, monkeypatch) -> None:
+    as_on_windows(monkeypatch, locks, files)
+    with partial_folder(tmp_path / "out") as partial:
+        (partial / "new").touch()
+        age(partial)
+        remove_abandoned(tmp_path)
+        assert names(partial) == {"new"}
+        put_in_place(partial, tmp_path / "out", is_there=lambda: False)
+    with unfinished_folder(tmp_path / "a") as first, unfinished_folder(tmp_path / "a") as second:
+        assert first != second
+    with locked_folder(tmp_path / "out"), pytest.raises(InputError, match="another process is at work on it"):  # noqa: SIM117
+        with locked_folder(tmp_path / "out"):
+            pass
+    (tmp_path / ".out.partial-1234").mkdir()
+    (tmp_path / ".out.partial-1234.lock").touch()  # a killed process has left both
+    age(tmp_path / ".out.partial-1234")
+    remove_abandoned(tmp_path)
+    assert names(tmp_path) == {"out"}
