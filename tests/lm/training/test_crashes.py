@@ -235,7 +235,7 @@ def states_of(case: Case, copies: Path, *, each: bool) -> tuple[list[Path], Bran
     return disk.found, Branch.of(root / "run")
 
 
-QUICK = [("first_saves", WORSE), ("later_saves", WORSE), ("branching", BETTER), ("base_trained_on", WORSE)]
+QUICK = [("first_saves", WORSE), ("later_saves", WORSE), ("branching", BETTER), ("base_trained_on", BETTER)]
 ALL = [
     *QUICK,
     ("first_saves", BETTER),
