@@ -212,7 +212,8 @@ def remove_old(run: Path, *, keep: int) -> None:
     named = {run_folder.pointed_to(run, "best"), run_folder.pointed_to(run, "last")}
     for folder in run_folder.checkpoints(run)[:-keep] if keep else []:
         if folder.name not in named:
-            remove(folder)
+            with contextlib.suppress(PermissionError):  # on Windows, a process that uses it; the next save tries again
+                remove(folder)
 
 
 def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:

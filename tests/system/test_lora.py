@@ -167,8 +167,22 @@ def test_what_does_not_go_together_is_refused_in_a_line(arguments, code, problem
     assert not output.out
 
 
-def test_a_base_that_is_gone_is_named_by_every_command(home, tmp_path, monkeypatch, capsys):
+def test_it_is_used_without_its_base(home, tmp_path, monkeypatch, capsys):
     shutil.copytree(home / "runs" / "tuned", tmp_path / "tuned")
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["generate", "tuned", "x", "--max-tokens", "2"], ["merge", "tuned", "-o", "x"],
+                      ["export", "tuned", "-o", "y"], ["export", "tuned", "--to", "peft", "-o", "z"],
+                      ["average", "tuned", "-o", "w"], ["info", "tuned"]):  # fmt: skip
+        assert run(arguments) == 0
+    capsys.readouterr()
+    assert run(["runs", ".", "--json"]) == 0
+    listed = {each["run"]: each for each in json.loads(capsys.readouterr().out)}
+    assert listed["tuned"]["parameters"] == listed["x"]["parameters"] + listed["tuned"]["trained_parameters"]
+
+
+def test_the_base_of_a_run_of_an_earlier_version_is_named_by_every_command(home, tmp_path, monkeypatch, capsys):
+    shutil.copytree(home / "runs" / "tuned", tmp_path / "tuned")
+    (tmp_path / "tuned" / "base.safetensors").unlink()
     monkeypatch.chdir(tmp_path)
     for arguments in (["generate", "tuned", "x"], ["merge", "tuned", "-o", "x"], ["export", "tuned", "-o", "y"]):
         assert run(arguments) == 1

@@ -111,6 +111,7 @@ def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
         assert torch.equal(again.model.state_dict()[name], value)
     assert not again.config.lora
     assert run_folder.load_state(made).best_loss == run.state.best_loss
+    assert {run_folder.pointed_to(made.parent.parent, which) for which in ("best", "last")} == {made.name}
     with pytest.raises(UsageError, match="has no adapters"):
         merge(run.folder.parent / "merged", run.folder.parent / "twice")
 
