@@ -61,7 +61,7 @@ def opened_folder(folder: Path) -> Iterator[int]:
     """
     beside, there = None, folder.resolve(strict=True)
     if os.name == "nt":
-        beside = there.parent / f".{there.name.removeprefix('.')}.lock"
+        beside = there.parent / f".{there.name.removeprefix('.')}.locked"
     descriptor = os.open(folder, os.O_RDONLY) if beside is None else os.open(beside, os.O_RDWR | os.O_CREAT)
     try:
         yield descriptor

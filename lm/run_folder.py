@@ -21,6 +21,7 @@ No other module spells these names.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -213,7 +214,8 @@ def _named_checkpoint(run: Path, pointer: Pointer) -> Path | None:
 def _complete(run: Path, name: str) -> Path | None:
     """The complete checkpoint of a name, wherever it is while it is replaced or put in place; None if it is gone."""
     named = run / CHECKPOINTS / name
-    places = [named, *(folder for folder, place, _ in hidden_checkpoints(run) if place == named)]
+    hidden = (folder for folder, place, _ in hidden_checkpoints(run) if place == named)
+    places = itertools.chain([named], hidden, [named])  # again, since another process may just have put it in place
     return next((place for place in places if (place / MANIFEST).is_file()), None)
 
 

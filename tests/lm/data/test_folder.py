@@ -163,7 +163,7 @@ def test_on_windows_which_opens_no_folders_a_file_beside_one_is_locked(tmp_path:
         with locked_folder(tmp_path / "out"):
             pass
     (tmp_path / ".out.partial-1234").mkdir()
-    (tmp_path / ".out.partial-1234.lock").touch()  # a killed process has left both
+    (tmp_path / ".out.partial-1234.locked").touch()  # a killed process has left both
     age(tmp_path / ".out.partial-1234")
     remove_abandoned(tmp_path)
     assert names(tmp_path) == {"out"}

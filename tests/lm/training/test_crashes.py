@@ -28,8 +28,8 @@ from lm.training.corpus import TrainingCorpus
 from lm.training.resuming import resume
 from lm.training.starting import start
 from lm.training.trainer import train
+from tests.lm.disk_faults import Dies, Fails, States, contents, copy_tree
 from tests.lm.training.conftest import stop_after
-from tests.lm.training.disk_faults import Dies, Fails, States, contents, copy_tree
 
 SHAPE = {"context_length": 8, "d_model": 8, "n_layers": 1, "n_heads": 1}
 SETTINGS = {"batch_size": 2, "evaluate_every": 2, "warmup_steps": 0, "keep": 1}

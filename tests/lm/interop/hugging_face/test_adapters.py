@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from lm import run_folder
 from lm.base import adapting, refer
-from lm.checkpoint import load_model, load_tokenizers, save_checkpoint
+from lm.checkpoint import load_model, load_tokenizers, load_weights, save_checkpoint
 from lm.config.lora import LoraConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
@@ -23,6 +23,7 @@ from lm.interop.hugging_face.exporting import export
 from lm.model.lora import build_adapted, trained_weights
 from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run
+from tests.lm.disk_faults import States
 from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
 
@@ -180,6 +181,20 @@ def test_a_full_disk_leaves_nothing_behind(folder, tmp_path):
     with full_disk(after=2000), pytest.raises((InputError, OSError)):
         export_adapters(tmp_path / "run", folder)
     assert {path.name for path in tmp_path.iterdir()} == {"base", "run"}
+
+
+def test_a_killed_import_leaves_no_adapters_without_their_base(folder, tmp_path):
+    """And can be repeated."""
+    root = tmp_path / "runs" / "whole"
+    root.mkdir(parents=True)
+    disk = States(root, tmp_path / "runs", each=False)
+    with disk.watching():
+        import_adapters(folder, tmp_path / "base", root / "out")
+    for state in disk.found:
+        if not run_folder.checkpoints(state / "out"):
+            import_adapters(folder, tmp_path / "base", state / "out")
+        found, expected = load_weights(state / "out"), load_weights(root / "out")
+        assert all(torch.equal(value, expected[name]) for name, value in found.items())
 
 
 def test_the_whole_model_is_exported_too(folder, tmp_path):

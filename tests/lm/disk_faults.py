@@ -2,7 +2,7 @@
 
 The files as they are before an operation are what a process leaves that is killed there, since what is in the buffers
 of Python is lost with it and what the system was given is not. So one execution shows the effect of every kill;
-`test_crashes.py` compares with processes that are really killed.
+`training/test_crashes.py` compares with processes that are really killed.
 """
 
 from __future__ import annotations
