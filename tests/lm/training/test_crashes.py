@@ -255,9 +255,18 @@ def test_nothing_is_lost_wherever_training_is_killed(name, settings, tmp_path, r
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings"), ALL)
-def test_nothing_is_lost_wherever_training_and_then_its_recovery_are_killed(name, settings, tmp_path, request):
+def test_nothing_is_lost_in_any_state_that_a_kill_leaves(name, settings, tmp_path, request):
     case = request.getfixturevalue(name)(settings)
     states, end = states_of(case, tmp_path / "copies", each=True)
+    for state in states:
+        case.check(state, end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "settings"), [("later_saves", WORSE), ("branching", BETTER)])
+def test_nothing_is_lost_wherever_the_recovery_is_killed_too(name, settings, tmp_path, request):
+    case = request.getfixturevalue(name)(settings)
+    states, end = states_of(case, tmp_path / "copies", each=False)
     for state in states:
         again = replace(case, root=state, act=lambda root: suppressed(case.recover, root))
         for later in states_of(again, tmp_path / "of recovery" / state.name, each=False)[0]:
