@@ -246,7 +246,7 @@ def test_operations_count_the_source(make_run):
 @pytest.mark.parametrize(("pairs", "tagged"), [({}, [None]), ({"bidirectional": True}, ["de", "en"])])
 def test_references_are_translated_to_their_languages_and_prompts_to_the_first(make_run, monkeypatch, pairs, tagged):
     run, asked = make_run(list, steps=1, bleu_sentences=4, sample=["ba du"], pairs=pairs), []
-    monkeypatch.setattr(evaluation, "_translate", lambda run, given: asked.append(given) or ["" for _ in given])
+    monkeypatch.setattr(evaluation, "_translated_here", lambda run, given: asked.append(given) or ["" for _ in given])
     list(train(run))
     (references, prompts) = ([each.tag and each.tag.language for each in given] for given in asked)
     assert references == (tagged * 4)[:4]
