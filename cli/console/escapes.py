@@ -6,8 +6,6 @@ import re
 import sys
 from typing import IO
 
-from lm.files import json_text
-
 TAB = "    "
 LINE_END = "↵"
 
@@ -49,6 +47,8 @@ def json_line(values: object) -> str:
     The characters that could command one are escaped, as JSON may: they are the same to a reader. NaN and infinite
     numbers are null.
     """
+    from lm.files import json_text  # noqa: PLC0415 (what prints imports nothing of the library by itself)
+
     line = json_text(values)
     return _ESCAPED_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 

@@ -71,7 +71,8 @@ class Sampler:
             seed: in the place of the sampler's own.
         """
         text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
-        return random.Random(f"{self.seed if seed is None else seed} {number} {repeat} {text}")
+        of_prompt = [repeat, text] if text else []
+        return random.Random(" ".join(map(str, [self.seed if seed is None else seed, number, *of_prompt])))
 
     def probabilities(self, logits: Tensor, history: History) -> Tensor:
         """(rows, vocabulary) probabilities that tokens are drawn with, from as many logits; unless greedy."""
