@@ -24,10 +24,10 @@ def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
     """Without dropout two passes agree; with it, the loss is that of torch's own divergence."""
     model = {"dropout": 0.0, "softcap": 3.0}
     plain, calm = make_run("a", model=model), make_run("b", model=model, r_drop=5.0)
-    assert next(train(calm)).loss == approx(next(train(plain)).loss, model=model)
+    assert next(train(calm)).loss == approx(next(train(plain)).loss, model=plain.model)
     first, second = torch.randn(3, 7), torch.randn(3, 7)
     one, other = first.log_softmax(-1), second.log_softmax(-1)
     expected = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one)))
-    assert disagreement(first, second).item() == approx(expected.item(), model=model)
+    assert disagreement(first, second).item() == approx(expected.item(), terms=21)
     wild = make_run("c", model={"dropout": 0.5}, r_drop=5.0)
     assert next(train(wild)).loss > next(train(make_run("d", model={"dropout": 0.5}))).loss
