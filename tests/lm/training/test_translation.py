@@ -301,7 +301,7 @@ def test_padding_changes_no_loss_of_one_sequence(make_run, model, source_loss):
         for row, length in enumerate(batch.lengths):
             one = batch.each(lambda ids, row=row, length=length: ids[row : row + 1, :length])
             alone += float(summed_loss(run.model, one, run.hardware, source_loss=source_loss))
-    assert together == approx(alone, model=model)
+    assert together == approx(alone, model=run.model)
 
 
 def test_the_loss_of_the_source_is_a_mean_by_weight(make_run):
