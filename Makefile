@@ -32,7 +32,7 @@ test-roundings: $(VENV)/installed-dev
 test-alone: $(VENV)/installed-dev
 	$(BIN)/python -m tests.alone
 
-# The numerical tests on emulated aarch64; needs qemu-user-static, and gets Debian and Python packages for it.
+# The numerical tests on emulated aarch64; needs qemu-user, and gets Debian and Python packages for it.
 test-aarch64:
 	$(PYTHON) -m tests.aarch64
 

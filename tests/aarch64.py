@@ -2,16 +2,17 @@
 
     python -m tests.aarch64 [--folder DIR] [pytest arguments]
 
-Needs `qemu-aarch64-static` and `debootstrap` (Debian: qemu-user-static, debootstrap) and, once, the network: Debian's
-Python and the wheels of constraints.txt for aarch64 are put into a folder: some GB, with the CUDA libraries that torch
-loads. Emulated code runs some thirty times slower, so that without arguments only the tests in TESTS run, two
-cases of each. Python cannot start other processes there: tests that do fail.
+Needs `qemu-aarch64` (Debian: qemu-user; 7.2 crashes in torch, 11.1 works) and `debootstrap`. Once, it also needs the
+network: Debian's Python and the wheels of constraints.txt for aarch64 are put into a folder, some GB with the CUDA
+libraries that torch loads. Emulated code runs some thirty times slower, so that without arguments only the tests in
+TESTS run, two cases of each. Python cannot start other processes there: tests that do fail.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,9 @@ def prepared(folder: Path) -> None:
         subprocess.run(command, check=True)
         for archive in sorted((root / "var/cache/apt/archives").glob("*.deb")):
             subprocess.run(["dpkg", "-x", str(archive), str(root)], check=True)
+    identity = root / "sys/devices/system/cpu/cpu0/regs/identification/midr_el1"
+    identity.parent.mkdir(parents=True, exist_ok=True)
+    identity.write_text("0x00000000413fd0c1\n")  # of a Neoverse N1, which oneDNN asks for
     if not (packages / "torch").is_dir():
         abis = [f"--abi={abi}" for abi in (f"cp{PYTHON.replace('.', '')}", "abi3", "none")]
         platforms = [f"--platform=manylinux_2_{number}_aarch64" for number in PLATFORMS]
@@ -56,7 +60,8 @@ def main() -> int:
     prepared(folder)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder / "site"), str(ROOT)))}
     environment |= {"PYTHONHOME": str(folder / "root/usr"), "OPENBLAS_NUM_THREADS": "1"}
-    python = ["qemu-aarch64-static", "-L", str(folder / "root"), str(folder / f"root/usr/bin/python{PYTHON}")]
+    qemu = shutil.which("qemu-aarch64") or "qemu-aarch64-static"
+    python = [qemu, "-cpu", "neoverse-n1", "-L", str(folder / "root"), str(folder / f"root/usr/bin/python{PYTHON}")]
     pytest = ["-m", "pytest", "-pno:cacheprovider", "-pno:xdist", "-m", "numerical and not slow", "-v"]
     chosen = arguments or [*TESTS, "--cases", "2"]
     return subprocess.run([*python, *pytest, *chosen], cwd=ROOT, env=environment).returncode

@@ -89,9 +89,13 @@ def approx(
     dtype: torch.dtype = torch.float32,
     scale: Any = 0.0,
 ) -> Any:
-    """Return `pytest.approx` of floats that were computed in a dtype; `rounding_error` explains the arguments."""
+    """Return `pytest.approx` of floats that were computed in a dtype; `rounding_error` explains the arguments.
+
+    Those of a model are log-probabilities and what is made of them. However small, they come of logits near 1 or more.
+    """
     values = list(expected.values()) if isinstance(expected, Mapping) else expected
-    error = rounding_error(values, scale, terms=terms, depth=depth, model=model, dtype=dtype)
+    least = 0.0 if model is None else 1.0
+    error = rounding_error(values, scale, least, terms=terms, depth=depth, model=model, dtype=dtype)
     return pytest.approx(expected, rel=0, abs=error)
 
 
