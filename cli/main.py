@@ -113,7 +113,7 @@ def app(*names: str) -> typer.Typer:
 
 @cache
 def _command(*names: str) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
-    """What parses a command line and runs it, made once: an app would make it anew each time."""
+    """Build the parser of a command line once: Typer would build it again for each call."""
     return typer.main.get_command(app(*names))
 
 

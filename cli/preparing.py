@@ -18,7 +18,7 @@ from lm.data.prepare import Prepared
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
-MUCH_REPEATED = 0.05  # as a share of the held-out text; even stories made from templates stay below 0.02
+MUCH_REPEATED = 0.05  # as a fraction of the held-out text; even stories made from templates stay below 0.02
 
 
 def trained_tokenizer(

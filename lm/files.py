@@ -261,7 +261,7 @@ def sync_open(descriptor: int) -> None:
 
 
 def cache_root() -> Path:
-    """Where what can be made again is kept: `$LM_CACHE`, else `lm` in `$XDG_CACHE_HOME` or in `~/.cache`.
+    """Return the cache folder: `$LM_CACHE`, else `lm` in `$XDG_CACHE_HOME` or in `~/.cache`.
 
     Raises:
         InputError: there is no home folder.

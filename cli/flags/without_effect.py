@@ -202,7 +202,7 @@ def _is_page_of_text(mode: Mode) -> bool:
 
 _SAMPLING = flags_of(SamplingConfig, but=("max_tokens",))
 _DRAWING = ("--temperature", "--top-k", "--top-p", "--min-p", "--typical", "--seed")
-"""Flags of sampling that only a draw heeds; biases and penalties count in a search too."""
+"""Sampling flags that a search ignores; biases and penalties change its scores too."""
 _CUTTING = tuple(flag for flag in _DRAWING if flag != "--temperature")
 _TOKENIZER = flags_of(TokenizerConfig)
 _PARALLEL = flags_of(ParallelConfig)
@@ -230,7 +230,7 @@ _TRAINS_TOKENIZER = ("prepare", "tokenizer train")
 _OF_TRAINING_RUNS = (
     Rule(
         _TRAIN, (*_OF_NEW_RUNS, *_PLANNED), lambda mode: mode["--resume"] is not None,
-        "with --resume, which goes on with a run as it was planned", "leave it out, or start a new run",
+        "with --resume, which continues a run with its own settings", "leave it out, or start a new run",
     ),
     Rule(
         _TRAIN,
@@ -376,7 +376,7 @@ _OF_FILES = (
     ),
     Rule(
         ("import",), ("--from",), lambda mode: not mode.is_adapter, "on a folder without adapters",
-        "leave it out, or name a folder of PEFT's", stage="files",
+        "leave it out, or name a folder with PEFT adapters", stage="files",
     ),
 )  # fmt: skip
 
@@ -471,7 +471,7 @@ _OF_MEASURING = (
         _translates_nothing, "on finished translations (--hypotheses)", "leave it out, or name a run that translates",
     ),
     Rule(
-        ("attention",), ("--layer", "--head"), _is_page_of_text, "on a page, which has all layers and heads (--out)",
+        ("attention",), ("--layer", "--head"), _is_page_of_text, "on an HTML page (--out), which has all of them",
     ),
     Rule(
         ("average",), ("--last",), lambda mode: len(mode["runs"] or ()) > 1,
@@ -491,7 +491,7 @@ _OF_TOKENS = (
     Rule(
         _PREPARE,
         (*_TOKENIZER, *flags_of(DataConfig), "--tokenizer", "--special", "--unknown", "--part", "--processes"),
-        lambda mode: bool(mode["--join"]), "with --join, as it is for making shares",
+        lambda mode: bool(mode["--join"]), "with --join, as it is for tokenizing a corpus",
     ),
     Rule(
         _PREPARE, (*_TOKENIZER, "--special", "--unknown"), lambda mode: mode["--tokenizer"] is not None,
@@ -512,4 +512,4 @@ _OF_TOKENS = (
 )  # fmt: skip
 
 RULES = (*_OF_TRAINING_RUNS, *_OF_FILES, *_OF_GENERATION, *_OF_MEASURING, *_OF_TOKENS)
-"""All modes in which an option has no effect; of those that apply, the first is told."""
+"""All modes in which an option has no effect; the first that applies is reported."""

@@ -60,15 +60,15 @@ def _of_run(run: Path, loaded: LoadedModel) -> dict[str, Any]:
 
 
 def lost_text(tally: Tally) -> str:
-    """How much of a text its tokens don't tell, for a sentence."""
+    """Describe what a tokenizer loses of a text, as part of a sentence."""
     unknown = f"{many(tally.unknown_tokens, 'unknown token')} and " if tally.unknown_tokens else ""
     return f"{unknown}{tally.lost_bytes:,} bytes that don't survive a round trip through the tokenizer"
 
 
 def warn_of_lost_text(tally: Tally) -> None:
-    """Warn on stderr if the tokens don't tell all of the text that was scored."""
+    """Warn on stderr if the tokenizer loses some of the text that was scored."""
     if tally.loses_text:
-        fact("warning", f"{lost_text(tally)}: per word and bits/byte don't compare with other tokenizers'")
+        fact("warning", f"{lost_text(tally)}: per word and bits/byte are not comparable with other tokenizers")
 
 
 def described(how: dict[str, Any], total: Tally) -> str:

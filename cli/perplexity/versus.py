@@ -17,7 +17,7 @@ from lm.text.files import TextFile
 
 COLUMNS = ("file", "bytes", "bits/byte", "versus", "difference", "std error", "z")
 
-_NO_VERDICT = "no verdict: nothing is charged for text that a tokenizer loses, so the two predicted different texts"
+_NO_VERDICT = "no verdict: text that a tokenizer loses costs no bits, so the two models predicted different texts"
 _CLEAR = 2  # standard errors: a difference that chance makes in one case of twenty
 
 
@@ -101,7 +101,7 @@ def print_table(
     )
     paragraph(f"bits per byte of the same text; {total.segments:,} segments in {total.blocks:,} blocks; {how}")
     if compared.losses:
-        paragraph(f"not all of the text is scored; {compared.losses}")
+        paragraph(f"not all of the text is scored: {compared.losses}")
     paragraph(verdict(total, runs) if fair else _NO_VERDICT)
 
 

@@ -97,7 +97,7 @@ def _passed_on(argument: str, place: Path) -> str:
 
 
 def _fill(pipe: Path, path: str) -> None:
-    """Copy what there is to read at a path to a named pipe, as soon as that is read."""
+    """Copy a file or pipe into a named pipe, once that has a reader."""
     with contextlib.suppress(OSError), pipe.open("wb") as copy, Path(path).open("rb") as original:
         shutil.copyfileobj(original, copy)
 

@@ -111,7 +111,7 @@ def _drawing(display: TrainingDisplay) -> Iterator[Callable[[Event], None]]:
 def _observer(
     name: str, opened: AbstractContextManager[Callable[[Event], None] | None]
 ) -> Iterator[Callable[[Event], None]]:
-    """Something that events are passed to; if it fails, as on a full disk, training goes on without it.
+    """Something that events are passed to; if it fails, as on a full disk, training continues without it.
 
     Args:
         name: for the warning.
@@ -120,7 +120,7 @@ def _observer(
     observe = opened.__enter__()
 
     def warn(error: Exception) -> None:
-        fact("warning", f"{name} failed ({label(error) or type(error).__name__}); training goes on without it")
+        fact("warning", f"{name} failed ({label(error) or type(error).__name__}); training continues without it")
 
     def observed(event: Event) -> None:
         nonlocal observe

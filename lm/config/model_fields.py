@@ -20,7 +20,7 @@ Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"]
 Objective = Literal["causal", "masked"]
 
 LONGEST = 2**31 - 1
-"""The most that any length or width may be, so that the product of two of them is a number of 64 bits."""
+"""The largest length or width: the product of two of them fits into 64 bits."""
 MOST_LAYERS = 10_000
 
 

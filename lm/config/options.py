@@ -103,7 +103,7 @@ def _is_finite(value: float) -> bool:
 
 
 _LARGEST: Mapping[type, float] = {int: 2**63 - 1, float: 1e30}
-"""What a number may be at most that has no limit of its own: larger ones overflow as int64 or float32."""
+"""The largest value of an option without a maximum: a larger one would overflow int64 or float32."""
 _SHOWN = 80
 """Characters of a wrong value that a message shows."""
 
@@ -194,7 +194,7 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
             nouns = " or ".join(_NOUNS[one] for one in kinds)
             raise UsageError(f"{where}: {name} must be {nouns}, not {shown(values[name])}")
         if name in values and not _is_in_range(values[name]):
-            raise UsageError(f"{where}: {name} must be a number of 64 bits, not {shown(values[name])}")
+            raise UsageError(f"{where}: {name} must fit into 64 bits, not {shown(values[name])}")
     try:
         return config(**values)
     except UsageError as error:
@@ -221,7 +221,7 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:  # noqa: ANN401
 
 
 def _is_in_range(value: Any) -> bool:  # noqa: ANN401
-    """Whether a value is no number, or one that computers have."""
+    """Whether an integer fits into int64; true of all other values."""
     if isinstance(value, int):
         return abs(value) <= _LARGEST[int]
     return True

@@ -14,7 +14,7 @@ Criterion = Literal["loss", "bleu"]
 OptimizerKind = Literal["adamw", "muon"]
 
 MOST_ROWS = 2**40
-"""Of a batch, and of its tokens: more overflow before any memory is asked for."""
+"""The most sequences or tokens of a batch: larger sizes would overflow before memory is allocated."""
 LENGTHS = ("steps", "epochs", "tokens", "budget")
 
 

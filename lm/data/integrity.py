@@ -18,7 +18,7 @@ from lm import files, processes
 from lm.errors import InputError
 
 _HASHED_EACH_TIME = 1 << 26
-"""Bytes of a folder: a tenth of a second or two."""
+"""Bytes: folders up to this size are hashed each time, which takes a tenth of a second or two."""
 
 
 def checksums(folder: Path) -> dict[str, str]:

@@ -70,7 +70,7 @@ class SplitRecord:
         shards: the number of tokens in each shard.
 
     Raises:
-        TypeError: one of them is no number of things, as in a damaged manifest.
+        TypeError: one of them is not a count (an integer from 0 to 2**63 - 1), as in a damaged manifest.
     """
 
     documents: int
@@ -81,7 +81,7 @@ class SplitRecord:
     def __post_init__(self) -> None:
         for count in (self.documents, self.tokens, self.bytes, *self.shards):
             if not isinstance(count, int) or not 0 <= count < 1 << 63:
-                raise TypeError(f"a split cannot hold {options.shown(count)} of something")
+                raise TypeError(f"{options.shown(count)} is not a count of documents, tokens or bytes")
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ class _Source:
         insort(self.finished, _Finished(score, tokens, sums, reason), key=lambda finished: -finished.score)
 
     def is_done(self, best: float, length: int) -> bool:
-        """Whether no hypothesis that goes on can end among those wanted.
+        """Whether no unfinished hypothesis can end among the `n` best.
 
         Args:
             best: total of the best of them.

@@ -71,7 +71,7 @@ def best_following(logits: Tensor, filtered: Tensor, k: int) -> Best:
     found = best(logits, filtered, min(k, logits.shape[1])) or _best_of_all(logits, filtered, k)
     if filtered is logits:
         return found
-    ruled_out = found.values == -torch.inf  # and if the logit is -inf too, their difference is no number
+    ruled_out = found.values == -torch.inf  # -inf less a logit of -inf would be NaN
     added = (found.values - logits.gather(1, found.places)).masked_fill(ruled_out, -torch.inf)
     return found._replace(logprobs=found.logprobs + added)
 

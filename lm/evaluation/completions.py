@@ -105,7 +105,7 @@ class _Framed:
         ids: (tokens,) start, prompt, completion, end.
         learned: how many of them, the last ones, are scored.
         is_shortened: whether the prompt has lost its beginning.
-        loss: what of the completion its tokens don't tell.
+        loss: what the tokenizer loses of the completion.
     """
 
     example: Example

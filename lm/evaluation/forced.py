@@ -79,7 +79,7 @@ class PairEncoder:
         self._offsets = TokenOffsets(tokenizer)
 
     def loss(self, text: str) -> Loss:
-        """What of a target its tokens don't tell."""
+        """What the tokenizer loses of a target."""
         return self._offsets.loss(Piece(text, starts_document=True), self._target.encode_batch([text])[0])
 
     def encode(self, pairs: Sequence[Pair]) -> TokenPairs:

@@ -34,8 +34,8 @@ class Tally(Sums):
         nats: surprisal of the scored tokens.
         squares: sum of the squares of their surprisals.
         unknown_tokens: tokens of the text that stand for whatever the vocabulary cannot spell.
-        lost_bytes: bytes of the text that its tokens don't tell, so that they don't survive a round trip. Nothing is
-            charged for these, so what is per word and per byte does not compare with that of another tokenizer.
+        lost_bytes: bytes of the text that don't survive a round trip through the tokenizer. They have no surprisal, so
+            results per word and per byte are not comparable with those of another tokenizer.
     """
 
     tokens: int = 0
@@ -50,7 +50,7 @@ class Tally(Sums):
 
     @property
     def loses_text(self) -> bool:
-        """Whether the tokens don't tell all of the text."""
+        """Whether the tokenizer loses some of the text."""
         return bool(self.unknown_tokens or self.lost_bytes)
 
     def add(self, nats: Nats) -> None:
@@ -60,7 +60,7 @@ class Tally(Sums):
         self.squares += float(np.square(nats).sum())
 
     def add_loss(self, loss: Loss) -> None:
-        """Count what the tokens of some text don't tell of it."""
+        """Count what a tokenizer loses of some text."""
         self.unknown_tokens += loss.unknown
         self.lost_bytes += loss.bytes
 

@@ -60,7 +60,7 @@ class Passage:
 
     @cached_property
     def loss(self) -> Loss:
-        """What of the text its tokens don't tell."""
+        """What the tokenizer loses of the text."""
         return self.offsets.loss(self.piece, self.tokens)
 
 

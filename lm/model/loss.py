@@ -110,7 +110,7 @@ def in_parts(
 ) -> tuple[Tensor, Tensor]:
     """The sum of a loss over all positions that have a target, some positions at a time, together with its gradient.
 
-    The surprisal that the loss tells beside it is summed too, without a gradient.
+    The surprisal that `loss` returns beside the loss is summed too, without a gradient.
 
     Memory does not grow with positions × vocabulary, as in `linear_cross_entropy`, and autograd does the rest.
 

@@ -21,7 +21,7 @@ Ends = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Loss:
-    """What of a text its tokens don't tell.
+    """What a tokenizer loses of a text: what decoding its tokens does not give back.
 
     Attributes:
         unknown: tokens that stand for any text that the vocabulary cannot spell.
@@ -79,7 +79,7 @@ class TokenOffsets:
         return ends
 
     def loss(self, piece: Piece, tokens: Ids) -> Loss:
-        """How much of a piece's text its tokens don't tell.
+        """Count what the tokenizer loses of the text of a piece.
 
         Args:
             piece: a text that can be tokenized alone.

@@ -117,7 +117,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Warned:
-    """Something beside training failed, such as a sample, and training goes on without it."""
+    """Something beside training failed, such as a sample, and training continues without it."""
 
     step: int
     message: str

@@ -137,11 +137,11 @@ def step_of(entry: Any) -> int:  # noqa: ANN401 (whatever a line holds)
     """The step of an entry.
 
     Raises:
-        ValueError, TypeError, KeyError: it is no entry of a log, or its step no number of steps.
+        ValueError, TypeError, KeyError: it is no entry of a log, or its step is not a count.
     """
     step = entry["step"]
     if not isinstance(step, int) or not 0 <= step < 1 << 63:
-        raise ValueError("a step is a number of steps")
+        raise ValueError("a step is an integer from 0 to 2**63 - 1")
     return int(step)
 
 

@@ -92,7 +92,7 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, sp
         steps = max(1, steps_for(epochs * data.steps_per_epoch, config=config))
         if steps > _MOST_STEPS:
             length = "epochs" if config.tokens is None else "tokens"
-            raise UsageError(f"{length} come to {steps:.1e} steps, which no machine takes; give fewer (--{length})")
+            raise UsageError(f"{length} come to {steps:.1e} steps, more than can be trained; give fewer (--{length})")
         return steps
     if config.budget is not None:
         return max(1, round((durations.seconds(config.budget) - spent) / pace))

@@ -85,7 +85,7 @@ class LabelledData(ExampleData):
             too_long = f"{self.shortened:,} of {self.samples:,} texts are longer than the context"
             found.append(f"{too_long}: their ends are left out (--context)")
         if self._are_decoded:
-            decoded = "the labels are spelled as the tokenizer decodes them, since an earlier version kept no others"
+            decoded = "an earlier version prepared the examples, so labels are what the tokenizer decodes"
             found.append(f"{decoded}: prepare the examples again")
         if 2 * len(self._labels) > self.samples:
             many = f"{len(self._labels):,} labels for {self.samples:,} texts"
@@ -123,7 +123,7 @@ def labels_of(folder: Path) -> tuple[str, ...]:
 def _numbers(splits: Sequence[Examples], labels: Sequence[str], tokenizer: Tokenizer) -> list[NDArray[np.int64]]:
     """(examples,) which of the labels each example of each split has.
 
-    A run that began before the text of labels was kept has them as their tokens are decoded, whatever is kept now.
+    A run of an earlier version has labels that were decoded from tokens, even if their text is stored now.
 
     Raises:
         InputError: an example has none of these labels.
@@ -132,7 +132,7 @@ def _numbers(splits: Sequence[Examples], labels: Sequence[str], tokenizer: Token
     for read in (_stored_or_decoded, _decoded):
         with contextlib.suppress(KeyError):
             return [np.array([places[label] for label in read(each, tokenizer)], dtype=np.int64) for each in splits]
-    raise InputError("the examples have labels that the model has not; name those that the run was started on")
+    raise InputError("the examples have labels that the model has not learned; name the corpus of the run")
 
 
 def _stored_or_decoded(examples: Examples, tokenizer: Tokenizer) -> Iterable[str]:

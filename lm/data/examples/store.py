@@ -125,7 +125,7 @@ class _Labels:
         self._bytes = 0
 
     def number(self, label: str) -> int:
-        """The number of a label; of no meaning if they are too many."""
+        """The number of a label; 0 for each if there are too many."""
         if self.too_many:
             return 0
         if (known := self.numbers.get(label)) is not None:
@@ -188,7 +188,7 @@ class JoinedLabels:
     """Gathers the labels of all splits.
 
     Attributes:
-        count: how many there are; 0 if they are too many, and None if a part was made before labels were kept.
+        count: how many there are; 0 if there are too many, and None if an earlier version made a part without them.
     """
 
     def __init__(self) -> None:

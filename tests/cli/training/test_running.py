@@ -50,8 +50,8 @@ def test_an_observer_that_fails_is_left_out_with_a_warning(place, tmp_path, caps
     assert run(["train", str(place / "text.txt"), "-o", str(folder), "--steps", "5", *SMALL]) == 0
     said = capsys.readouterr().err
     assert load_state(find_checkpoint(folder, which="last")).finished
-    assert said.count("TensorBoard failed ([Errno 28] No space left on device); training goes on without it") == 1
-    assert said.count("the display failed (division by zero); training goes on without it") == 1
+    assert said.count("TensorBoard failed ([Errno 28] No space left on device); training continues without it") == 1
+    assert said.count("the display failed (division by zero); training continues without it") == 1
     assert len(seen) == 1
 
 

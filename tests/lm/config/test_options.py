@@ -112,7 +112,7 @@ class Counts:
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000, 2**64], ids=["400", "-400", "5,000", "2**64"])
 def test_a_number_of_a_file_that_no_computer_has_is_refused(value):
-    with pytest.raises(UsageError, match=r"^file: tokens must be a number of 64 bits"):
+    with pytest.raises(UsageError, match=r"^file: tokens must fit into 64 bits"):
         options.build(Counts, {"tokens": value}, where="file")
     with pytest.raises(UsageError, match="^file: name must be a word, not .{1,80}$"):
         options.build(Counts, {"tokens": 1, "name": value}, where="file")

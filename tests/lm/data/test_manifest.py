@@ -65,5 +65,5 @@ def test_a_count_that_is_none_is_of_no_manifest(name: str, count: object, tmp_pa
     values["splits"] = {split: {**record, name: count if name != "shards" else [count]}
                         for split, record in values["splits"].items()}  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(values))
-    with pytest.raises(InputError, match=r"manifest\.json: not a manifest of prepared tokens \(a split cannot hold "):
+    with pytest.raises(InputError, match=r"manifest\.json: not a manifest of prepared tokens \(.* is not a count of "):
         Manifest.read(tmp_path)

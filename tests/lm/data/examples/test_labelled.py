@@ -181,7 +181,7 @@ def test_a_run_with_decoded_labels_goes_on_with_examples_that_are_prepared_again
     old, new = (opened(folder, context=100, labels=labels_of(before)) for folder in (before, again))
     for first in range(0, old.samples, 4):
         np.testing.assert_array_equal(old.batch(first).targets, new.batch(first).targets)
-    with pytest.raises(InputError, match="labels that the model has not"):
+    with pytest.raises(InputError, match="labels that the model has not learned"):
         opened(again, context=100, labels=("joy", "us"))
 
 
