@@ -230,7 +230,7 @@ _TRAINS_TOKENIZER = ("prepare", "tokenizer train")
 _OF_TRAINING_RUNS = (
     Rule(
         _TRAIN, (*_OF_NEW_RUNS, *_PLANNED), lambda mode: mode["--resume"] is not None,
-        "with --resume, which continues a run with its own settings", "leave it out, or start a new run",
+        "with --resume, which goes on with a run as it was planned", "leave it out, or start a new run",
     ),
     Rule(
         _TRAIN,
@@ -471,7 +471,7 @@ _OF_MEASURING = (
         _translates_nothing, "on finished translations (--hypotheses)", "leave it out, or name a run that translates",
     ),
     Rule(
-        ("attention",), ("--layer", "--head"), _is_page_of_text, "on an HTML page (--out), which has all of them",
+        ("attention",), ("--layer", "--head"), _is_page_of_text, "on a page, which has all layers and heads (--out)",
     ),
     Rule(
         ("average",), ("--last",), lambda mode: len(mode["runs"] or ()) > 1,
@@ -491,7 +491,7 @@ _OF_TOKENS = (
     Rule(
         _PREPARE,
         (*_TOKENIZER, *flags_of(DataConfig), "--tokenizer", "--special", "--unknown", "--part", "--processes"),
-        lambda mode: bool(mode["--join"]), "with --join, as it is for tokenizing a corpus",
+        lambda mode: bool(mode["--join"]), "with --join, as it is for making shares",
     ),
     Rule(
         _PREPARE, (*_TOKENIZER, "--special", "--unknown"), lambda mode: mode["--tokenizer"] is not None,
