@@ -185,7 +185,7 @@ def _is_unfilled(mode: Mode) -> bool:
 def _translates_nothing(mode: Mode) -> bool:
     """Whether all that `lm evaluate` scores has been translated before."""
     versus = mode["--versus"]
-    return mode["--hypotheses"] is not None and mode["run"] is None and not (versus and versus.is_dir())
+    return mode["--hypotheses"] is not None and mode["run"] is None and not (versus and Path(versus).is_dir())
 
 
 def _no_rows(mode: Mode) -> bool:

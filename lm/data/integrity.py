@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,7 +65,8 @@ def _state(path: Path) -> list[int]:
 
 def _record(folder: Path) -> Path:
     """The file that remembers when a folder was verified."""
-    return files.cache_root() / "verified" / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]}.json"
+    digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
+    return files.cache_root() / "verified" / f"{digest[:32]}.json"
 
 
 def _read(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)

@@ -196,7 +196,7 @@ def _folder() -> Path:
     root = Path(__file__).parents[1]
     sources = sorted(file for package in _PACKAGES for file in (root / package).glob("*.py"))
     stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sources]
-    described = repr((_version(), stamps))
+    described = repr((_version(), sys.version_info[:2], stamps))
     return files.cache_root() / "native" / hashlib.sha256(described.encode()).hexdigest()[:16]
 
 

@@ -141,8 +141,11 @@ def test_info_average_and_runs_know_them(folder, tmp_path, capsys):
         (["fill", "{0}/lm", "no blank"], "there is no blank to fill"),
         (["fill", "{0}/lm", "x", "--file", "{0}/text.txt"], "give either a text or --file"),
         (["bench", "bert-base"], "bert-base is a model that fills blanks"),
-        (["train", "{0}/text.txt", "--masked-share", "0.3", "--steps", "1"], "--masked-share is for learning masked"),
-        (["train", "{0}/text.txt", "--whole-words", "--steps", "1"], "--whole-words is for learning masked"),
+        (
+            ["train", "{0}/text.txt", "--masked-share", "0.3", "--steps", "1"],
+            "--masked-share has no effect",
+        ),
+        (["train", "{0}/text.txt", "--whole-words", "--steps", "1"], "--whole-words has no effect"),
         (["train", "{0}/text.txt", "--objective", "masked", "--architecture", "gru"], "--objective is for transformer"),
         (["train", "{0}/text.txt", "--objective", "masked", "--n-encoder-layers", "2"], "leave out --n-encoder-layers"),
         (["train", "{0}/text.txt", "--objective", "mask"], "did you mean 'masked'"),

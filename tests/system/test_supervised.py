@@ -71,7 +71,8 @@ def test_the_logs_tell_of_completions_alone(task):
     assert ends == pytest.approx(round(ends))
     assert 60 < ends < 140
     assert 4 * ends < size < 6 * ends  # a line feed, and three to five letters
-    assert [line["sample"] for line in logged if "sample" in line][-1] == "\ngrey"
+    (*_, sample) = (line["sample"] for line in logged if "sample" in line)
+    assert sample.startswith("\ngre")  # the completion of a prompt without it; it is sampled, and may end too early
 
 
 def test_a_resumed_run_is_the_same_run(task, tmp_path):

@@ -276,6 +276,7 @@ HEEDED = {
     "train": {
         "--source", "--target", "--pairs", "--heads", "--validation-heads", "--resume", "--tensorboard", "--json",
         "--steps", "--epochs", "--tokens", "--budget", "--compile", "--checkpoint-activations", "--offload",
+        "--micro-batch-size",
     },
     "generate": {"--prompts", "--cache", "--max-tokens", "--beam", "--device", "--dtype", "--threads"},
     "translate": {

@@ -76,4 +76,4 @@ def test_lines_must_be_as_many(capsys, translation_run, files):
     code = run(["perplexity", str(translation_run), "--source", str(files / "test.en"), "--target",
                 str(files / "short.de")])  # fmt: skip
     assert code == 1
-    assert "20 and" in capsys.readouterr().err
+    assert "has 20 lines and" in capsys.readouterr().err

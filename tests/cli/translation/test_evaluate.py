@@ -138,7 +138,7 @@ def test_tokenized_text_is_noticed(capsys, files):
         (["RUN", "--target", "test.de"], 2, "give --source"),
         (["--hypotheses", "worse.de", "--target", "test.de", "--versus", "RUN"], 2, "give --source"),
         (["--hypotheses", "worse.de", "--target", "test.de", "-o", "x"], 2, "there already"),
-        (["--hypotheses", "worse.de", "--target", "short.de"], 1, "worse.de 12 and short.de 2 lines"),
+        (["--hypotheses", "worse.de", "--target", "short.de"], 1, "worse.de has 12 lines and short.de has 2 lines"),
         (["--hypotheses", "worse.de", "--target", "missing.de"], 1, "missing.de: no such file"),
         (["--hypotheses", "empty.de", "--target", "empty.de"], 1, "no lines to score"),
         (["--hypotheses", ".", "--target", "test.de"], 2, "name one"),

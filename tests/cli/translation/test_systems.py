@@ -22,7 +22,7 @@ def test_lines_and_those_of_each_reference(files):
 
 
 def test_files_of_different_lengths_are_refused(files):
-    with pytest.raises(InputError, match="2 and short.de 1"):
+    with pytest.raises(InputError, match="has 2 lines and short.de has 1 line:"):
         read_lines("out", ["short.de"])
     with pytest.raises(UsageError, match="name one"):
         read_lines("*.de", ["one.de"])

@@ -47,7 +47,7 @@ def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_n
     ended = of_translation(model, "one fox", [*tokens, model.tokenizer.end_of_text], unit="words", to=None)
     assert found.texts == ended.texts == ("one fox", "Fuchs eins")
     assert found.map.queries.labels == ("Fuchs", "eins", "</s>")
-    assert found.map.weights == approx(ended.map.weights, model=model)
+    assert found.map.weights == approx(ended.map.weights, model=model.model)
 
 
 def test_tokens_may_be_shown_instead_of_words(writer):

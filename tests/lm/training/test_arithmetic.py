@@ -132,6 +132,7 @@ def test_a_run_that_was_planned_with_another_dtype_of_muon_goes_on_with_it(make_
         whole, stopped = (make_run(name, optimizer="muon", steps=8) for name in ("whole", "stopped"))
     for run in (whole, stopped):
         run.config = dataclasses.replace(run.config, hardware=HardwareConfig(device="cpu", dtype="float32"))
+        run.write_config()
     list(train(whole))
     list(train(stopped, stop=stop_after(3)))
     resumed = resume(stopped.folder)
