@@ -1,6 +1,8 @@
 # `make demo` and `make test` set everything up themselves; Python 3.11 or newer is all they need.
 
 PYTHON ?= python3
+# Tests start many processes: bytecode is written even where the environment says not to, or each would compile lm again.
+export PYTHONDONTWRITEBYTECODE =
 VENV := .venv
 BIN := $(VENV)/bin
 
