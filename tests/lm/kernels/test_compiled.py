@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lm.engine.compiled.compiling import compile_step
 from lm.errors import InputError
 from lm.kernels import compiled
 from lm.locks import LockFile
-from lm.native.compiling import compile_step
 
 pytest.importorskip("numba")
 
