@@ -23,7 +23,7 @@ def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
     compiled._folder.cache_clear()
     found = {compiled._folder()}
     root = Path(compiled.__file__).parents[1]
-    for package in compiled._PACKAGES:
+    for package in compiled._FOLDERS:
         (tmp_path / package).mkdir()
         for file in (root / package).glob("*.py"):
             (tmp_path / package / file.name).write_bytes(file.read_bytes())
