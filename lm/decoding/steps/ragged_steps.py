@@ -13,8 +13,8 @@ from lm.decoding.steps.static_step import static_logits
 from lm.decoding.steps.steps import window_start
 from lm.engine.compiled.reading import Reading
 from lm.engine.selection import native_decoder
-from lm.model.scope.cache import DecoderCache, RecurrentCache
-from lm.model.scope.ragged import RaggedCache, RaggedStates
+from lm.model.cache import DecoderCache, RecurrentCache
+from lm.model.ragged import RaggedCache, RaggedStates
 from lm.model.transformer import DecoderOnly
 
 _TOKENS_AT_ONCE = 4096

@@ -11,7 +11,7 @@ from lm.decoding.steps.static_step import static_logits
 from lm.engine.compiled.reading import Reading
 from lm.engine.selection import native_decoder
 from lm.kernels.tensors import Best
-from lm.model.scope.cache import DecoderCache, RecurrentCache
+from lm.model.cache import DecoderCache, RecurrentCache
 from lm.model.transformer import DecoderOnly
 
 

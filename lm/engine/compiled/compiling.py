@@ -11,8 +11,8 @@ from lm.engine.compiled.reading import Reading
 from lm.errors import InputError
 from lm.kernels import compiled
 from lm.kernels.tensors import best
+from lm.model.cache import DecoderCache
 from lm.model.quantised import quantise
-from lm.model.scope.cache import DecoderCache
 from lm.model.transformer import DecoderOnly
 
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)

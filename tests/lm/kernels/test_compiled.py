@@ -24,11 +24,11 @@ def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
     found = {compiled._folder()}
     root = Path(compiled.__file__).parents[1]
     for package in compiled._FOLDERS:
-        (tmp_path / package).mkdir()
+        (tmp_path / package).mkdir(parents=True)
         for file in (root / package).glob("*.py"):
             (tmp_path / package / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "kernels" / "compiled.py"))
-    for changed in ("kernels/products.py", "native/step.py"):
+    for changed in ("kernels/products.py", "engine/compiled/step.py"):
         with (tmp_path / changed).open("a") as file:
             file.write("# another line\n")
         compiled._folder.cache_clear()
