@@ -219,4 +219,4 @@ def _sample(
     finally:
         if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
             tokens = sum(len(sample.tokens) for sample in drawn)
-            watch.report(tokens, generator.sampler, generator.agreement, number_type=generator.number_type)
+            watch.report(tokens, generator.sampler, generator.agreement, engines=generator.plan(n))
