@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.data.shards import open_split
+from lm.corpus.shards import open_split
 from lm.tokenizer.tokenizer import Tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50
