@@ -10,8 +10,8 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.kernels import compiled
 from lm.kernels.tensors import best
+from lm.model.cache import DecoderCache
 from lm.model.quantised import quantise
-from lm.model.scope.cache import DecoderCache
 from lm.model.transformer import DecoderOnly
 from lm.native import choice
 from lm.native.reading import Reading

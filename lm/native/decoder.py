@@ -16,10 +16,9 @@ from lm.kernels import compiled
 from lm.kernels.tensors import Best
 from lm.kernels.vectors import ACTIVATIONS
 from lm.model.block import Stack
-from lm.model.positions.distances import BucketedBiases, LinearBiases
-from lm.model.positions.positions import RotaryPositions
+from lm.model.cache import KeyValueCache
+from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
 from lm.model.quantised import tensors
-from lm.model.scope.cache import KeyValueCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.native.reading import Reading
 from lm.native.step import LAYER, MODEL, Found, Read, Scales, Shape, step

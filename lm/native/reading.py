@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lm.model.scope.cache import KeyValueCache
+from lm.model.cache import KeyValueCache
 
 
 @dataclass(frozen=True, slots=True)

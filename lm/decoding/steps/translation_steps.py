@@ -10,10 +10,9 @@ from torch import Tensor
 from lm.decoding.steps.coverage import Coverage
 from lm.decoding.steps.slots import Slots
 from lm.kernels.tensors import Best
-from lm.model.capture import captured
-from lm.model.scope.cache import DecoderCache
-from lm.model.scope.masks import Mask, padding
-from lm.model.scope.scope import Scope
+from lm.model.attention import captured
+from lm.model.attention_inputs import Mask, Scope, padding
+from lm.model.cache import DecoderCache
 from lm.model.transformer import EncoderDecoder
 from lm.native.choice import native_decoder
 from lm.native.reading import Reading

@@ -28,7 +28,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.hardware import inference_hardware
 from lm.model.cost import training_flops
-from lm.model.experts import counted
+from lm.model.variants.experts import counted
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.languages import language_tags
 from lm.tokenizer.tokenizer import Tokenizer

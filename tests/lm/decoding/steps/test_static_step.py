@@ -25,9 +25,9 @@ from lm.decoding.steps import static_step
 from lm.decoding.steps.cuda_graph import Work
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
-from lm.model.attention import attention
+from lm.model import attention
 from lm.model.block import Stack
-from lm.model.positions.positions import RotaryPositions
+from lm.model.positions import RotaryPositions
 from lm.model.quantised import quantise
 from lm.model.transformer import DecoderOnly, build_model
 from lm.native import choice
