@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import carray
 from numpy.typing import NDArray
 
+from lm.engine.compiled.attention import attend
 from lm.kernels.best import best
 from lm.kernels.caching import njit
 from lm.kernels.products import activated, product
 from lm.kernels.scalars import plain, pointer
 from lm.kernels.vectors import SWIGLU, normalise, turn
-from lm.native.attention import attend
 
 LAYER = (
     "attention_norm.weight", "attention_norm.bias", "attention.input.weight", "attention.input.scale",
@@ -25,22 +25,19 @@ LAYER = (
     "feed_forward_norm.bias", "feed_forward.up.weight", "feed_forward.up.scale", "feed_forward.up.bias",
     "feed_forward.down.weight", "feed_forward.down.scale", "feed_forward.down.bias",
 )  # fmt: skip
-"""The tensors of a layer, in the order of their addresses; one that it hasn't got is at 0."""
-(
-    A_NORM, A_NORM_BIAS, INPUT, INPUT_SCALE, INPUT_BIAS, OUTPUT, OUTPUT_SCALE, OUTPUT_BIAS, QUERY_NORM, KEY_NORM,
-    SHARES, C_NORM, C_NORM_BIAS, C_INPUT, C_INPUT_SCALE, C_INPUT_BIAS, C_OUTPUT, C_OUTPUT_SCALE, C_OUTPUT_BIAS,
-    C_QUERY_NORM, F_NORM, F_NORM_BIAS, UP, UP_SCALE, UP_BIAS, DOWN, DOWN_SCALE, DOWN_BIAS,
-) = range(len(LAYER))  # fmt: skip
+"""The tensors of a layer."""
 MODEL = (
     "embedding.tokens.weight", "embedding.tokens.scale", "embedding.positions", "rotation", "biases",
     "decoder.stream_shares", "decoder.embedding_shares", "decoder.final_norm.weight", "decoder.final_norm.bias",
     "head.weight", "head.scale", "output_bias",
 )  # fmt: skip
-"""What there is once."""
-(
-    TOKENS, TOKENS_SCALE, POSITIONS, ROTATION, BIASES, STREAM_SHARES, EMBEDDING_SHARES, FINAL_NORM, FINAL_NORM_BIAS,
-    HEAD, HEAD_SCALE, HEAD_BIAS,
-) = range(len(MODEL))  # fmt: skip
+"""The tensors of a model besides those of its layers."""
+
+
+def addresses(names: tuple[str, ...]) -> np.dtype[np.void]:
+    """The record type of the tensors' addresses, 0 for one that is absent: a field for each name, `.` as `_`."""
+    return np.dtype([(name.replace(".", "_"), np.int64) for name in names])
+
 
 _ROWS_IN_CACHE = 96
 """Rows whose logits are made at a time, where the best ones are wanted alone: they stay near."""
@@ -121,6 +118,33 @@ def _vector(address, length):
     return carray(pointer(address), (length if address else 0,), np.float32)
 
 
+class Linear(NamedTuple):
+    """A linear layer: (outputs, inputs) weights, and the (outputs,) scales of int8 and biases, which may be empty."""
+
+    weights: NDArray[Any]
+    scales: NDArray[np.float32]
+    biases: NDArray[np.float32]
+
+
+@njit
+def _linear(weight, scale, bias, outputs, inputs, like):
+    """The linear layer at these addresses."""
+    weights = carray(pointer(weight), (outputs, inputs), like.dtype)
+    return Linear(weights, _vector(scale, outputs), _vector(bias, outputs))
+
+
+class Seen(NamedTuple):
+    """What the queries of attention see; see `lm.engine.compiled.attention.attend`."""
+
+    keys: NDArray[np.float32]
+    values: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    biases: NDArray[np.float32]
+    window: int
+
+
 @njit
 def _norms(x, weight, bias, shape, scales, out):
     weights, biases = _vector(weight, shape.width), _vector(bias, shape.width)
@@ -139,14 +163,14 @@ def _first_unknown(ids, vocabulary):
 
 @njit
 def _embedded(read, model, shape, scales, like, x):
-    table = carray(pointer(model[TOKENS]), (shape.vocabulary, shape.width), like.dtype)
-    of_rows = _vector(model[TOKENS_SCALE], shape.vocabulary)
+    table = carray(pointer(model.embedding_tokens_weight), (shape.vocabulary, shape.width), like.dtype)
+    of_rows = _vector(model.embedding_tokens_scale, shape.vocabulary)
     for row in range(len(x)):
         scale = scales.embedding * (of_rows[read.ids[row]] if len(of_rows) else np.float32(1.0))
         for i in range(shape.width):
             x[row, i] = np.float32(table[read.ids[row], i]) * scale
-    if model[POSITIONS]:
-        vectors = carray(pointer(model[POSITIONS]), (shape.table, shape.width), np.float32)
+    if model.embedding_positions:
+        vectors = carray(pointer(model.embedding_positions), (shape.table, shape.width), np.float32)
         for row in range(len(x)):
             for i in range(shape.width):
                 x[row, i] += vectors[read.positions[row], i]
@@ -156,9 +180,12 @@ def _embedded(read, model, shape, scales, like, x):
 def _heads_ready(projected, layer, positions, model, shape, scales, firsts, is_first):
     """Norms and rotations of the heads of queries and keys, and the mixture of values, in place."""
     head, turning = shape.head, shape.heads + shape.kv_heads
-    query_norm, key_norm = _vector(layer[QUERY_NORM], head), _vector(layer[KEY_NORM], head)
-    shares, empty = _vector(layer[SHARES], 2), _vector(0, 0)
-    tables = carray(pointer(model[ROTATION]), (shape.table if model[ROTATION] else 0, 2, shape.turned), np.float32)
+    query_norm, key_norm = (
+        _vector(layer.attention_query_norm_weight, head),
+        _vector(layer.attention_key_norm_weight, head),
+    )
+    shares, empty = _vector(layer.attention_value_shares, 2), _vector(0, 0)
+    tables = carray(pointer(model.rotation), (shape.table if model.rotation else 0, 2, shape.turned), np.float32)
     for row in range(len(projected)):
         for index in range(turning):
             x = projected[row, index * head : (index + 1) * head]
@@ -181,11 +208,11 @@ def _attention(x, layer, cache, read, model, shape, scales, like, firsts, is_fir
     number, head, kv_heads = len(x), shape.head, shape.kv_heads
     n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
     projected = np.empty((number, n_projected), np.float32)
-    weights = carray(pointer(layer[INPUT]), (n_projected, shape.width), like.dtype)
-    product(
-        weights, _vector(layer[INPUT_SCALE], n_projected), _vector(layer[INPUT_BIAS], n_projected), x, projected,
-        plain(False), threads,
+    inputs = _linear(
+        layer.attention_input_weight, layer.attention_input_scale, layer.attention_input_bias, n_projected, shape.width,
+        like,
     )  # fmt: skip
+    product(inputs.weights, inputs.scales, inputs.biases, x, projected, plain(False), threads)
     _heads_ready(projected, layer, read.positions, model, shape, scales, firsts, is_first)
     keys, values = _cached(cache, read, shape)
     for token in range(number):
@@ -198,12 +225,14 @@ def _attention(x, layer, cache, read, model, shape, scales, like, firsts, is_fir
                 key[i] = of_key[i]
             for i in range(head):
                 value[i] = of_value[i]
-    biases = carray(pointer(model[BIASES]), (shape.heads if model[BIASES] else 0, shape.table), np.float32)
+    biases = carray(pointer(model.biases), (shape.heads if model.biases else 0, shape.table), np.float32)
     queries = np.ascontiguousarray(projected[:, :n_attended])
-    _attended(
-        queries, keys, values, read.rows, read.positions, read.slots, biases, shape.window, layer[OUTPUT],
-        layer[OUTPUT_SCALE], layer[OUTPUT_BIAS], shape, like, out, threads,
+    seen = Seen(keys, values, read.rows, read.positions, read.slots, biases, shape.window)
+    outputs = _linear(
+        layer.attention_output_weight, layer.attention_output_scale, layer.attention_output_bias, shape.width,
+        n_attended, like,
     )  # fmt: skip
+    _attended(queries, seen, outputs, shape, out, threads)
 
 
 @njit
@@ -211,22 +240,24 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
     """Add to `out` what `x` finds in the memory of a source."""
     width, empty = shape.heads * shape.head, _vector(0, 0)
     queries = np.empty((len(x), width), np.float32)
-    weights = carray(pointer(layer[C_INPUT]), (width, shape.width), like.dtype)
-    product(
-        weights, _vector(layer[C_INPUT_SCALE], width), _vector(layer[C_INPUT_BIAS], width), x, queries, plain(False),
-        threads,
+    inputs = _linear(
+        layer.cross_attention_input_weight, layer.cross_attention_input_scale, layer.cross_attention_input_bias, width,
+        shape.width, like,
     )  # fmt: skip
-    norm = _vector(layer[C_QUERY_NORM], shape.head)
+    product(inputs.weights, inputs.scales, inputs.biases, x, queries, plain(False), threads)
+    norm = _vector(layer.cross_attention_query_norm_weight, shape.head)
     for token in range(len(x) if len(norm) else 0):
         for first in range(0, width, shape.head):
             head = queries[token, first : first + shape.head]
             normalise(head, norm, empty, scales.epsilon, 0, head)
     keys, values = _cached(memory, read, shape)
     slots, last = np.arange(memory[2]).reshape(1, memory[2]), read.lengths[read.rows] - 1
-    _attended(
-        queries, keys, values, read.rows, last, slots, empty.reshape(0, 0), plain(0), layer[C_OUTPUT],
-        layer[C_OUTPUT_SCALE], layer[C_OUTPUT_BIAS], shape, like, out, threads,
+    seen = Seen(keys, values, read.rows, last, slots, empty.reshape(0, 0), plain(0))
+    outputs = _linear(
+        layer.cross_attention_output_weight, layer.cross_attention_output_scale, layer.cross_attention_output_bias,
+        shape.width, width, like,
     )  # fmt: skip
+    _attended(queries, seen, outputs, shape, out, threads)
 
 
 @njit
@@ -237,19 +268,13 @@ def _cached(cache, read, shape):
 
 
 @njit
-def _attended(
-    queries, keys, values, rows, positions, slots, biases, window, weight, scale, bias, shape, like, out, threads
-):
+def _attended(queries, seen, outputs, shape, out, threads):
     """Add to `out` what a projection makes of what queries find."""
-    number, width = queries.shape
-    scores, found = np.empty((threads, slots.shape[1]), np.float32), np.empty_like(queries)
+    number = len(queries)
+    scores, found = np.empty((threads, seen.slots.shape[1]), np.float32), np.empty_like(queries)
     by_head = (number, shape.heads, shape.head)
-    attend(
-        queries.reshape(by_head), keys, values, rows, positions, slots, biases, window, scores, found.reshape(by_head),
-        threads,
-    )  # fmt: skip
-    weights = carray(pointer(weight), (shape.width, width), like.dtype)
-    product(weights, _vector(scale, shape.width), _vector(bias, shape.width), found, out, plain(True), threads)
+    attend(queries.reshape(by_head), seen, scores, found.reshape(by_head), threads)
+    product(outputs.weights, outputs.scales, outputs.biases, found, out, plain(True), threads)
 
 
 @njit
@@ -257,26 +282,24 @@ def _feed_forward(x, layer, shape, like, out, threads):
     """Add to `out` what the feed-forward layer makes of `x`."""
     width = shape.inner // 2 if shape.activation == SWIGLU else shape.inner
     inner = np.empty((len(x), shape.inner), np.float32)
-    weights = carray(pointer(layer[UP]), (shape.inner, shape.width), like.dtype)
-    activated(
-        weights, _vector(layer[UP_SCALE], shape.inner), _vector(layer[UP_BIAS], shape.inner), x, inner,
-        shape.activation, threads,
+    up = _linear(
+        layer.feed_forward_up_weight, layer.feed_forward_up_scale, layer.feed_forward_up_bias, shape.inner, shape.width,
+        like,
     )  # fmt: skip
-    weights = carray(pointer(layer[DOWN]), (shape.width, width), like.dtype)
+    activated(up.weights, up.scales, up.biases, x, inner, shape.activation, threads)
+    down = _linear(
+        layer.feed_forward_down_weight, layer.feed_forward_down_scale, layer.feed_forward_down_bias, shape.width, width,
+        like,
+    )  # fmt: skip
     fed = np.ascontiguousarray(inner[:, :width])
-    product(
-        weights, _vector(layer[DOWN_SCALE], shape.width), _vector(layer[DOWN_BIAS], shape.width), fed, out,
-        plain(True), threads,
-    )  # fmt: skip
+    product(down.weights, down.scales, down.biases, fed, out, plain(True), threads)
 
 
 @njit
 def _predict(x, model, shape, scales, like, logits, threads):
     """What the output layer makes of final states."""
-    weights = carray(pointer(model[HEAD]), (shape.vocabulary, shape.width), like.dtype)
-    bias = _vector(model[HEAD_BIAS], shape.vocabulary)
-    scale = _vector(model[HEAD_SCALE], shape.vocabulary)
-    product(weights, scale, bias, x, logits, plain(False), threads)
+    head = _linear(model.head_weight, model.head_scale, model.output_bias, shape.vocabulary, shape.width, like)
+    product(head.weights, head.scales, head.biases, x, logits, plain(False), threads)
     if scales.cap:
         for row in range(len(logits)):
             for i in range(shape.vocabulary):
@@ -300,11 +323,11 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, fou
 
     Args:
         read: the tokens.
-        layers: (layers, len(LAYER)) addresses.
+        layers: (layers,) records of the addresses of `LAYER`.
         caches: (layers, 3): the addresses of keys and values, each (rows, kv_heads, room, head) float32; and the room.
         memories: the same of the sources that are read by cross-attention, of which the room is the longest one's; or
             (layers, 0).
-        model: (len(MODEL),) addresses.
+        model: the record of the addresses of `MODEL`.
         shape: the whole numbers.
         scales: the fractions.
         like: an empty array of the type of the matrices.
@@ -322,35 +345,38 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, fou
     firsts = np.empty((len(read.ids), shape.kv_heads * shape.head), np.float32)
     _embedded(read, model, shape, scales, like, x)
     embedding, normed, also = x.copy(), np.empty_like(x), np.empty_like(x)
-    of_stream, of_embedding = _vector(model[STREAM_SHARES], len(layers)), _vector(model[EMBEDDING_SHARES], len(layers))
+    of_stream, of_embedding = (
+        _vector(model.decoder_stream_shares, len(layers)),
+        _vector(model.decoder_embedding_shares, len(layers)),
+    )
     for index in range(len(layers)):
         layer, cache, first = layers[index], caches[index], index == 0
         if len(of_stream):
             x[:] = of_stream[index] * x + of_embedding[index] * embedding
         if shape.norm_first:
-            _norms(x, layer[A_NORM], layer[A_NORM_BIAS], shape, scales, normed)
+            _norms(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, normed)
             if shape.is_parallel:
-                _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, also)
+                _norms(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, also)
             _attention(normed, layer, cache, read, model, shape, scales, like, firsts, first, x, threads)
-            if layer[C_INPUT]:
-                _norms(x, layer[C_NORM], layer[C_NORM_BIAS], shape, scales, normed)
+            if layer.cross_attention_input_weight:
+                _norms(x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, normed)
                 _cross_attention(normed, layer, memories[index], read, shape, scales, like, x, threads)
             if not shape.is_parallel:
-                _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, also)
+                _norms(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, also)
             _feed_forward(also, layer, shape, like, x, threads)
         else:
             normed[:] = x
             _attention(normed, layer, cache, read, model, shape, scales, like, firsts, first, x, threads)
-            _norms(x, layer[A_NORM], layer[A_NORM_BIAS], shape, scales, x)
-            if layer[C_INPUT]:
+            _norms(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, x)
+            if layer.cross_attention_input_weight:
                 normed[:] = x
                 _cross_attention(normed, layer, memories[index], read, shape, scales, like, x, threads)
-                _norms(x, layer[C_NORM], layer[C_NORM_BIAS], shape, scales, x)
+                _norms(x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, x)
             normed[:] = x
             _feed_forward(normed, layer, shape, like, x, threads)
-            _norms(x, layer[F_NORM], layer[F_NORM_BIAS], shape, scales, x)
-    if model[FINAL_NORM]:
-        _norms(x, model[FINAL_NORM], model[FINAL_NORM_BIAS], shape, scales, x)
+            _norms(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, x)
+    if model.decoder_final_norm_weight:
+        _norms(x, model.decoder_final_norm_weight, model.decoder_final_norm_bias, shape, scales, x)
     if len(logits):
         _predict(x, model, shape, scales, like, logits, threads)
     else:

@@ -14,9 +14,10 @@ _BYTES_OF_SLOTS = 8
 
 
 @njit(error_model="numpy")
-def _heads(queries, keys, values, rows, positions, slots, biases, window, scores, out, begin, end):
+def _heads(queries, seen, scores, out, begin, end):
     """Heads `begin` to `end` of all queries' heads; vectors are addresses, for views of arrays are counted."""
     heads, width = queries.shape[1:]
+    keys, values, rows, positions, slots, biases, window = seen
     kv_heads, room = keys.shape[1:3]
     group, scale = heads // kv_heads, np.float32(1.0) / np.sqrt(np.float32(width))
     for index in range(begin, end):
@@ -40,27 +41,28 @@ def _heads(queries, keys, values, rows, positions, slots, biases, window, scores
 
 
 @njit(parallel=True)
-def attend(queries, keys, values, rows, positions, slots, biases, window, scores, out, threads):
+def attend(queries, seen, scores, out, threads):
     """All heads of all queries; each sees its row up to its own position.
 
     Args:
         queries: (number, heads, head).
-        keys: (rows, kv_heads, room, head).
-        values: like `keys`.
-        rows: (number,) the row of each query.
-        positions: (number,) where it stands.
-        slots: (number, longest) where in its row that is which stands at each position that a query sees; (1, longest)
-            if that is the same for all queries.
-        biases: (heads, distances) what a distance adds to the scores, or empty.
-        window: how many positions a query sees at most, its own among them; 0 for all.
+        seen: what they see, a tuple:
+            keys, (rows, kv_heads, room, head);
+            values, like `keys`;
+            rows, (number,) the row of each query;
+            positions, (number,) where it stands;
+            slots, (number, longest) where in its row that is which stands at each position that a query sees;
+            (1, longest) if that is the same for all queries;
+            biases, (heads, distances) what a distance adds to the scores, or empty;
+            window, how many positions a query sees at most, its own among them; 0 for all.
         scores: (threads, longest), to work in.
         out: (number, heads, head).
         threads: how many share the heads.
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:
-        _heads(queries, keys, values, rows, positions, slots, biases, window, scores[0], out, plain(0), number)
+        _heads(queries, seen, scores[0], out, plain(0), number)
     else:
         for part in prange(threads):
             begin, end = number * part // threads, number * (part + 1) // threads
-            _heads(queries, keys, values, rows, positions, slots, biases, window, scores[part], out, begin, end)
+            _heads(queries, seen, scores[part], out, begin, end)

@@ -7,14 +7,13 @@ import time
 import torch
 
 from lm.config.model import ModelConfig
+from lm.engine.compiled.reading import Reading
 from lm.errors import InputError
 from lm.kernels import compiled
 from lm.kernels.tensors import best
 from lm.model.cache import DecoderCache
 from lm.model.quantised import quantise
 from lm.model.transformer import DecoderOnly
-from lm.native import choice
-from lm.native.reading import Reading
 
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
 """Nothing of a model's shape is compiled in, so any will do."""
@@ -38,6 +37,9 @@ def compile_step() -> float:
 
 def _compile_all() -> None:
     """Do once whatever is done by compiled code."""
+    compiled.begin()
+    from lm.engine.compiled.decoder import CompiledDecoder
+
     for quantised in (False, True):
         model = DecoderOnly(_SMALL).eval().requires_grad_(False)
         if quantised:
@@ -48,7 +50,7 @@ def _compile_all() -> None:
             model.hidden(token, cache=cache)
             for layer in cache.own:
                 layer.grow(1)
-            choice.load(model).logits(
+            CompiledDecoder(model).logits(
                 Reading(token[0], torch.zeros_like(token[0]), torch.ones_like(token[0]), cache.own)
             )
     with torch.inference_mode():

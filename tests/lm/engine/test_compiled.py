@@ -27,13 +27,13 @@ from lm.decoding.generator import Generator
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
+from lm.engine import selection
+from lm.engine.compiled.compiling import compile_step
 from lm.errors import UsageError
 from lm.kernels import compiled
 from lm.model.lora import build_adapted
 from lm.model.quantised import int8_matrices, quantise
 from lm.model.transformer import DecoderOnly, build_model
-from lm.native import choice
-from lm.native.compiling import compile_step
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.encoder_decoders import uncached
 from tests.lm.decoding.random_blocks import random_block
@@ -116,7 +116,7 @@ def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
         if of.random() < 0.3:
             for each in (steps, again):
                 each.truncate(each.length - 1)
-    assert model in choice._decoders
+    assert model in selection._decoders
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -136,7 +136,7 @@ def test_rows_that_come_and_go_are_as_without_a_cache(seed):
             rows = len(kept)
             for each in (steps, again):
                 each.reorder(kept)
-    assert model in choice._decoders
+    assert model in selection._decoders
 
 
 def of_pairs(seed: int) -> ModelConfig:
@@ -175,7 +175,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
         if of.random() < 0.2 or tokens.shape[1] == known:
             steps.truncate(tokens.shape[1] - 1)
             tokens = tokens[:, :-1]
-    assert model in choice._decoders
+    assert model in selection._decoders
 
 
 @pytest.mark.parametrize("refill", [False, True])
@@ -191,11 +191,11 @@ def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
         )  # fmt: skip
 
     of_step = found()
-    assert model in choice._decoders
+    assert model in selection._decoders
     monkeypatch.setattr(compiled, "is_compiled", lambda: False)
-    choice._decoders.clear()
+    selection._decoders.clear()
     of_torch = found()
-    assert model not in choice._decoders
+    assert model not in selection._decoders
     for a, b in zip(chain(*of_step), chain(*of_torch), strict=True):
         assert (a.tokens, a.finish_reason) == (b.tokens, b.finish_reason)
         assert a.score == approx(b.score, model=model)
@@ -207,7 +207,7 @@ def test_an_output_layer_may_have_a_bias():
     steps = DecoderSteps(model)
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
     assert_close(found, model(tokens), model=model)
-    assert model in choice._decoders
+    assert model in selection._decoders
 
 
 def test_the_best_are_found_of_one_token_a_row_after_the_first():
@@ -229,7 +229,7 @@ def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
     config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
     generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
     samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
-    monkeypatch.setattr(choice, "_MOST_TOKENS", 0)
+    monkeypatch.setattr(selection, "_MOST_TOKENS", 0)
     assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
 
 
@@ -284,10 +284,10 @@ def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name
         configs = list(configs_with(name, value))
         assert configs, "say in NEEDS what it goes with"
         for config in configs:
-            if choice.can_step(config):
+            if selection.unsupported(config, selection.COMPILED) is None:
                 assert_steps_are_those_of_torch(config)
             elif not config.is_masked:
-                assert choice.native_decoder(built(config), tokens=1) is None
+                assert selection.native_decoder(built(config), tokens=1) is None
 
 
 def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
@@ -302,7 +302,7 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
         steps, expected = DecoderSteps(model), model(tokens)
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
     assert_close(found, expected, model=model)
-    assert length == 1 or model in choice._decoders
+    assert length == 1 or model in selection._decoders
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 15, 16, 17, 40])
@@ -315,7 +315,7 @@ def test_a_window_is_as_wide_as_for_torch(width):
     parts = tokens.split([3, 1, 1, 7, *[1] * 38], dim=1)
     found = torch.cat([steps.feed(part) for part in parts], dim=1)
     assert_close(found, model(tokens), model=model)
-    assert model in choice._decoders
+    assert model in selection._decoders
 
 
 @pytest.mark.parametrize("has_source", [False, True])
@@ -332,20 +332,20 @@ def test_ids_beyond_the_vocabulary_are_refused(has_source, token):
         steps.feed(torch.tensor([[1], [2]]))
         with pytest.raises(UsageError, match=message):
             steps.feed_for_best(tokens, 3) if has_source else steps.feed(tokens)
-    assert model in choice._decoders
+    assert model in selection._decoders
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_tables_of_positions_grow_with_the_text(positions, monkeypatch):
     """And stay small where a context is long."""
-    monkeypatch.setattr("lm.native.decoder._POSITIONS", 4)
+    monkeypatch.setattr("lm.engine.compiled.decoder._POSITIONS", 4)
     config = ModelConfig(vocab_size=37, context_length=20, d_model=16, n_layers=1, positions=positions)
     model, tokens = built(config), torch.randint(37, (1, 20))
     steps, lengths = DecoderSteps(model), set()
     found = [steps.feed(tokens[:, :2])]
     for token in tokens[:, 2:].split(1, dim=1):
         found.append(steps.feed(token))
-        lengths.add(choice._decoders[model]._tables.length)
+        lengths.add(selection._decoders[model]._tables.length)
     assert_close(torch.cat(found, dim=1), model(tokens), model=model)
     assert min(lengths) < max(lengths) <= 20
 
@@ -357,20 +357,20 @@ def test_a_long_context_takes_no_memory_until_it_is_used(positions):
     steps = DecoderSteps(model)
     for token in range(4):
         steps.feed(torch.tensor([[token]]))
-    assert model in choice._decoders
+    assert model in selection._decoders
 
 
 def test_a_model_that_is_being_trained_is_left_to_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert choice.native_decoder(build_model(config).eval(), tokens=1) is None
-    assert choice.native_decoder(built(config), tokens=1) is not None
+    assert selection.native_decoder(build_model(config).eval(), tokens=1) is None
+    assert selection.native_decoder(built(config), tokens=1) is not None
 
 
 def test_a_model_of_which_only_adapters_are_trained_is_left_to_torch():
     """The step doesn't know them."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert choice.native_decoder(build_adapted(config, LoraConfig(rank=2)).eval(), tokens=1) is None
+    assert selection.native_decoder(build_adapted(config, LoraConfig(rank=2)).eval(), tokens=1) is None
 
 
 IN_TWO_THREADS = """
@@ -379,7 +379,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.steps.steps import DecoderSteps
 from lm.kernels import compiled
 from lm.model.transformer import build_model
-from lm.native import choice
+from lm.engine import selection
 compiled._LOADING = 0.0
 model = build_model(ModelConfig(vocab_size=300, d_model=64, n_layers=2), seed=1).eval().requires_grad_(False)
 found = []
@@ -395,7 +395,7 @@ for thread in threads:
     thread.join()
 import numba
 same = all(torch.equal(each, found[0]) for each in found)
-print(numba.threading_layer(), len(found), same, model in choice._decoders)
+print(numba.threading_layer(), len(found), same, model in selection._decoders)
 """
 
 
@@ -418,16 +418,16 @@ from lm.config.model import ModelConfig
 from lm.decoding.steps.steps import DecoderSteps
 from lm.kernels import compiled
 from lm.model.transformer import build_model
-from lm.native import choice
-from lm.native.compiling import compile_step
+from lm.engine import selection
+from lm.engine.compiled.compiling import compile_step
 compiled._LOADING = 0.0
 compile_step()
 model = build_model(ModelConfig(vocab_size=30, d_model=16, n_layers=1), seed=1).eval().requires_grad_(False)
 steps = DecoderSteps(model)
 for token in range(3):
     steps.feed(torch.tensor([[token]]))
-from lm.native.step import step
-print(model in choice._decoders, sum(step.stats.cache_misses.values()))
+from lm.engine.compiled.step import step
+print(model in selection._decoders, sum(step.stats.cache_misses.values()))
 """
 
 
@@ -475,7 +475,7 @@ def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
     monkeypatch.setattr(compiled, "processor", lambda: "another")
     compiled.forget()
-    assert choice.native_decoder(built(config), tokens=1) is None
+    assert selection.native_decoder(built(config), tokens=1) is None
     compiled.forget()
 
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
+from lm.engine.compiled.reading import Reading
+from lm.engine.compiled.step import LAYER, MODEL, Found, Read, Scales, Shape, addresses, step
 from lm.errors import UsageError
 from lm.kernels import compiled
 from lm.kernels.tensors import Best
@@ -20,8 +22,6 @@ from lm.model.cache import KeyValueCache
 from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
 from lm.model.quantised import tensors
 from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.native.reading import Reading
-from lm.native.step import LAYER, MODEL, Found, Read, Scales, Shape, step
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
 """The types that matrices may have, and how compiled code reads them."""
@@ -40,12 +40,12 @@ class _Tables(NamedTuple):
     """
 
     length: int
-    addresses: NDArray[np.int64]
+    addresses: np.void
     shape: Shape
     kept: list[Tensor]
 
 
-class NativeDecoder:
+class CompiledDecoder:
     """The compiled step of one model, which reads and writes the same caches as the model itself."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder) -> None:
@@ -58,8 +58,10 @@ class NativeDecoder:
         blocks = [dict(tensors(block)) for block in model.decoder.blocks]
         self._kept: list[Tensor] = []
         self._first = next(model.parameters()).data_ptr()
-        self._layers = np.array([[self._address(block.get(name)) for name in LAYER] for block in blocks])
-        self._weights = np.array([self._address(own.get(name)) for name in MODEL])
+        self._layers = np.array(
+            [tuple(self._address(block.get(name)) for name in LAYER) for block in blocks], addresses(LAYER)
+        )
+        self._weights = np.array([tuple(self._address(own.get(name)) for name in MODEL)], addresses(MODEL))
         self._like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
         self._shape = _shape(model.config, blocks[0], vocabulary=len(weights))
         self._config, self._vectors, self._positions = model.config, model.embedding.positions, model.decoder.positions
@@ -110,11 +112,11 @@ class NativeDecoder:
         context = self._config.context_length
         length = max(length, min(context, max(2 * length, _POSITIONS)))
         found = _position_tables(self._vectors, self._positions, length)
-        addresses = self._weights.copy()
+        weights = self._weights.copy()
         for name, table in found.items():
-            addresses[MODEL.index(name)] = table.data_ptr()
+            weights[name.replace(".", "_")] = table.data_ptr()
         shape = self._shape._replace(table=length, turned=found["rotation"].shape[-1] if "rotation" in found else 0)
-        return _Tables(length, addresses, shape, [*found.values()])
+        return _Tables(length, weights[0], shape, [*found.values()])
 
     def _address(self, tensor: Tensor | None) -> int:
         """Where a tensor is, which is kept alive, for it may be a copy."""

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lm.config.hardware import HardwareConfig
-from lm.decoding import number_type
 from lm.decoding.generator import Generator
-from lm.decoding.number_type import load_to_decode, remember, remembered, type_to_decode
+from lm.engine import dtype
+from lm.engine.dtype import load_to_decode, remember, remembered, type_to_decode
 from lm.kernels import compiled
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import make_run, make_tokenizer
@@ -31,7 +31,7 @@ def test_it_is_of_these_weights_and_this_processor(run, tmp_path, monkeypatch):
     (tmp_path / "moved").mkdir()
     assert remembered(checkpoint.rename(tmp_path / "moved" / "step-0"), "cpu") == "int8"
     assert remembered(find_checkpoint(make_run(tmp_path / "other", init_std=0.2)), "cpu") == "float32"
-    monkeypatch.setattr(number_type, "processor", lambda _: "another")
+    monkeypatch.setattr(dtype, "processor", lambda _: "another")
     assert remembered(tmp_path / "moved" / "step-0", "cpu") == "float32"
 
 
