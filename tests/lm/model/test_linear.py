@@ -3,8 +3,7 @@ import torch
 
 from lm.config.lora import LoraConfig
 from lm.model import linear as module
-from lm.model.activations import ACTIVATIONS
-from lm.model.linear import Linear, linear
+from lm.model.linear import ACTIVATIONS, Linear, linear
 from lm.model.lora import LoraLinear
 from tests.tolerances import assert_close
 
@@ -81,7 +80,7 @@ def test_products_and_activations_that_are_trained_or_adapted_stay_apart(monkeyp
     layer, x = Linear(1000, 1000), torch.randn(2, 1000)
     expected = ACTIVATIONS["gelu-tanh"](layer(x))
     torch.testing.assert_close(layer.activated(x, "gelu-tanh"), expected)
-    adapted = LoraLinear(layer, [1000], LoraConfig(rank=2))
+    adapted = LoraLinear(layer, LoraConfig(rank=2))
     with torch.no_grad():
         adapted.lora_b.normal_()
         assert torch.equal(adapted.activated(x, "gelu-tanh"), ACTIVATIONS["gelu-tanh"](adapted(x)))
