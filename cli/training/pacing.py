@@ -18,9 +18,9 @@ from lm.budget.pace import Cost, Pace
 from lm.budget.regularisation import expected_bits, novelty, regularisation_of_pairs, regularisation_of_text
 from lm.config.durations import seconds
 from lm.config.run import RunConfig
+from lm.corpus.shards import open_split
 from lm.data.batch import batch_rows
 from lm.data.kinds import open_data
-from lm.data.shards import open_split
 from lm.data.training_data import TrainingData
 from lm.evaluation.ngram_models import bits_per_byte
 from lm.model.cost import parameters_by_part

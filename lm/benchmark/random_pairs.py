@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from lm import files
-from lm.data.array_writer import token_dtype
-from lm.data.manifest import SPLITS
-from lm.data.pairs.manifest import MANIFEST, PairManifest, PairSplit
-from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, write_table
-from lm.data.pairs.word_table import WordTable
-from lm.data.ragged import Ragged
+from lm.corpus.manifest import MANIFEST, SPLITS, PairManifest, PairSplit
+from lm.corpus.pairs import SIDES, TEXTS, SentenceWriter, WordTable, write_table
+from lm.corpus.ragged import Ragged
+from lm.corpus.shards import token_dtype
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 LENGTH = 16
@@ -20,7 +18,7 @@ LENGTH = 16
 
 
 def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
-    """Random ids as `lm.data.pairs.store` has them, each a word of its own; nobody can read them as text."""
+    """Random ids as `lm.corpus.pairs` has them, each a word of its own; nobody can read them as text."""
     folder.mkdir()
     chance, tokens = np.random.default_rng(0), pairs * (LENGTH - 1)
     ends = np.arange(1, pairs + 1) * (LENGTH - 1)

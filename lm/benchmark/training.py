@@ -18,10 +18,9 @@ from lm.benchmark.timing import Timed, alternate, whole_step
 from lm.budget.pace import Pace
 from lm.config.run import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
-from lm.data.array_writer import token_dtype
+from lm.corpus.manifest import MANIFEST, SPLITS, Manifest, SplitRecord
+from lm.corpus.shards import ShardWriter, token_dtype
 from lm.data.batch import batch_rows
-from lm.data.manifest import MANIFEST, SPLITS, Manifest, SplitRecord
-from lm.data.shards import ShardWriter
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
@@ -145,7 +144,7 @@ def _tokenizer(vocab_size: int) -> Tokenizer:
 
 
 def _write_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:
-    """Random ids as `lm.data.shards` has them."""
+    """Random ids as `lm.corpus.shards` has them."""
     folder.mkdir()
     dtype = token_dtype(vocab_size)
     ids = np.random.default_rng(0).integers(vocab_size, size=tokens).astype(dtype)
@@ -156,7 +155,7 @@ def _write_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:
         writer.close()
         splits[split] = SplitRecord(documents=1, tokens=tokens, bytes=tokens, shards=tuple(writer.shards))
     manifest = Manifest(
-        key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
+        kind="text", key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
         validation_sources=(), splits=splits,
     )  # fmt: skip
     files.write_json(folder / MANIFEST, manifest.to_dict())

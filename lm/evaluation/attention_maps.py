@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
-from lm.data.trees import OUTSIDE
+from lm.corpus.trees import OUTSIDE
 from lm.decoding.finite import not_a_number
 from lm.errors import UsageError
 from lm.model.attention import captured

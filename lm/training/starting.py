@@ -12,8 +12,8 @@ from lm import checkpoint, run_folder
 from lm.base import adapting, refer
 from lm.budget.pace import Pace
 from lm.config.run import RunConfig
-from lm.data.examples.labelled import labels_of
 from lm.data.kinds import open_data
+from lm.data.labels import labels_of
 from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
 from lm.run_folder import TrainingState

@@ -29,8 +29,8 @@ from lm.training.resuming import resume
 from lm.training.run import Run
 from lm.training.starting import start
 from lm.training.trainer import train
-from tests.lm.data.examples import small_examples
-from tests.lm.data.preparing import prepare, written
+from tests.lm.corpus import small_examples
+from tests.lm.corpus.preparing import prepare, written
 from tests.lm.training.conftest import journal, stop_after, sums
 from tests.tolerances import approx
 

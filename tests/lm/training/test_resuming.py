@@ -20,7 +20,7 @@ from lm.training.events import Evaluation, Saved, Step, Stopped
 from lm.training.resuming import resume
 from lm.training.starting import start
 from lm.training.trainer import train
-from tests.lm.data.preparing import prepare
+from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 
 EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_noise": 1.0}

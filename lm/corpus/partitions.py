@@ -1,0 +1,140 @@
+"""A corpus divided among machines: each tokenizes a partition of its chunks, and one of them joins the partitions.
+
+A partition is a folder with its chunks, the tokenizer, and a manifest, which is written last. It lists all chunks in
+order, so that partitions are joined without the corpus, to the very folder that one machine makes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from lm import files
+from lm.corpus.chunks import StoredChunk, chunk_name, find_chunk, stored_chunks
+from lm.corpus.corpus import Corpus
+from lm.corpus.folders import Prepared, locked_folder
+from lm.corpus.manifest import MANIFEST, MANIFESTS, Manifest, PartitionManifest, has_manifest
+from lm.corpus.prepare import Origin, counted, making_of, tokens_of_chunks
+from lm.errors import InputError
+from lm.text.files import Progress
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+
+_PARTS = "parts"
+"""The folder of the chunks."""
+
+
+def prepare_partition(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    number: int,
+    count: int,
+    force: bool = False,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Prepared[PartitionManifest]:
+    """Tokenize a partition of a corpus into a folder, or what of it is missing there.
+
+    Args:
+        corpus: the whole corpus.
+        tokenizer: what makes the tokens: the same for all partitions.
+        folder: is made with its parents; it may exist if it is empty or holds this partition.
+        number: of the partition, from 1.
+        count: of all partitions.
+        force: replace another partition in the folder.
+        processes: that tokenize at the same time, at most [default: as many as there are processors].
+        progress: called as text is tokenized.
+
+    Raises:
+        InputError: as of `prepare_corpus`, or another process is at work on the folder.
+        UsageError: as of `prepare_corpus`.
+    """
+    making = making_of(corpus.config)
+    every = making.chunks(corpus)
+    own = every[number - 1 :: count]
+    names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in every)
+    origin = Origin.of(corpus, tokenizer)
+    partition = PartitionManifest(
+        key=origin.key,
+        sources=origin.sources,
+        validation_sources=origin.validation_sources,
+        number=number,
+        count=count,
+        tokenizer=tokenizer.sha256,
+        chunks=names,
+        config=origin.config,
+        name=origin.name,
+        bytes=origin.bytes,
+    )
+    done = counted(progress, round(corpus.bytes * len(own) / len(every)))
+    with locked_folder(folder):
+        _make_room(folder, partition, force=force)
+        tokenizer.save(folder / FILE_NAME)
+        place, saved = folder / _PARTS, folder / FILE_NAME
+        stored = stored_chunks(own, tokenizer, making.write, folder=place, saved=saved, workers=processes, done=done)
+        found = sum(chunk.found for chunk in stored)
+        files.write_json(folder / MANIFEST, partition.to_dict())
+    return Prepared(folder, partition, reused=False, chunks_found=found)
+
+
+def _make_room(folder: Path, partition: PartitionManifest, *, force: bool) -> None:
+    """Remove what is no part of a partition from its folder; InputError if that might be precious."""
+    present = {path.name for path in folder.iterdir()}
+    if present - {*MANIFESTS, _PARTS, FILE_NAME}:
+        raise InputError(f"{folder}: is there already, and holds no partition of a corpus; choose another folder")
+    if has_manifest(folder) and not force and PartitionManifest.read(folder) != partition:
+        raise InputError(f"{folder}: holds another partition already; choose another folder, or --force")
+    for name in MANIFESTS:
+        (folder / name).unlink(missing_ok=True)
+    (folder / _PARTS).mkdir(exist_ok=True)
+    for path in (folder / _PARTS).iterdir():
+        if path.name not in partition.own:
+            shutil.rmtree(path)
+
+
+def join_partitions(
+    folders: Sequence[Path], *, folder: Path | None = None, force: bool = False, root: Path | None = None
+) -> Prepared[Manifest]:
+    """Join all partitions of a corpus to a folder of tokens, or find it there.
+
+    Args:
+        folders: of the partitions, in any order.
+        folder: as of `prepare_corpus`.
+        force: as of `prepare_corpus`.
+        root: as of `prepare_corpus`.
+
+    Raises:
+        InputError: a partition is missing, damaged or of another corpus, or the errors of `prepare_corpus`.
+    """
+    read = [(place, PartitionManifest.read(place)) for place in folders]
+    partitions = {partition.number: (place, partition) for place, partition in read}
+    first_place, first = partitions[min(partitions)]
+    _check_complete(partitions)
+
+    def stored(_unfinished: Path, _saved: Path) -> Iterator[StoredChunk]:
+        for place, name in enumerate(first.chunks):
+            owner, partition = partitions[place % first.count + 1]
+            if (chunk := find_chunk(owner / _PARTS / name)) is None:
+                again = f"--part {partition.number}/{partition.count}"
+                raise InputError(f"{owner / _PARTS / name}: missing or damaged; prepare it again ({again})")
+            yield chunk
+
+    tokenizer = Tokenizer.load(first_place / FILE_NAME)
+    if tokenizer.sha256 != first.tokenizer:
+        raise InputError(f"{first_place / FILE_NAME}: not the tokenizer of the partition; prepare it again")
+    origin = Origin(first.key, first.config, first.name, first.bytes, first.sources, first.validation_sources)
+    made = tokens_of_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root)
+    return Prepared(made.folder, made.manifest, reused=made.reused)
+
+
+def _check_complete(partitions: Mapping[int, tuple[Path, PartitionManifest]]) -> None:
+    """Raise InputError unless the partitions are all of one corpus."""
+    first_place, first = partitions[min(partitions)]
+    for place, partition in partitions.values():
+        if (partition.chunks, partition.count, partition.key) != (first.chunks, first.count, first.key):
+            raise InputError(f"{place}: a partition of another corpus, or by another tokenizer, than {first_place}")
+    missing = [f"{number}/{first.count}" for number in range(1, first.count + 1) if number not in partitions]
+    if missing:
+        raise InputError(f"partitions are missing: {', '.join(missing)}; make them with --part, and name them too")
