@@ -305,6 +305,7 @@ class RowCache:
 
     def packed(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> tuple[Tensor, list[int]]:
         """(places, n) tokens, and where the first of them stands in each place; nobody's are anywhere."""
+        self._close_up(rows)
         places = self.places_of(rows)
         if places == list(range(self.n_places)):
             return tokens, list(positions)
@@ -316,6 +317,7 @@ class RowCache:
     def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:
         """See `KVCache`."""
         n = tokens.shape[1]
+        self._close_up(rows)
         self.make_room(max(positions) + n)
         self.advance(rows, n)
         places, starts = torch.tensor(self.places_of(rows)), torch.tensor(positions)
@@ -360,12 +362,15 @@ class RowCache:
             self.lengths = [self.lengths[row] for row in rows]
 
     def release(self, rows: Collection[int]) -> None:
-        """Let rows go; the others keep their order, and their places until half of these are nobody's."""
+        """Let rows go; the others keep their order, and their places while more than half of these are somebody's."""
         gone = set(rows)
         self._free += [place for row, place in enumerate(self.places) if row in gone]
         self.places = [place for row, place in enumerate(self.places) if row not in gone]
         self.lengths = [length for row, length in enumerate(self.lengths) if row not in gone]
-        if self.places and 2 * len(self.places) <= self.n_places:
+
+    def _close_up(self, rows: Sequence[int]) -> None:
+        """Give up nobody's places where all rows go on, and have half of the places at most."""
+        if 2 * len(rows) <= self.n_places and len(rows) == len(self.places):
             self._move(self.places)
 
     def _move(self, places: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
@@ -165,8 +166,8 @@ def plan_engines(
 
     Args:
         model: in eval mode, its weights where they stay.
-        tokens: that are generated in all, for one row; None if there is no end to them. Compiled code is loaded only
-            for work that takes PyTorch longer than that.
+        tokens: that are generated in all, for one row; None if there is no end to them. Unless compiled code is loaded
+            already, it is only for work that takes PyTorch longer than loading it.
         shares: rows are repeated again and again, as a beam's are.
         uses_cache: else all is read again each time, which is the reference.
     """
@@ -216,8 +217,9 @@ def _not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
     if not compiled.is_compiled():
         return "lm compile has not been run" if compiled.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
-    if tokens is not None and weights.dtype is not torch.int8 and tokens * _step_seconds(model) <= _LOADING:
-        return f"{tokens} tokens are few: compiled code would be loaded later than they are generated"
+    is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # which compiled matmuls read everywhere
+    if tokens is not None and not is_loaded and tokens * _step_seconds(model) <= _LOADING:
+        return f"{tokens} tokens are generated before compiled code is loaded"
     return None if compiled.is_ready() else "the compiled code is damaged, or for another processor"
 
 
