@@ -221,5 +221,5 @@ def test_a_model_with_code_of_its_own_has_adapters_too(tmp_path):
 def test_a_classifier_is_exported_whole(tmp_path):
     base = make_run(tmp_path / "base", objective="masked", labels=("a", "b"))
     run = adapted(tmp_path / "run", base, LoraConfig(rank=2))
-    with pytest.raises(UsageError, match="has a head for its labels beside its adapters; --to huggingface has"):
+    with pytest.raises(UsageError, match="has a head for its labels beside its adapters; export both in one model"):
         export_adapters(run, tmp_path / "adapters")
