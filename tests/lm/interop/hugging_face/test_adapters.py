@@ -165,7 +165,7 @@ def test_damaged_folders_are_refused(folder, tmp_path):
 
 
 def test_adapters_to_adapters_and_runs_without_any(folder, tmp_path):
-    with pytest.raises(UsageError, match="has adapters itself; make a plain run of it first: lm merge"):
+    with pytest.raises(UsageError, match="has adapters itself; merge them into a plain run first"):
         import_adapters(folder, tmp_path / "run", tmp_path / "out")
     with pytest.raises(UsageError, match="has no adapters"):
         export_adapters(tmp_path / "base", tmp_path / "out")
