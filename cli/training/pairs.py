@@ -13,7 +13,7 @@ from cli.training.request import PairFiles
 from lm.checkpoint import load_tokenizers
 from lm.config.data import ParallelConfig
 from lm.config.run import RunConfig
-from lm.corpus.pair_manifest import PairManifest
+from lm.corpus.manifest import PairManifest
 from lm.corpus.parallel import ParallelCorpus, survey
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.run_folder import find_checkpoint

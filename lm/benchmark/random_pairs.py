@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lm import files
-from lm.corpus.manifest import SPLITS
-from lm.corpus.pair_manifest import MANIFEST, PairManifest, PairSplit
+from lm.corpus.manifest import MANIFEST, SPLITS, PairManifest, PairSplit
 from lm.corpus.pairs import SIDES, TEXTS, SentenceWriter, WordTable, write_table
 from lm.corpus.ragged import Ragged
 from lm.corpus.shards import token_dtype

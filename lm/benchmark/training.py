@@ -155,7 +155,7 @@ def _write_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:
         writer.close()
         splits[split] = SplitRecord(documents=1, tokens=tokens, bytes=tokens, shards=tuple(writer.shards))
     manifest = Manifest(
-        key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
+        kind="text", key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
         validation_sources=(), splits=splits,
     )  # fmt: skip
     files.write_json(folder / MANIFEST, manifest.to_dict())
