@@ -329,12 +329,12 @@ _TIMED, _TRIES, _CLEARLY = (1, 2, 1024, 64), 5, 1.25
 _types_by_blocks: set[torch.dtype] = set()
 
 
-def choose_causal_blocks(dtype: torch.dtype) -> None:
+def choose_causal_blocks(dtype: torch.dtype, context_length: int) -> None:
     """Settle whether long causal attention in a type is computed by blocks: where it is clearly faster, in bfloat16.
 
     Both ways are timed once in a process, in turns. Until then torch computes all of it.
     """
-    if dtype is torch.bfloat16 and _were_faster():
+    if dtype is torch.bfloat16 and context_length > _SHORTEST and _were_faster():
         _types_by_blocks.add(dtype)
 
 

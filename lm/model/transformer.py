@@ -325,7 +325,7 @@ def choose_kernels(model: Transformer, dtype: torch.dtype) -> None:
     """
     choose_products(dtype, model.config.activation)
     if not model.config.is_recurrent:
-        choose_causal_blocks(dtype)
+        choose_causal_blocks(dtype, model.config.context_length)
 
 
 def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
