@@ -22,9 +22,9 @@ from lm.config.lora import LoraConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, give_back_freed_memory
+from lm.model.linear import quantise
 from lm.model.lora import merged
-from lm.model.quantised import quantise
-from lm.model.transformer import Model, Transformer, build_model, without_weights
+from lm.model.transformer import Model, Transformer, build_model, choose_kernels, without_weights
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors, save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
@@ -251,6 +251,8 @@ def ready(model: M, hardware: Hardware) -> M:
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     if hardware.dtype == "int8":
         quantise(model)
+    elif hardware.device == "cpu":
+        choose_kernels(model, hardware.torch_dtype)
     return model
 
 
@@ -299,7 +301,7 @@ def merge(path: Path, out: Path) -> Path:
     run_folder.refuse_existing(out)
     found = run_folder.find_checkpoint(path)
     if not run_folder.load_config(found).lora:
-        raise UsageError(f"{path}: has no adapters (lm train --lora), so there is nothing to merge")
+        raise UsageError(f"{path}: has no adapters, so there is nothing to merge", settings=["lora"])
     return derive(found, out, load_weights(found), is_same=True)
 
 

@@ -74,7 +74,9 @@ _UseCache = Annotated[
 ]
 _Stats = Annotated[
     bool | None,
-    typer.Option(help="Say speed, dtype, engine and seed on stderr [default: if that is a terminal].", show_default=False),
+    typer.Option(
+        help="Say speed, dtype, engine and seed on stderr [default: if that is a terminal].", show_default=False
+    ),
 ]
 _AsJson = Annotated[
     bool,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cli.console.messages import fact, note
 from cli.console.numbers import count, duration, quantity, threads
+from cli.flags.settings import with_flags
 from cli.flags.without_effect import drops_nothing
 from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable
@@ -50,7 +51,7 @@ def describe(run: Run, *, is_tuned: bool = False) -> None:
         *_attention_warnings(run.config.model),
         *run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience),
     ):
-        fact("warning", warning)
+        fact("warning", with_flags(warning))
 
 
 def _adapters(run: Run) -> str:

@@ -30,7 +30,7 @@ ANY = object()
 """In a declaration: every value of the field."""
 
 _SHAPE = (
-    "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "decoder_only", "n_heads", "n_kv_heads",
+    "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads",
     "d_ff", "attention_window", "max_distance", "rope_base", "d_head", "rotary_share", "rope_factor", "rope_context",
     "rope_slow", "rope_fast", "rope_temperature", "parallel_residual", "norm_eps", "qk_norm", "bias", "dropout",
     "attention_dropout", "tie_embeddings", "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual",
@@ -44,6 +44,7 @@ COMPILED: Mapping[str, object] = {
     **dict.fromkeys(_SHAPE, ANY),
     **_PLAIN,
     "n_encoder_layers": ANY,
+    "decoder_only": {False},  # it could, with other roundings than before
     "syntax": ANY,  # of the encoder alone, which PyTorch runs
     "positions": {"learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "t5", "none"},
     "rope_scaling": {"none", "linear", "llama3", "yarn"},
@@ -127,6 +128,7 @@ class EnginePlan:
         other: a faster engine, if one supports the model here.
         most: of each operation, how many tokens at a time the other reads.
         reason: why there is no other, or what chose it.
+        is_compiled: whether compiled code is loaded, which finds the best of any logits on a CPU.
     """
 
     model: DecoderModel
@@ -135,17 +137,13 @@ class EnginePlan:
     other: Engine | None
     most: Mapping[Operation, float]
     reason: str
+    is_compiled: bool = False
 
     def engine(self, operation: Operation, tokens: int) -> Engine:
         """The engine for an operation on so many tokens, of all rows together."""
         if self.other is None or tokens > self.most[operation]:
             return self.pytorch
         return self.other
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether compiled code takes part, and has been loaded."""
-        return self.other is not None and self.other.name == "compiled"
 
     @property
     def dtype(self) -> str:
@@ -175,21 +173,22 @@ def plan_engines(
     layout: Layout = "shared" if shares or config.translates else "rows"
     if config.is_recurrent:
         layout = "rows"
-    if config.attention == "compressed" or not uses_cache:
-        return EnginePlan(model, "none", pytorch, None, {}, "nothing is cached")
-    reason = _not_compiled(model, tokens)
-    if reason is None:
-        return EnginePlan(
-            model, layout, pytorch, _compiled_engine(model), _most(config), "CPU, compiled code is installed"
-        )
-    layout = layout if config.translates else "rows"  # a mask that keeps a prompt's rows apart costs more than a copy
     device = next(model.parameters()).device.type
+    not_loaded = _not_loaded(model, tokens) if device == "cpu" else f"no compiled code for device {device}"
+    is_loaded = not_loaded is None
+    if config.attention == "compressed" or not uses_cache:
+        return EnginePlan(model, "none", pytorch, None, {}, "nothing is cached", is_loaded)
+    reason = _not_compiled(model) or not_loaded
+    if reason is None:
+        other, why = _compiled_engine(model), "CPU, compiled code is installed"
+        return EnginePlan(model, layout, pytorch, other, _most(config), why, is_loaded)
+    layout = layout if config.translates else "rows"  # a mask that keeps a prompt's rows apart costs more than a copy
     if device in RECORDERS:
         reason = _not_recorded(model, layout)
         if reason is None:
             assert isinstance(model, DecoderOnly)
             return EnginePlan(model, layout, pytorch, GraphEngine(model), CUDA_GRAPH_OPERATIONS, f"device {device}")
-    return EnginePlan(model, layout, pytorch, None, {}, reason)
+    return EnginePlan(model, layout, pytorch, None, {}, reason, is_loaded)
 
 
 def _most(config: ModelConfig) -> Mapping[Operation, float]:
@@ -198,22 +197,20 @@ def _most(config: ModelConfig) -> Mapping[Operation, float]:
     return {operation: math.inf if most else 0 for operation, most in COMPILED_OPERATIONS.items()}
 
 
-def _not_compiled(model: DecoderModel, tokens: int | None) -> str | None:
-    """Why compiled code does not serve a model; None if it does."""
+def _not_compiled(model: DecoderModel) -> str | None:
+    """Why compiled code does not compute a model on the CPU; None if it does."""
     (weights, _), first = model.output_layer, next(model.parameters())
-    if first.device.type != "cpu":
-        return f"no compiled code for device {first.device.type}"
     if weights.dtype not in _DTYPES or first.dtype is not torch.float32:
         return f"no compiled code for {str(first.dtype).removeprefix('torch.')}"
     if (setting := unsupported(model.config, COMPILED)) is not None:
         return f"no compiled code for {setting}"
     if any(parameter.requires_grad for parameter in model.parameters()):  # adapters may be trained alone
         return "the weights are being trained, which may move them"
-    return _not_loaded(model, tokens)
+    return None
 
 
 def _not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
-    """Why compiled code that could serve a model is not loaded; None if it is."""
+    """Why compiled code is not loaded for a model on the CPU; None if it is."""
     if not compiled.is_compiled():
         return "lm compile has not been run" if compiled.is_installed() else "numba is not installed"
     weights, _ = model.output_layer

@@ -21,7 +21,6 @@ from lm.kernels.vectors import ACTIVATIONS
 from lm.model.block import Stack
 from lm.model.cache import KeyValueCache
 from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
-from lm.model.quantised import tensors
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
 """The types that matrices may have, and how compiled code reads them."""
@@ -54,10 +53,10 @@ class CompiledEngine:
         """Take the addresses of the weights, which must stay where they are; see `lm.engine.selection.COMPILED`."""
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
-        own = dict(tensors(model))
+        own = model.state_dict()
         if model.head is None:
             own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
-        blocks = [dict(tensors(block)) for block in model.decoder.blocks]
+        blocks = [block.state_dict() for block in model.decoder.blocks]
         self._kept: list[Tensor] = []
         self._first = next(model.parameters()).data_ptr()
         self._layers = np.array(

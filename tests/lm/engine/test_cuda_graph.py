@@ -26,8 +26,8 @@ from lm.engine.cuda_graph import Work
 from lm.kernels import compiled
 from lm.model import attention
 from lm.model.block import Stack
+from lm.model.linear import quantise
 from lm.model.positions import RotaryPositions
-from lm.model.quantised import quantise
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.fed import Fed
