@@ -17,7 +17,7 @@ from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, NumberType, System
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig, check_heads_given
-from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolve
+from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, configure
 from lm.config.run import RunConfig
 from lm.config.toml import check_section
 from lm.data.corpus import survey, train_tokenizer
@@ -45,10 +45,10 @@ from lm.run_folder import refuse_existing
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Event
-from lm.training.starting import start
-from lm.training.trainer import train as events
+from lm.training.loop import train as events
 
 Place = str | os.PathLike[str]
 """A file or folder."""
@@ -240,7 +240,7 @@ def train(
         hardware: the same, of what to run on.
 
     Yields:
-        The events of `lm.training.trainer.train`: steps, evaluations, samples.
+        The events of `lm.training.loop.train`: steps, evaluations, samples.
 
     Raises:
         InputError: a file is missing or no text, or the folder holds something already.
@@ -254,7 +254,7 @@ def train(
         raise UsageError("name what to learn from: either files of text, or `source` and `target`")
     for name, values in sections.items():
         check_section(name, values)
-    config = resolve(preset or (DEFAULT_TRANSLATION_PRESET if source else DEFAULT_PRESET), sections)
+    config = configure(preset or (DEFAULT_TRANSLATION_PRESET if source else DEFAULT_PRESET), sections)
     if config.training.budget is not None:
         raise UsageError("a budget is for `lm train` at the terminal; give steps, epochs or tokens")
     refuse_existing(Path(out))

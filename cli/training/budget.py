@@ -11,12 +11,12 @@ from cli.console.numbers import count, duration, many, quantity, size
 from cli.training import clock
 from cli.training.pairs import PairCorpus
 from cli.training.text import TextCorpus
-from lm.benchmark import training as benchmark
-from lm.budget import sizing
 from lm.config.durations import seconds
-from lm.config.presets import is_portable, named_by_depth, portable, resolve
+from lm.config.presets import configure, is_portable, named_by_depth, portable
 from lm.config.run import RunConfig
 from lm.errors import UsageError
+from lm.training import measuring as benchmark
+from lm.training import sizing
 
 _SECONDS, _SHARE_TO_MEASURE = 1.5, 0.01
 _FEWEST_STEPS = 50
@@ -79,7 +79,7 @@ def _measured_rate(config: RunConfig, budget: str, *, pairs: bool) -> float:
         "training": {"batch_tokens": tokens},
         "model": {"decoder_only": config.model.decoder_only},
     }
-    like = resolve(_named_like(config, depth, pairs=pairs), given)
+    like = configure(_named_like(config, depth, pairs=pairs), given)
     return benchmark.rate(dataclasses.replace(like, hardware=config.hardware), seconds=seconds_to_measure(budget))
 
 

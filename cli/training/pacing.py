@@ -12,10 +12,6 @@ from cli.console.numbers import count, duration
 from cli.training import clock
 from cli.training.budget import seconds_left, seconds_to_measure, warn_of_few_steps
 from cli.training.settings import Settings
-from lm.benchmark.training import pace
-from lm.budget.clock import aside
-from lm.budget.pace import Cost, Pace
-from lm.budget.regularisation import expected_bits, novelty, regularisation_of_pairs, regularisation_of_text
 from lm.config.durations import seconds
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
@@ -26,8 +22,11 @@ from lm.evaluation.ngram_models import bits_per_byte
 from lm.model.cost import parameters_by_part
 from lm.optimization.optimizers import training_bytes
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.budget import Cost, Pace, aside
 from lm.training.corpus import TrainingCorpus
-from lm.training.starting import fitted
+from lm.training.measuring import pace
+from lm.training.regularisation import expected_bits, novelty, regularisation_of_pairs, regularisation_of_text
+from lm.training.resolve import fit_to_corpus
 
 _MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 10, 4
 _FEWEST_SENTENCES = 100
@@ -63,7 +62,7 @@ def paced(config: RunConfig, settings: Settings, corpus: TrainingCorpus, *, proc
         UsageError: there is no time left.
     """
     data, tokenizer = corpus.folder, corpus.tokenizer
-    config = fitted(config, corpus)
+    config = fit_to_corpus(config, corpus)
     opened = open_data(data, config)  # refuses a text that is too short before a step is timed
     budget = str(config.training.budget)
     found = pace(config, corpus, opened, seconds=seconds_to_measure(budget)).shared_by(processes)

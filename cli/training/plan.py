@@ -12,8 +12,8 @@ from lm.hardware import matrix_rate
 from lm.model.block import count_parameters
 from lm.model.lora import trained_weights
 from lm.training.compiling import COMPILATION_SECONDS
+from lm.training.loop import batch_flops
 from lm.training.run import Run
-from lm.training.trainer import batch_flops
 
 _BLOCKS_AROUND = 2
 """Of BigBird's window: a query's own block and the one before it, which encoders have too."""

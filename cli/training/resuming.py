@@ -12,7 +12,7 @@ from cli.flags.options import Given
 from cli.training import clock
 from cli.training.preparing import corpus_of, prepare
 from cli.training.request import RUNS, NewRun, TrainingFiles
-from lm.config.presets import DEFAULT_PRESET, resolve
+from lm.config.presets import DEFAULT_PRESET, configure
 from lm.config.run import CHANGEABLE, RunConfig
 from lm.config.training import LENGTHS
 from lm.distributed import launched
@@ -28,7 +28,7 @@ from lm.run_folder import (
     lost_last,
     run_of,
 )
-from lm.training import resuming
+from lm.training import begin
 from lm.training.compiling import check_compiler
 from lm.training.history import newest_unfinished
 from lm.training.run import Run
@@ -51,9 +51,9 @@ def resume_run(path: Path, files: TrainingFiles, given: Given, world: World) -> 
         path = newest_unfinished(path)
     data = _prepared_again(path, files) if files else None
     lengths = {name: value for name, value in given.typed["training"].items() if name in LENGTHS}
-    longer = resolve(DEFAULT_PRESET, {"training": lengths}).training if lengths else None
+    longer = configure(DEFAULT_PRESET, {"training": lengths}).training if lengths else None
     written = _lengths_in(path) if longer is None else {}
-    run = resuming.resume(path, data=data, longer=longer, changed=_changed(given), spent=clock.elapsed(), world=world)
+    run = begin.resume(path, data=data, longer=longer, changed=_changed(given), spent=clock.elapsed(), world=world)
     if run.config.training.compile:
         check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
     _describe(run)
@@ -109,7 +109,7 @@ def begun_before(new: NewRun, *, is_anew: bool) -> Path | None:
 
 def resume_begun(path: Path, world: World) -> Run:
     """Go on with a run that was begun by the same command, so that its settings are what is asked for."""
-    run = resuming.resume(path, spent=clock.elapsed(), world=world)
+    run = begin.resume(path, spent=clock.elapsed(), world=world)
     _describe(run)
     return run
 

@@ -25,10 +25,10 @@ from lm.distributed.group import joined
 from lm.distributed.world import World
 from lm.errors import OutOfMemoryError
 from lm.hardware import matrix_rate, peak_memory
+from lm.training.begin import follow
 from lm.training.events import Event
-from lm.training.opening import follow
+from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.trainer import train
 
 
 def run(request: Request, given: Given, *, tensorboard: bool | None, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.flags.options import Given
-from lm.config.presets import overlaid, portable, resolve
+from lm.config.presets import configure, overlaid, portable
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.toml import read_toml
 from lm.run_folder import find_checkpoint, load_config
@@ -70,7 +70,7 @@ def settle(
     budget = fixed["training"].get("budget")
     if budget is None or preset or named or weights:
         name = preset or named or default
-        return Settings(resolve(portable(name) if is_portable else name, fixed), fixed, is_sized=False)
-    chosen_preset, chosen = sized(budget, resolve(portable(default) if is_portable else default, fixed))
+        return Settings(configure(portable(name) if is_portable else name, fixed), fixed, is_sized=False)
+    chosen_preset, chosen = sized(budget, configure(portable(default) if is_portable else default, fixed))
     everything = {name: overlaid(chosen.get(name, {}), fixed[name]) for name in SECTIONS}
-    return Settings(resolve(chosen_preset, everything), fixed, is_sized=True)
+    return Settings(configure(chosen_preset, everything), fixed, is_sized=True)

@@ -32,12 +32,11 @@ from lm.files import check_folder
 from lm.hardware import found_device
 from lm.interop.hugging_face.configuration import nearest_family
 from lm.run_folder import find_checkpoint, refuse_existing
+from lm.training.begin import start
 from lm.training.compiling import check_compiler
 from lm.training.corpus import TrainingCorpus
 from lm.training.initial_weights import check_tokenizers, check_weights, spare_tokens
-from lm.training.lock import refuse_trained
-from lm.training.run import Run
-from lm.training.starting import start
+from lm.training.run import Run, refuse_trained
 
 
 def start_run(files: TrainingFiles, new: NewRun, given: Given, world: World) -> Run:

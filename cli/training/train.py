@@ -9,7 +9,7 @@ import typer
 from cli.flags.options import Given, takes
 from cli.training import flags
 from cli.training.request import RUNS, NewRun, PairFiles, Request, TrainingFiles
-from lm.config.presets import DEFAULT_PRESET, resolve
+from lm.config.presets import DEFAULT_PRESET, configure
 from lm.config.run import SECTIONS
 from lm.distributed import launched
 
@@ -34,7 +34,7 @@ def _to_start(processes: int | None) -> int:
     return processes if processes is not None and processes > 1 and launched.size() == 1 else 0
 
 
-@takes(SECTIONS, defaults=resolve(DEFAULT_PRESET))
+@takes(SECTIONS, defaults=configure(DEFAULT_PRESET))
 def train(
     corpus: flags.Corpus = None,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lm.data.examples.labelled import labels_of
 from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -29,6 +30,11 @@ class TrainingCorpus:
     def vocab_size(self) -> int:
         """How many tokens a model knows that learns from this, spare ones included."""
         return self.tokenizer.vocab_size + self.spare_tokens
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of its examples; errors as of `labels_of`."""
+        return labels_of(self.folder)
 
     @property
     def has_merges(self) -> bool:

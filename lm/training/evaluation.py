@@ -11,7 +11,6 @@ from functools import partial
 
 import torch
 
-from lm.budget.pace import Cost
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.batch import Batch
@@ -27,6 +26,7 @@ from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.experts import counted, shares
 from lm.model.transformer import DecoderOnly, EncoderOnly
+from lm.training.budget import Cost
 from lm.training.events import Evaluation, Sample, Warned
 from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.run import Run, diverged

@@ -29,7 +29,6 @@ from pathlib import Path
 
 import torch
 
-from lm.benchmark.timing import alternate
 from lm.config.model import ModelConfig
 from lm.model.attention.chunks import in_chunks
 from lm.model.attention.self_attention import self_attention
@@ -37,6 +36,7 @@ from lm.model.block import initialise
 from lm.model.positions.positions import relative_positions
 from lm.model.scope.masks import Mask
 from lm.model.scope.scope import Scope
+from lm.training.measuring import alternate
 
 KINDS = {
     "full": {}, "window": {"attention": "window"}, "bigbird": {"attention": "bigbird"},

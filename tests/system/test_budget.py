@@ -13,9 +13,9 @@ import pytest
 
 from cli.main import run
 from cli.training import clock
-from lm.benchmark import training
-from lm.budget import clock as run_clock
-from lm.config.presets import resolve
+from lm.config.presets import configure
+from lm.training import budget as run_clock
+from lm.training import measuring as training
 from tests.cli.toy_translation import DICTIONARY
 from tests.system.conftest import SMALL
 
@@ -154,7 +154,7 @@ def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_pa
     flags = ["--preset", "translation-tiny", "--d-model", "32", "--vocab-size", "300", "--batch-tokens", "200"]
     assert run(["train", *pairs, *flags, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     assert "on each side" not in capsys.readouterr().err
-    made, preset = config(tmp_path / "run"), resolve("translation-tiny")
+    made, preset = config(tmp_path / "run"), configure("translation-tiny")
     assert (made["preset"], made["training"]["schedule"]) == ("translation-tiny", "wsd")
     assert (made["training"]["warmup_steps"], made["parallel"]["bpe_dropout"]) == (preset.training.warmup_steps, 0.0)
 

@@ -6,16 +6,15 @@ import pytest
 
 from cli.training import clock
 from cli.training.pacing import _evaluations
-from lm.budget.clock import aside
-from lm.budget.pace import Cost
-from lm.config.presets import resolve
+from lm.config.presets import configure
+from lm.training.budget import Cost, aside
 
 
 @pytest.fixture
 def config(monkeypatch):
     """Of a run that is given ten minutes, which begin now."""
     monkeypatch.setattr(clock, "elapsed", lambda: 0.0)
-    return resolve("tiny", {"training": {"budget": "10m", "bleu_sentences": 500}})
+    return configure("tiny", {"training": {"budget": "10m", "bleu_sentences": 500}})
 
 
 def test_cheap_evaluations_are_ten_at_most(config):

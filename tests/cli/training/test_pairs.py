@@ -11,7 +11,7 @@ from cli.main import run
 from cli.training import pairs
 from cli.training.pairs import PairCorpus
 from cli.training.request import PairFiles
-from lm.config.presets import resolve
+from lm.config.presets import configure
 
 TINY = ("--d-model", "16", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads", "1", "--steps", "1",
         "--warmup-steps", "1", "--bleu-sentences", "2")  # fmt: skip
@@ -40,13 +40,13 @@ def files(tmp_path):
 
 
 def test_the_size_of_files_needs_no_reading(files, surveys):
-    assert PairCorpus(files).text_bytes(resolve("translation-tiny")) == 17 + 21
+    assert PairCorpus(files).text_bytes(configure("translation-tiny")) == 17 + 21
     assert surveys == []
 
 
 def test_compressed_files_are_read_once(files, surveys, tmp_path):
     (tmp_path / "text.en.gz").write_bytes(gzip.compress((tmp_path / "text.en").read_bytes()))
-    corpus, config = PairCorpus(PairFiles((str(tmp_path / "text.en.gz"),), files.target)), resolve("translation-tiny")
+    corpus, config = PairCorpus(PairFiles((str(tmp_path / "text.en.gz"),), files.target)), configure("translation-tiny")
     assert corpus.text_bytes(config) == 15 + 19  # without line ends
     assert corpus.survey(config) is corpus.survey(config)
     assert len(surveys) == 1
@@ -77,7 +77,7 @@ def test_without_merges_a_flag_for_bpe_dropout_is_refused(pairs, capsys, tmp_pat
 
 def test_held_out_pairs_that_are_trained_on_are_warned_of(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    config = resolve("translation-tiny", {"tokenizer": {"kind": "byte"}})
+    config = configure("translation-tiny", {"tokenizer": {"kind": "byte"}})
     for name, language in (("text", "one"), ("other", "two")):
         (tmp_path / f"{name}.en").write_text("".join(f"{language} {number}\n" for number in range(40)))
         (tmp_path / f"{name}.de").write_text("".join(f"{number} {language}\n" for number in range(40)))
@@ -91,6 +91,6 @@ def test_held_out_pairs_that_are_trained_on_are_warned_of(tmp_path, monkeypatch,
 
 def test_a_source_that_is_its_own_target_is_warned_of(files, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    config = resolve("translation-tiny", {"tokenizer": {"kind": "byte"}, "data": {"validation": "0"}})
+    config = configure("translation-tiny", {"tokenizer": {"kind": "byte"}, "data": {"validation": "0"}})
     pairs.prepare(PairCorpus(PairFiles(files.source, files.source)), config, None)
     assert "source and target are the same text, so the model learns to copy" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 
 from cli.training.plan import describe
 from lm.config.model import ModelConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
@@ -107,7 +107,7 @@ def test_a_pattern_that_leaves_nothing_out_is_told(
 def test_who_trains_blocks_that_others_cannot_run_is_told_of_those_they_can(
     capsys: pytest.CaptureFixture[str], name: str, hinted: bool
 ) -> None:
-    config = resolve(
+    config = configure(
         name, {"model": {"vocab_size": 10, "context_length": 4, "d_model": 16, "n_layers": 1, "n_heads": 2}}
     )
     assert ("--portable" in said(capsys, CountData(10), shape=config.model, preset=name)) is hinted

@@ -6,7 +6,7 @@ import pytest
 
 from cli.training.preparing import corpus_of, prepare
 from cli.training.request import PairFiles, TrainingFiles
-from lm.config.presets import resolve
+from lm.config.presets import configure
 
 
 @pytest.fixture(autouse=True)
@@ -18,10 +18,10 @@ def test_text_has_one_tokenizer(tmp_path):
     (tmp_path / "text.txt").write_text("the owl saw the fox\n" * 40)
     corpus = corpus_of(TrainingFiles((str(tmp_path / "text.txt"),), PairFiles()))
     assert not corpus.holds_pairs
-    prepared = prepare(corpus, resolve("tiny", {"tokenizer": {"kind": "char"}}), None)
+    prepared = prepare(corpus, configure("tiny", {"tokenizer": {"kind": "char"}}), None)
     assert prepared.source_tokenizer is None
     assert prepared.tokenizer.kind == "char"
-    again = prepare(corpus, resolve("tiny"), prepared.folder / "tokenizer.json")
+    again = prepare(corpus, configure("tiny"), prepared.folder / "tokenizer.json")
     assert again.folder == prepared.folder
 
 
@@ -30,6 +30,6 @@ def test_pairs_have_one_or_two(pairs, separate):
     corpus = corpus_of(TrainingFiles((), PairFiles((pairs[1],), (pairs[3],))))
     assert corpus.holds_pairs
     settings = {"tokenizer": {"vocab_size": 280}, "parallel": {"separate_vocabularies": separate}}
-    prepared = prepare(corpus, resolve("translation-tiny", settings), None)
+    prepared = prepare(corpus, configure("translation-tiny", settings), None)
     assert (prepared.source_tokenizer is not None) is separate
     assert prepared.folder.is_dir()

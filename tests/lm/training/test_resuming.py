@@ -15,11 +15,10 @@ from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.optimization import averaging
 from lm.text.files import text_files
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, Stopped
-from lm.training.resuming import resume
-from lm.training.starting import start
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.data.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 

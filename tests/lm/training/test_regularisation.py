@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.budget.regularisation import (
+from lm.training.regularisation import (
     Regularisation,
     expected_bits,
     novelty,

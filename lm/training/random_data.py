@@ -1,4 +1,4 @@
-"""Pairs of random sentences, prepared as those of a corpus are."""
+"""Random tokens and random sentence pairs on disk, in the format of a prepared corpus."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from pathlib import Path
 import numpy as np
 
 from lm import files
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.data.array_writer import token_dtype
-from lm.data.manifest import SPLITS
+from lm.data.manifest import MANIFEST as WINDOWS_MANIFEST
+from lm.data.manifest import SPLITS, Manifest, SplitRecord
 from lm.data.pairs.manifest import MANIFEST, PairManifest, PairSplit
 from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, write_table
 from lm.data.pairs.word_table import WordTable
 from lm.data.ragged import Ragged
+from lm.data.shards import ShardWriter
+from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 LENGTH = 16
 """Tokens of each side as a batch has it, the one that ends it included: a short sentence."""
+_FIRST_CHARACTER = 0x10000  # of as many as any vocabulary needs
 
 
 def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
@@ -43,3 +48,28 @@ def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
         validation_sources=(), splits=dict.fromkeys(SPLITS, held),
     )  # fmt: skip
     files.write_json(folder / MANIFEST, manifest.to_dict())
+
+
+def tokenizer_of(vocab_size: int) -> Tokenizer:
+    """One that has so many tokens, that which ends a text among them; nothing is ever encoded."""
+    characters = "".join(map(chr, range(_FIRST_CHARACTER, _FIRST_CHARACTER + vocab_size - 1)))
+    config, size = TokenizerConfig(kind="char"), 4 * vocab_size
+    return tokenizer_training.train([characters], config, corpus_bytes=size, special_tokens=[END_OF_TEXT]).tokenizer
+
+
+def write_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:
+    """Random ids as `lm.data.shards` has them."""
+    folder.mkdir()
+    dtype = token_dtype(vocab_size)
+    ids = np.random.default_rng(0).integers(vocab_size, size=tokens).astype(dtype)
+    splits: dict[str, SplitRecord] = {}
+    for split in SPLITS:
+        writer = ShardWriter(folder, split, dtype=dtype)
+        writer.append(ids)
+        writer.close()
+        splits[split] = SplitRecord(documents=1, tokens=tokens, bytes=tokens, shards=tuple(writer.shards))
+    manifest = Manifest(
+        key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
+        validation_sources=(), splits=splits,
+    )  # fmt: skip
+    files.write_json(folder / WINDOWS_MANIFEST, manifest.to_dict())

@@ -22,10 +22,8 @@ from lm.optimization.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import evaluate
 from lm.training.events import Decay, Evaluation, Event, Sample, Step, Stopped, Warned
-from lm.training.lock import claim
 from lm.training.objective import learned_tokens
-from lm.training.run import Run, diverged
-from lm.training.saving import save
+from lm.training.run import Run, claim, diverged
 
 
 def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
@@ -77,7 +75,7 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         ends = stopping or run.state.finished
         saved = ends or is_best or isinstance(changed, Decay) or _checkpoint_due(run, evaluated=evaluated)
         if saved:
-            yield from save(run, is_best=is_best)
+            yield from run.save(is_best=is_best)
         yield from run.writer.wait() if ends else run.writer.written()
         if ends and not is_last:
             yield Stopped(run.state.step, patience_ran_out=run.state.finished, criterion=_criterion(run))
@@ -89,7 +87,7 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
 def _evaluation_put_off(run: Run) -> Iterator[Event]:
     """Make up for the evaluation that stopping had put off, and save what it has shown."""
     yield from _evaluated(run)
-    yield from save(run, is_best=run.state.best_step == run.state.step)
+    yield from run.save(is_best=run.state.best_step == run.state.step)
     if run.state.finished:
         yield from run.writer.wait()
     if run.state.finished and not run.is_complete:
@@ -252,7 +250,7 @@ def _evaluation(run: Run) -> Iterator[Evaluation | Sample | Warned]:
         raise
     except Exception:
         if run.world.size == 1:  # of several, the others are not there to be saved too
-            save(run, is_best=run.state.best_step == run.state.step)
+            run.save(is_best=run.state.best_step == run.state.step)
         raise
 
 

@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from lm.budget import clock
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
-from lm.training.planning import planned_steps
-from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training import budget as clock
+from lm.training.begin import resume
+from lm.training.loop import train
+from lm.training.resolve import planned_steps
 
 
 @pytest.mark.parametrize(

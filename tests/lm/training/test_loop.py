@@ -21,11 +21,11 @@ from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.optimization.schedules import learning_rate, share_of_batch
+from lm.training.begin import resume
 from lm.training.evaluation import _continue, validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped, Warned
-from lm.training.resuming import resume
+from lm.training.loop import batch_flops, train
 from lm.training.run import Run
-from lm.training.trainer import batch_flops, train
 from tests.lm.full_disk import full_disk
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 from tests.tolerances import approx
@@ -73,7 +73,7 @@ def test_accumulation_changes_nothing(make_run):
 
 def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypatch):
     whole = [event.loss for event in train(make_run("whole", model={"dropout": 0.0})) if isinstance(event, Step)]
-    monkeypatch.setattr("lm.training.planning.fitting_tokens", lambda *_, **__: 2 * 16)
+    monkeypatch.setattr("lm.training.begin.fitting_tokens", lambda *_, **__: 2 * 16)
     run, rows = make_run("run", model={"dropout": 0.0}), []
 
     def noted(self, batch):
@@ -88,7 +88,7 @@ def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypat
 
 def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("lm.training.planning.fitting_tokens", lambda *_, **__: 2 * 16)
+        patch.setattr("lm.training.begin.fitting_tokens", lambda *_, **__: 2 * 16)
         whole, stopped = (make_run(name, model={"dropout": 0.2}) for name in ("whole", "stopped"))
     list(train(whole))
     list(train(stopped, stop=stop_after(5)))

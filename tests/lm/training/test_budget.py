@@ -9,12 +9,12 @@ import json
 import pytest
 
 from lm import run_folder
-from lm.budget.clock import Clock, aside
 from lm.config.training import TrainingConfig
 from lm.optimization.schedules import learning_rate, steps_in_all
+from lm.training.begin import resume
+from lm.training.budget import Clock, aside
 from lm.training.events import Decay, Evaluation, Saved, Step
-from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.training.conftest import FakeTime
 
 BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}

@@ -1,4 +1,4 @@
-"""The clock of a run under a budget: when the learning rate falls, and when the run ends."""
+"""A time budget while a run trains: how fast it goes, when its learning rate decays, and when it ends."""
 
 from __future__ import annotations
 
@@ -6,14 +6,53 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from lm.config.training import TrainingConfig
+from lm.hardware import Hardware
 from lm.optimization.schedules import steps_in_all
 
 _STEPS_LOOKED_BACK_ON = 100  # fewer made runs of two minutes end 5% early (docs/recipe.md)
 _TO_FINISH = 1.0  # seconds for the end of the process
 _OFF, _OFF_BY, _OFF_BY_STEPS = 0.02, 0.5, 1.5  # share of a budget, seconds, steps: the end is moved if off by more
 _LONG, _SHARE_OF_LONG, _SHARE_OF_SHORT = 120.0, 0.1, 0.2  # a budget of so many seconds, and what `aside` is of it
+
+
+@dataclass(frozen=True)
+class Cost:
+    """About how long an evaluation takes.
+
+    Attributes:
+        loss: seconds for the loss on the whole validation split.
+        sentence: seconds for the translation of a sentence; 0 for a model that doesn't translate.
+    """
+
+    loss: float
+    sentence: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a run goes on this machine.
+
+    Attributes:
+        step: seconds of an optimizer step.
+        evaluation: what an evaluation takes.
+        hardware: the hardware and arithmetic that were found to be fastest.
+        pause: seconds to evaluate and save, where it is known how much of the validation split is translated.
+    """
+
+    step: float
+    evaluation: Cost
+    hardware: Hardware
+    pause: float = 0.0
+
+    def shared_by(self, processes: int) -> Pace:
+        """The pace of so many processes together, each as fast as the one that was timed."""
+        if processes == 1:
+            return self
+        cost = Cost(self.evaluation.loss / processes, self.evaluation.sentence / processes)
+        return replace(self, step=self.step / processes, evaluation=cost)
 
 
 def aside(budget: float) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from lm.benchmark import timing
-from lm.benchmark.timing import alternate, whole_step
 from lm.hardware import Hardware, timed
+from lm.training import measuring
+from lm.training.measuring import alternate, whole_step
 
 
 def test_sides_take_turns_and_the_first_round_does_not_count():
@@ -32,7 +32,7 @@ def test_rounds_go_on_while_there_is_time():
 
 def test_a_step_is_worked_out_from_one_pass_with_one_update(monkeypatch):
     ticks = iter([1.0, 3.0])
-    monkeypatch.setattr(timing, "now", lambda hardware: next(ticks))
+    monkeypatch.setattr(measuring, "now", lambda hardware: next(ticks))
     weight = torch.nn.Parameter(torch.ones(3))
     weight.grad = torch.ones(3)
     optimizer = torch.optim.SGD([weight], lr=0.5)
