@@ -22,7 +22,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
 test-portable: $(VENV)/installed-dev
-	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder tests/system tests/lm/kernels tests/lm/native
+	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder tests/system tests/lm/kernels tests/lm/engine
 	$(PLAIN) $(BIN)/python -m pytest tests/system/test_portable.py
 	$(BIN)/python -m tests.roundings
 

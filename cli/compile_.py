@@ -43,9 +43,9 @@ def compile_(
     """
     from cli.console.messages import note
     from cli.console.numbers import duration
+    from lm.engine.compiled.compiling import compile_step
     from lm.files import check_cache
     from lm.kernels.compiled import is_installed
-    from lm.native.compiling import compile_step
     from lm.run_folder import find_checkpoint, verify
 
     checkpoint = None if run is None else find_checkpoint(run)
@@ -65,7 +65,7 @@ def _choose_type(run: Path, checkpoint: Path) -> None:
     from cli.console.messages import note
     from lm.benchmark.number_types import compare_types, fastest
     from lm.config.hardware import HardwareConfig
-    from lm.decoding.number_type import remember
+    from lm.engine.dtype import remember
     from lm.errors import InputError
     from lm.hardware import found_device
 

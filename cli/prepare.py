@@ -17,7 +17,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from lm.data.corpus import Corpus
+    from lm.corpus.corpus import Corpus
     from lm.tokenizer.tokenizer import Tokenizer
 
 _LARGE = "Large corpora"
@@ -54,7 +54,7 @@ PartOf = Annotated[
     typer.Option(
         "--part",
         metavar="I/N",
-        help="Make the I-th of N shares of the tokens, in the folder of -o: one on each of N machines that see all "
+        help="Make the I-th of N partitions of the tokens, in the folder of -o: one on each of N machines that see all "
         "of the corpus, best with --tokenizer.",
         rich_help_panel=_LARGE,
         show_default=False,
@@ -64,7 +64,7 @@ Join = Annotated[
     bool,
     typer.Option(
         "--join",
-        help="Join the N shares that --part has made; name their folders, instead of a corpus.",
+        help="Join the N partitions that --part has made; name their folders, instead of a corpus.",
         rich_help_panel=_LARGE,
     ),
 ]
@@ -90,21 +90,21 @@ def prepare(
     The same command on the same text reuses the shards. With -o FOLDER, give that folder to lm train as its corpus;
     without, the shards go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.
 
-    A large corpus is tokenized part by part, by several processes. If that is interrupted, the same command goes on
-    where it was. Several machines can take a share each (--part), to be joined by one of them (--join). The result does
+    A large corpus is tokenized in chunks, by several processes. If that is interrupted, the same command resumes where
+    it was. Several machines can take a partition each (--part), to be joined by one of them (--join). The result does
     not depend on any of this.
 
     Examples:
       lm prepare corpus/ -o tokens
-      lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o share-1
-      lm prepare --join share-1 share-2 -o tokens
+      lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o part-1
+      lm prepare --join part-1 part-2 -o tokens
     """
     if join:
         _join(corpus, out, force=force, as_json=as_json)
         return
-    number = None if part is None else _share_number(part, out)
+    number = None if part is None else _partition_number(part, out)
     from cli.preparing import trained_tokenizer
-    from lm.data.corpus import survey
+    from lm.corpus.corpus import survey
     from lm.text.files import text_files
 
     config = DataConfig(**given["data"])
@@ -116,7 +116,7 @@ def prepare(
     unknown = unknown if wanted.kind == "char" else None
     loaded = loaded or trained_tokenizer(surveyed, wanted, special=special, unknown=unknown)
     if number is not None and out is not None:
-        _make_share(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
+        _make_partition(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
     else:
         _make(surveyed, loaded, out, force=force, processes=processes, as_json=as_json)
 
@@ -127,14 +127,14 @@ def _make(
     """Prepare all of a corpus, and tell of it."""
     from cli.console.progress import encode_progress
     from cli.preparing import tell
-    from lm.data.tokens import prepare_corpus
+    from lm.corpus.prepare import prepare_corpus
 
     with encode_progress() as progress:
         prepared = prepare_corpus(corpus, tokenizer, folder=out, force=force, processes=processes, progress=progress)
     tell(prepared, as_json=as_json)
 
 
-def _make_share(
+def _make_partition(
     corpus: Corpus,
     tokenizer: Tokenizer,
     out: Path,
@@ -144,13 +144,13 @@ def _make_share(
     processes: int | None,
     as_json: bool,
 ) -> None:
-    """Prepare a share of a corpus, and tell of it."""
+    """Prepare a partition of a corpus, and tell of it."""
     from cli.console.messages import note
     from cli.console.progress import encode_progress
-    from lm.data.shares import prepare_share
+    from lm.corpus.partitions import prepare_partition
 
     with encode_progress() as progress:
-        made = prepare_share(
+        made = prepare_partition(
             corpus,
             tokenizer,
             out,
@@ -160,27 +160,27 @@ def _make_share(
             processes=processes,
             progress=progress,
         )
-    own, found = len(made.share.own), made.parts_found
+    own, found = len(made.partition.own), made.chunks_found
     before = f", {found:,} of them made before" if found else ""
-    note(f"wrote {out}: share {number[0]} of {number[1]}, {own:,} of {len(made.share.parts):,} parts{before}")
+    note(f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.partition.chunks):,} chunks{before}")
     if as_json:
         print(json_line({"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": found}))
 
 
-def _join(shares: list[str], out: Path | None, *, force: bool, as_json: bool) -> None:
-    """Join shares, and tell of the tokens."""
+def _join(partitions: list[str], out: Path | None, *, force: bool, as_json: bool) -> None:
+    """Join partitions, and tell of the tokens."""
     from cli.preparing import tell
-    from lm.data.shares import join_shares
+    from lm.corpus.partitions import join_partitions
 
-    tell(join_shares([Path(share) for share in shares], folder=out, force=force), as_json=as_json)
+    tell(join_partitions([Path(partition) for partition in partitions], folder=out, force=force), as_json=as_json)
 
 
-def _share_number(part: str, out: Path | None) -> tuple[int, int]:
-    """The two numbers of `--part`; UsageError if they are none, or the share has no place."""
+def _partition_number(part: str, out: Path | None) -> tuple[int, int]:
+    """The two numbers of `--part`; UsageError if they are none, or the partition has no place."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part, re.ASCII)
     number, count = (int(group) for group in found.groups()) if found else (0, 0)
     if not 1 <= number <= count:
-        raise UsageError(f"a share is I/N with I from 1 to N, such as 2/4, not {part!r} (--part)")
+        raise UsageError(f"a partition is I/N with I from 1 to N, such as 2/4, not {part!r} (--part)")
     if out is None:
-        raise UsageError("a share needs a folder of its own: name it with -o (--part)")
+        raise UsageError("a partition needs a folder of its own: name it with -o (--part)")
     return number, count

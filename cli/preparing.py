@@ -12,9 +12,9 @@ from cli.console.escapes import json_line
 from cli.console.messages import fact, note
 from cli.console.numbers import size
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.corpus import Corpus, train_tokenizer
-from lm.data.manifest import Manifest
-from lm.data.prepare import Prepared
+from lm.corpus.corpus import Corpus, train_tokenizer
+from lm.corpus.folders import Prepared
+from lm.corpus.manifest import Manifest
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
@@ -54,7 +54,7 @@ def report(prepared: Prepared[Manifest]) -> dict[str, Any]:
     return {
         "folder": str(prepared.folder),
         "reused": prepared.reused,
-        "parts_found": prepared.parts_found,
+        "parts_found": prepared.chunks_found,
         "vocab_size": manifest.vocab_size,
         "tokenizer": manifest.tokenizer,
         "splits": splits,
@@ -73,7 +73,7 @@ def print_report(report: Mapping[str, Any]) -> None:
     console = Console(stderr=True, highlight=False)
     console.print(table)
     if report["parts_found"]:
-        note(f"found {report['parts_found']:,} finished parts of a preparation that was interrupted")
+        note(f"found {report['parts_found']:,} finished chunks of a preparation that was interrupted")
     note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
 
 

@@ -47,7 +47,7 @@ def train(
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli import tokenizer_report
     from cli.console.messages import note
-    from lm.data.corpus import survey, training_texts
+    from lm.corpus.corpus import survey, training_texts
     from lm.text.files import text_files
     from lm.tokenizer import training
 

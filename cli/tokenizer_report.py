@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.console.numbers import size
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.corpus import Corpus, training_texts
+from lm.corpus.corpus import Corpus, training_texts
 from lm.tokenizer.training import Sample, Trained
 
 _MEASURED_BYTES = 1_000_000

@@ -20,11 +20,11 @@ from lm.config.model import ModelConfig, check_heads_given
 from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, configure
 from lm.config.run import RunConfig
 from lm.config.toml import check_section
-from lm.data.corpus import survey, train_tokenizer
+from lm.corpus.corpus import survey, train_tokenizer
+from lm.corpus.parallel import survey as survey_pairs
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.data.kinds import check_model
-from lm.data.pairs.corpus import survey as survey_pairs
-from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
-from lm.data.tokens import prepare_corpus
 from lm.decoding.classifying import Classified, Classifier
 from lm.decoding.filling import Filled, Filler
 from lm.decoding.generate import Finish, Token

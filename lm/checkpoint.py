@@ -24,8 +24,7 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, give_back_freed_memory
 from lm.model.lora import merged
 from lm.model.quantised import quantise
-from lm.model.shapes import without_weights
-from lm.model.transformer import Model, Transformer, build_model
+from lm.model.transformer import Model, Transformer, build_model, without_weights
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors, save_tensors
 from lm.tokenizer.tokenizer import Tokenizer

@@ -52,7 +52,7 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
         InputError: there is no such run, or it is damaged.
         UsageError: its model is of another kind.
     """
-    from lm.decoding.number_type import load_to_decode
+    from lm.engine.dtype import load_to_decode
     from lm.model.transformer import DecoderOnly
 
     loaded = load_to_decode(run, hardware)

@@ -24,9 +24,9 @@ from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.continuation import Continuation
 from lm.decoding.generator import Generator
-from lm.decoding.number_type import type_to_decode
 from lm.decoding.prompts import by_length, shared_beginning
 from lm.decoding.sampling import Sampler
+from lm.engine.dtype import type_to_decode
 from lm.errors import InputError
 from lm.files import replaced
 from lm.hardware import share_of

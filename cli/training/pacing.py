@@ -14,9 +14,9 @@ from cli.training.budget import seconds_left, seconds_to_measure, warn_of_few_st
 from cli.training.settings import Settings
 from lm.config.durations import seconds
 from lm.config.run import RunConfig
+from lm.corpus.shards import open_split
 from lm.data.batch import batch_rows
 from lm.data.kinds import open_data
-from lm.data.shards import open_split
 from lm.data.training_data import TrainingData
 from lm.evaluation.ngram_models import bits_per_byte
 from lm.model.cost import parameters_by_part

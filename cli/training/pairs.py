@@ -13,9 +13,9 @@ from cli.training.request import PairFiles
 from lm.checkpoint import load_tokenizers
 from lm.config.data import ParallelConfig
 from lm.config.run import RunConfig
-from lm.data.pairs.corpus import ParallelCorpus, survey
-from lm.data.pairs.manifest import PairManifest
-from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
+from lm.corpus.pair_manifest import PairManifest
+from lm.corpus.parallel import ParallelCorpus, survey
+from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.run_folder import find_checkpoint
 from lm.text.files import text_size
 from lm.text.parallel import ParallelText, parallel_texts

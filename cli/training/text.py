@@ -15,11 +15,11 @@ from cli.preparing import note_repetition, trained_tokenizer
 from lm.config.data import DataConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
-from lm.data.corpus import Corpus, survey
+from lm.corpus.corpus import Corpus, survey
+from lm.corpus.manifest import MANIFEST, Manifest
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.shards import read_manifest
 from lm.data.kinds import verify
-from lm.data.manifest import MANIFEST, Manifest
-from lm.data.shards import read_manifest
-from lm.data.tokens import prepare_corpus
 from lm.errors import InputError, UsageError
 from lm.run_folder import is_journal
 from lm.text.files import TextFile, text_files, text_size

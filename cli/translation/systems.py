@@ -16,9 +16,9 @@ from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import check_heads_given
-from lm.decoding.number_type import load_to_decode
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
+from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
 from lm.files import replaced
 from lm.run_folder import find_checkpoint, load_config

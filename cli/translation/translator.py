@@ -13,10 +13,10 @@ from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
 from lm.decoding.logit_bias import read_biases
-from lm.decoding.number_type import load_to_decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import Line, TranslationModel
+from lm.engine.dtype import load_to_decode
 from lm.hardware import share_of
 from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
 

@@ -18,9 +18,9 @@ from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.data.kinds import data_key, open_data
 from lm.data.training_data import TrainingData
-from lm.decoding.number_type import load_in
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
+from lm.engine.dtype import load_in
 from lm.errors import InputError, UsageError
 from lm.evaluation.scoring import score_batch
 from lm.hardware import Hardware, found_device, inference_hardware, timed, usable_types

@@ -1,1 +1,1 @@
-"""Text to batches: what every kind of training data shares."""
+"""Tokens on disk to batches: sample order, bucketing by length, padding, targets."""

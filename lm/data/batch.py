@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lm.config.data import IGNORED
 from lm.config.run import RunConfig
-from lm.data.ragged import Ragged
+from lm.corpus.ragged import Ragged
 
 Ids = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ class Batch:
         inputs: (rows, length) ids that the model reads; of an encoder-decoder, its decoder.
         targets: (rows, length) the id to be predicted at each position; IGNORED where none is.
         source: (rows, source length) ids that an encoder reads; (rows, source length, 4) where they come with trees,
-            see `lm.data.trees`.
+            see `lm.corpus.trees`.
         source_lengths: (rows,) how many of them are real.
         source_targets: (rows, length) like `targets`, of the source within a row, where it is predicted too.
         input_lengths: (rows,) how many inputs are real, where targets do not tell: of masked tokens, and of texts with

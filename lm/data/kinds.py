@@ -1,4 +1,4 @@
-"""The training data of a run, from a folder that `lm.data` prepared, of whatever kind they are."""
+"""The training data of a run, from a folder that `lm.corpus` prepared, of whatever kind they are."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from pathlib import Path
 
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
-from lm.data import integrity
-from lm.data.examples.batches import ExampleData
-from lm.data.examples.labelled import LabelledData
-from lm.data.pairs.batches import PairData
+from lm.corpus import folders
+from lm.data.examples import ExampleData
+from lm.data.labels import LabelledData
+from lm.data.pairs import PairData
 from lm.data.training_data import TrainingData
-from lm.data.windows.batches import WindowData
-from lm.data.windows.masked import MaskedWindowData
+from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import UsageError
 
 KINDS: tuple[type[TrainingData], ...] = (PairData, ExampleData, WindowData)
@@ -60,7 +59,7 @@ def data_key(folder: Path) -> str:
 
 def verify(folder: Path, *, advice: str) -> None:
     """InputError if the data in a folder are damaged, by their checksums; `advice` says what to do, in the message."""
-    integrity.verify(folder, _kind(folder).manifest(folder).sha256, advice=advice)
+    folders.verify(folder, _kind(folder).manifest(folder).sha256, advice=advice)
 
 
 def data_files(folder: Path) -> list[str]:

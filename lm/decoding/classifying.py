@@ -8,8 +8,8 @@ from itertools import islice
 
 import torch
 
-from lm.data.examples.shortening import beginning
-from lm.data.ragged import Ragged
+from lm.corpus.ragged import Ragged
+from lm.data.examples import beginning
 from lm.decoding.finite import check_number
 from lm.model.transformer import EncoderOnly
 from lm.tokenizer.framing import example_frame

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lm.data.ragged import Ragged
+from lm.corpus.ragged import Ragged
 from lm.decoding.finite import check_number
 from lm.errors import UsageError
 from lm.model.transformer import EncoderOnly

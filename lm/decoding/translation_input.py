@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.data.ragged import Ragged
-from lm.data.trees import TreeReader, framed
+from lm.corpus.ragged import Ragged
+from lm.corpus.trees import TreeReader, framed
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.trees import Heads
@@ -107,7 +107,7 @@ class Line:
     Attributes:
         number: its place, from 0.
         text: as it was given.
-        sources: what each model reads of it: ids, or tokens with their trees (see `lm.data.trees`).
+        sources: what each model reads of it: ids, or tokens with their trees (see `lm.corpus.trees`).
         prefix: how its translation begins.
         left_out: ids at its end that a model does not read.
         heads: of its words, where they are given.

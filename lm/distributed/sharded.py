@@ -16,7 +16,7 @@ from lm.data.batch import Batch
 from lm.distributed.placement import Loss, M, Placement
 from lm.distributed.turns import Turn
 from lm.model.block import Block
-from lm.model.shapes import without_weights
+from lm.model.transformer import without_weights
 
 
 class Sharded(Placement):

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
-from lm.data.trees import OUTSIDE
+from lm.corpus.trees import OUTSIDE
 from lm.decoding.finite import not_a_number
 from lm.errors import UsageError
-from lm.model.capture import captured
+from lm.model.attention import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.trees import places_in_tree
 from lm.tokenizer.framing import Frame, pair_frames

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.batch import Batch
-from lm.data.examples.shortening import shortened, too_long
+from lm.data.examples import shortened, too_long
 from lm.decoding.finite import not_a_number
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
@@ -51,7 +51,7 @@ def measure_completions(
     name: str,
     share: Share[Batch, list[Nats]] | None = None,
 ) -> Iterator[CompletionsScored]:
-    """Score examples of a file of any length, as training does (see `lm.data.examples.batches`).
+    """Score examples of a file of any length, as training does (see `lm.data.examples`).
 
     Args:
         model: in eval mode.

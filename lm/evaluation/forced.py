@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.corpus.ragged import Ragged
+from lm.corpus.trees import TreeReader, framed
 from lm.data.batch import Batch
-from lm.data.pairs.layout import PairLayout, layout_of
-from lm.data.ragged import Ragged
-from lm.data.trees import TreeReader, framed
+from lm.data.pair_layout import PairLayout, layout_of
 from lm.decoding.finite import not_a_number
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lm.data.shards import Tokens
+from lm.corpus.shards import Tokens
 
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

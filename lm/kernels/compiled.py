@@ -21,7 +21,7 @@ from lm.locks import LockFile
 
 _LOADING = 0.4
 """Seconds that numba takes to be loaded: that is done when torch has spent as many on what it could have done."""
-_PACKAGES = ("kernels", "native")
+_FOLDERS = ("kernels", "engine/compiled")
 _LIST, SUFFIX = "compiled.json", ".nbc"
 """The file that names those of compiled functions, and how their names end."""
 _WAIT = 0.1
@@ -194,7 +194,7 @@ def _folder() -> Path:
     Functions are compiled with those that they call, so that any file may change what becomes of any function.
     """
     root = Path(__file__).parents[1]
-    sources = sorted(file for package in _PACKAGES for file in (root / package).glob("*.py"))
+    sources = sorted(file for folder in _FOLDERS for file in (root / folder).glob("*.py"))
     stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sources]
     described = repr((_version(), sys.version_info[:2], stamps))
     return files.cache_root() / "native" / hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention.attention import MultiHeadAttention
-from lm.model.attention.self_attention import self_attention
-from lm.model.dropout import Dropout
-from lm.model.experts import Experts
-from lm.model.feed_forward import FeedForward
-from lm.model.norms import make_norm
-from lm.model.positions.positions import relative_positions
+from lm.model.attention import MultiHeadAttention
+from lm.model.attention_inputs import FirstValues, Scope
+from lm.model.cache import DecoderCache
+from lm.model.layers import Dropout, FeedForward, make_norm
+from lm.model.positions import relative_positions
 from lm.model.quantised import int8_matrices
-from lm.model.scope.cache import DecoderCache
-from lm.model.scope.scope import FirstValues, Scope
+from lm.model.variants.block_sparse import PatternedAttention, pattern_of
+from lm.model.variants.compressed import CompressedAttention
+from lm.model.variants.experts import Experts
+from lm.model.variants.low_rank import LowRankAttention
 
 
 class Block(nn.Module):
@@ -188,3 +188,14 @@ def count_parameters(module: nn.Module) -> int:
     """The number of parameters, with shared ones counted once; weights of 8 bits are among them."""
     in_8_bits = (matrix.values for _, matrix in int8_matrices(module))
     return sum(tensor.numel() for tensor in chain(module.parameters(), in_8_bits))
+
+
+def self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> MultiHeadAttention:
+    """The self-attention of a layer, counted from 0 in its stack, which is causal but in an encoder."""
+    if (pattern := pattern_of(config, layer, is_causal=is_causal)) is not None:
+        return PatternedAttention(config, pattern, layer=layer)
+    if config.compresses(layer):
+        return CompressedAttention(config, layer=layer, is_causal=is_causal)
+    if config.attention == "linformer" and not is_causal:
+        return LowRankAttention(config, layer=layer)
+    return MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)

@@ -10,8 +10,8 @@ from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.block import count_parameters
 from lm.model.lora import build_adapted
-from lm.model.scope.patterns import pattern_of, pattern_pairs
-from lm.model.shapes import without_weights
+from lm.model.transformer import without_weights
+from lm.model.variants.block_sparse import pattern_of, pattern_pairs
 
 _PARTS = {
     "token embeddings": "", "token types": "embedding.types", "positions": "positions",

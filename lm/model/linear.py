@@ -1,4 +1,4 @@
-"""Products of activations and weights, by the faster of the libraries that torch has for them."""
+"""Linear layers and their activations, computed by the faster of the libraries that torch has for them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.hardware import times_as_fast
-from lm.model.activations import ACTIVATIONS
 from lm.model.quantised import Int8Matrix
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    """Source: So et al. 2021 (Primer)."""
+    return F.relu(x).square()
+
+
+def _swiglu(x: Tensor) -> Tensor:
+    """(…, 2·width): a gate and what it lets through -> (…, width). Source: Shazeer 2020."""
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate) * value
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": _gelu_tanh,
+    "relu2": _relu_squared,
+    "silu": F.silu,
+    "swiglu": _swiglu,
+}
+
 
 _LEAST_PRODUCTS = 1_000_000
 """Multiplications from which a product may go to oneDNN."""

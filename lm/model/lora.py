@@ -13,13 +13,10 @@ from torch import Tensor, nn
 
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.model.activations import ACTIVATIONS
-from lm.model.attention.attention import MultiHeadAttention
-from lm.model.dropout import dropout
-from lm.model.feed_forward import FeedForward
-from lm.model.linear import Linear, linear
-from lm.model.shapes import without_weights
-from lm.model.transformer import Model, build_model
+from lm.model.attention import MultiHeadAttention
+from lm.model.layers import FeedForward, dropout
+from lm.model.linear import ACTIVATIONS, Linear, linear
+from lm.model.transformer import Model, build_model, without_weights
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
 _OF_SEVERAL = ("input", "up")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lm.config.model import ModelConfig
+from lm.model.attention_inputs import Mask, Scope
 from lm.model.block import Stack, initialise
-from lm.model.heads import LabelHead, OutputTransform
+from lm.model.cache import DecoderCache, RecurrentCache
+from lm.model.layers import LabelHead, OutputTransform
 from lm.model.linear import linear
-from lm.model.positions.positions import Embedding
-from lm.model.positions.syntax import SyntaxPositions, without_padding
-from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from lm.model.scope.cache import DecoderCache, RecurrentCache
-from lm.model.scope.masks import Mask
-from lm.model.scope.scope import Scope
+from lm.model.positions import Embedding
+from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
+from lm.model.variants.syntax import SyntaxPositions, without_padding
 
 HEADS = ("head.", "transform.", "output_bias", "classifier.")
 """How the names of what stands behind a model's layers begin."""
@@ -248,3 +252,29 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
         model: Model = kind(config)
         initialise(model, config)
     return model
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """What is built within has shapes alone, on torch's meta device, until weights are assigned.
+
+    No numbers are drawn for it: torch has to load its compiler to draw them on that device, which takes a second.
+    """
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors as they are where `torch.nn.init` would fill them."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 (whatever the function returns)
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == torch.nn.init.__name__:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
-from lm.model.attention.attention import MultiHeadAttention
+from lm.model.attention import MultiHeadAttention
 from lm.model.block import Block
-from lm.model.feed_forward import FeedForward
+from lm.model.layers import FeedForward
 from lm.model.lora import LoraLinear, build_adapted
-from lm.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from lm.model.shapes import without_weights
+from lm.model.transformer import without_weights
+from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.optimization.muon import Muon
 
 _NO_ADAPTERS = LoraConfig()

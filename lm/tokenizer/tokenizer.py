@@ -319,7 +319,7 @@ class Tokenizer:
 def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """A copy that neither truncates nor pads, which many published files ask for, and encodes without BPE dropout.
 
-    A model is scored, and its prompts are read, with one segmentation of each text; `lm.data.pairs.bpe_dropout` is what
+    A model is scored, and its prompts are read, with one segmentation of each text; `lm.data.bpe_dropout` is what
     varies the segmentation in training, reproducibly. Unigram sampling isn't part of a `tokenizer.json`.
     """
     copy = tokenizers.Tokenizer.from_str(backend.to_str())

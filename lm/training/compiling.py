@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from lm.errors import TrainingError, UsageError
-from lm.model.positions.positions import PositionTable
+from lm.model.positions import PositionTable
 from lm.model.transformer import Model
 from lm.training.objective import States, final_states
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lm.data.examples.labelled import labels_of
+from lm.data.labels import labels_of
 from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 

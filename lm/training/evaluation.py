@@ -24,8 +24,8 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import LMError
 from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
-from lm.model.experts import counted, shares
 from lm.model.transformer import DecoderOnly, EncoderOnly
+from lm.model.variants.experts import counted, shares
 from lm.training.budget import Cost
 from lm.training.events import Evaluation, Sample, Warned
 from lm.training.objective import summed_loss, summed_loss_and_correct

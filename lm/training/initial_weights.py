@@ -15,8 +15,7 @@ from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.errors import UsageError
 from lm.model.lora import trained_weights
-from lm.model.shapes import without_weights
-from lm.model.transformer import HEADS, build_model
+from lm.model.transformer import HEADS, build_model, without_weights
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.run import Run

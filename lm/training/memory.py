@@ -16,8 +16,7 @@ from lm.errors import UsageError
 from lm.hardware import Hardware, free_memory
 from lm.model.block import Block, recompute
 from lm.model.loss import loss_bytes
-from lm.model.shapes import without_weights
-from lm.model.transformer import build_model
+from lm.model.transformer import build_model, without_weights
 from lm.optimization.optimizers import inner_matrices, training_bytes
 from lm.training.objective import final_states
 

@@ -14,10 +14,10 @@ from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.distributed.placement import Loss
 from lm.hardware import Hardware
-from lm.model.experts import balance_loss, routed
 from lm.model.linear import linear
 from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy_and_nll
 from lm.model.transformer import EncoderDecoder, Model, capped
+from lm.model.variants.experts import balance_loss, routed
 
 States = Callable[..., Tensor]
 """Token ids -> final states, as `hidden` of a model and `EncoderDecoder.read` give them."""

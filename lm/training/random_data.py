@@ -8,14 +8,12 @@ import numpy as np
 
 from lm import files
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
-from lm.data.array_writer import token_dtype
-from lm.data.manifest import MANIFEST as WINDOWS_MANIFEST
-from lm.data.manifest import SPLITS, Manifest, SplitRecord
-from lm.data.pairs.manifest import MANIFEST, PairManifest, PairSplit
-from lm.data.pairs.store import SIDES, TEXTS, SentenceWriter, write_table
-from lm.data.pairs.word_table import WordTable
-from lm.data.ragged import Ragged
-from lm.data.shards import ShardWriter
+from lm.corpus.manifest import MANIFEST as WINDOWS_MANIFEST
+from lm.corpus.manifest import SPLITS, Manifest, SplitRecord
+from lm.corpus.pair_manifest import MANIFEST, PairManifest, PairSplit
+from lm.corpus.pairs import SIDES, TEXTS, SentenceWriter, WordTable, write_table
+from lm.corpus.ragged import Ragged
+from lm.corpus.shards import ShardWriter, token_dtype
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -25,7 +23,7 @@ _FIRST_CHARACTER = 0x10000  # of as many as any vocabulary needs
 
 
 def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
-    """Random ids as `lm.data.pairs.store` has them, each a word of its own; nobody can read them as text."""
+    """Random ids as `lm.corpus.pairs` has them, each a word of its own; nobody can read them as text."""
     folder.mkdir()
     chance, tokens = np.random.default_rng(0), pairs * (LENGTH - 1)
     ends = np.arange(1, pairs + 1) * (LENGTH - 1)
@@ -58,7 +56,7 @@ def tokenizer_of(vocab_size: int) -> Tokenizer:
 
 
 def write_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:
-    """Random ids as `lm.data.shards` has them."""
+    """Random ids as `lm.corpus.shards` has them."""
     folder.mkdir()
     dtype = token_dtype(vocab_size)
     ids = np.random.default_rng(0).integers(vocab_size, size=tokens).astype(dtype)

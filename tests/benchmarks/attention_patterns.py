@@ -30,12 +30,10 @@ from pathlib import Path
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention.chunks import in_chunks
-from lm.model.attention.self_attention import self_attention
-from lm.model.block import initialise
-from lm.model.positions.positions import relative_positions
-from lm.model.scope.masks import Mask
-from lm.model.scope.scope import Scope
+from lm.model.attention_inputs import Mask, Scope
+from lm.model.block import initialise, self_attention
+from lm.model.positions import relative_positions
+from lm.model.variants.block_sparse import in_chunks
 from lm.training.measuring import alternate
 
 KINDS = {

@@ -26,7 +26,7 @@ LOADED_BEFORE = ("torch", "numpy", "safetensors.torch", "sacrebleu", "tokenizers
 """What takes seconds to import: a process that has done so is forked for each run of tests."""
 
 RECORD = "coverage.json"
-COMPILED = ("tests/lm/kernels", "tests/lm/native")
+COMPILED = ("tests/lm/kernels", "tests/lm/engine")
 """Tests of compiled code, which are left out: in each copy of the tree it would be compiled again, for minutes."""
 _NOT_FOUND = 9
 Lines = set[tuple[str, int]]

@@ -29,12 +29,12 @@ from lm.config.presets import configure
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps.steps import DecoderSteps
+from lm.engine.compiled.compiling import compile_step
 from lm.hardware import inference_hardware
 from lm.interop.hugging_face.exporting import export as to_hugging_face
 from lm.kernels import compiled
 from lm.model.quantised import tensors
 from lm.model.transformer import DecoderOnly
-from lm.native.compiling import compile_step
 from tests.benchmarks.generation_peers import random_run
 from tests.benchmarks.generation_throughput import PROMPT
 from tests.benchmarks.sides import Side, serve

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from corpora import path
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.hardware import HardwareConfig
-from lm.data.shards import open_split
+from lm.corpus.shards import open_split
 from lm.evaluation.ngram_models import surprisals
 from lm.hardware import inference_hardware
 from lm.model.transformer import EncoderOnly

@@ -35,6 +35,7 @@ from lm.config.model import ModelConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.decoding.sampling import Sampler
+from lm.engine.compiled.compiling import compile_step
 from lm.errors import LMError
 from lm.hardware import inference_hardware
 from lm.interop.ctranslate2.exporting import export as to_ctranslate2
@@ -42,7 +43,6 @@ from lm.interop.gguf.exporting import export as to_gguf
 from lm.interop.hugging_face.exporting import export as to_hugging_face
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, build_model
-from lm.native.compiling import compile_step
 from lm.run_folder import TrainingState
 from tests.benchmarks.generation_throughput import PROMPT, run_ours, run_theirs
 from tests.cli.small_runs import make_tokenizer

@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.hardware import Hardware, quick_types, timed
-from lm.model.attention import attention
-from lm.model.dropout import dropout
+from lm.model import attention
+from lm.model.attention_inputs import Mask
+from lm.model.layers import dropout
 from lm.model.linear import _by_onednn, linear
 from lm.model.loss import linear_cross_entropy
-from lm.model.scope.masks import Mask
 from lm.training.measuring import alternate
 
 Ways = dict[str, Callable[[], object]]

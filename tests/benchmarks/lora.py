@@ -23,8 +23,8 @@ from lm.checkpoint import load_weights
 from lm.config.lora import LoraConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
-from lm.data.corpus import survey
-from lm.data.tokens import prepare_corpus
+from lm.corpus.corpus import survey
+from lm.corpus.prepare import prepare_corpus
 from lm.model.block import count_parameters
 from lm.model.lora import trained_weights
 from lm.run_folder import find_checkpoint

@@ -35,7 +35,17 @@ from pathlib import Path
 from tests.benchmarks.covering import LOADED_BEFORE, ROOT, Coverage, copied, passes
 
 CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/optimization", "lm/budget", "lm/training"]
-CORE += ["lm/text", "lm/tokenizer", "lm/data", "lm/checkpoint.py", "lm/run_folder.py", "lm/files.py", "lm/hardware.py"]
+CORE += [
+    "lm/text",
+    "lm/tokenizer",
+    "lm/corpus",
+    "lm/data",
+    "lm/pseudorandom.py",
+    "lm/checkpoint.py",
+    "lm/run_folder.py",
+    "lm/files.py",
+    "lm/hardware.py",
+]
 OPERATORS = {
     "<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">", "<"], "==": ["!="], "!=": ["=="],
     "is not": ["is"], "is": ["is not"], "not in": ["in"], "in": ["not in"], "and": ["or"], "or": ["and"],

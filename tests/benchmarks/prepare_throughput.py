@@ -25,11 +25,11 @@ import tokenizers
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.corpus import survey, training_texts
+from lm.corpus.corpus import survey, training_texts
 from lm.text.files import text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import train
-from tests.lm.data.preparing import prepare
+from tests.lm.corpus.preparing import prepare
 
 PIECE_CHARACTERS = 1 << 16
 BATCH = 16

@@ -29,8 +29,8 @@ from lm.config.distribution import DistributionConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.corpus import survey, train_tokenizer
-from lm.data.tokens import prepare_corpus
+from lm.corpus.corpus import survey, train_tokenizer
+from lm.corpus.prepare import prepare_corpus
 from lm.distributed.group import joined
 from lm.distributed.replicated import Replicated
 from lm.distributed.world import World

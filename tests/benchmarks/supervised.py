@@ -26,8 +26,8 @@ from corpora.stories.lexicon import NAMES
 from lm.config.decoding import SamplingConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
-from lm.data.corpus import survey, train_tokenizer
-from lm.data.tokens import prepare_corpus
+from lm.corpus.corpus import survey, train_tokenizer
+from lm.corpus.prepare import prepare_corpus
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
 from lm.model.transformer import DecoderOnly

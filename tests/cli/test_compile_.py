@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from cli.main import run
-from lm.native import compiling
+from lm.engine.compiled import compiling
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.data.shards import open_split
+from lm.corpus.shards import open_split
 from lm.tokenizer.tokenizer import Tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50
@@ -103,7 +103,7 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys: pytest.CaptureFixt
     assert (second["folder"], second["reused"]) == (first["folder"], True)
 
 
-def test_shares_are_joined_to_what_one_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_partitions_are_joined_to_what_one_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
     whole = ["corpus.txt", "--kind", "char", "--json"]
     for number in ("1", "2"):
         assert run(["prepare", *whole, "--part", f"{number}/2", "-o", number]) == 0
@@ -113,7 +113,7 @@ def test_shares_are_joined_to_what_one_command_makes(capsys: pytest.CaptureFixtu
     first, second, joined, report = map(json.loads, captured.out.splitlines())
     assert (first["share"], first["of"], first["parts"] + second["parts"]) == (1, 2, 1)
     assert {**joined, "folder": "whole"} == report
-    assert "wrote 1: share 1 of 2, 1 of 1 parts" in captured.err
+    assert "wrote 1: partition 1 of 2, 1 of 1 chunks" in captured.err
     for path in Path("whole").iterdir():
         assert path.read_bytes() == (Path("joined") / path.name).read_bytes()
 

@@ -11,7 +11,7 @@ from cli.main import run
 from cli.preparing import trained_tokenizer
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.corpus import survey
+from lm.corpus.corpus import survey
 from lm.text.files import text_files
 from tests.cli.test_prepare import TEXT, folder
 

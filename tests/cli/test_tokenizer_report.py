@@ -7,7 +7,7 @@ import pytest
 from cli.tokenizer_report import described, report
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.corpus import survey, training_texts
+from lm.corpus.corpus import survey, training_texts
 from lm.text.files import text_files
 from lm.tokenizer import training
 

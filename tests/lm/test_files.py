@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from lm import files
-from lm.data.array_writer import ArrayWriter
+from lm.corpus.shards import ArrayWriter
 from lm.errors import InputError
 from tests.lm.full_disk import full_disk
 from tests.lm.windows import as_on_windows

@@ -8,7 +8,7 @@ import pytest
 
 from cli.main import run
 from lm.benchmark import number_types
-from lm.decoding.number_type import remembered
+from lm.engine.dtype import remembered
 from lm.hardware import quick_types
 from lm.kernels import compiled
 from lm.run_folder import find_checkpoint

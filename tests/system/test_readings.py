@@ -12,7 +12,7 @@ import pytest
 
 from cli.main import run
 from lm.text import files
-from tests.lm.data.pairs.parallel_text import lines
+from tests.lm.corpus.parallel_text import lines
 from tests.system.conftest import SMALL
 from tests.system.test_budget import steady  # noqa: F401 (a fixture)
 

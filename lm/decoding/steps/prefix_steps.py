@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from lm.decoding.steps.slots import Slots
-from lm.model.scope.cache import DecoderCache
-from lm.model.scope.scope import Scope
+from lm.model.attention_inputs import Scope
+from lm.model.cache import DecoderCache
 from lm.model.transformer import DecoderOnly
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lm.decoding.steps.static_step import static_logits
 from lm.decoding.steps.steps import window_start
-from lm.model.scope.cache import DecoderCache, RecurrentCache
-from lm.model.scope.ragged import RaggedCache, RaggedStates
+from lm.engine.compiled.reading import Reading
+from lm.engine.selection import native_decoder
+from lm.model.cache import DecoderCache, RecurrentCache
+from lm.model.ragged import RaggedCache, RaggedStates
 from lm.model.transformer import DecoderOnly
-from lm.native.choice import native_decoder
-from lm.native.reading import Reading
 
 _TOKENS_AT_ONCE = 4096
 """Tokens, padding included, that are read together."""

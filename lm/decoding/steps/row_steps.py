@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.steps.coverage import Coverage
-from lm.model.capture import captured
+from lm.model.attention import captured
 from lm.model.transformer import EncoderDecoder
 
 

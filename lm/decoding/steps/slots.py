@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from lm.model.scope.cache import DecoderCache
-from lm.model.scope.masks import Mask, padding
+from lm.model.attention_inputs import Mask, padding
+from lm.model.cache import DecoderCache
 
 _FIRST_SLOTS = 32
 """Slots before it is first looked for those that are no longer needed."""

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.decoding.steps.cuda_graph import CudaRecorder, Work
-from lm.model.positions.positions import PositionTable
-from lm.model.scope.cache import DecoderCache, KeyValueCache
-from lm.model.scope.ragged import RaggedKeyValueCache, ragged_scope
+from lm.model.cache import DecoderCache, KeyValueCache
+from lm.model.positions import PositionTable
+from lm.model.ragged import RaggedKeyValueCache, ragged_scope
 from lm.model.transformer import DecoderOnly
 
 _MOST_ROWS = 64

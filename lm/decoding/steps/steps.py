@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from lm.decoding.steps.static_step import static_logits
+from lm.engine.compiled.reading import Reading
+from lm.engine.selection import native_decoder
 from lm.kernels.tensors import Best
-from lm.model.scope.cache import DecoderCache, RecurrentCache
+from lm.model.cache import DecoderCache, RecurrentCache
 from lm.model.transformer import DecoderOnly
-from lm.native.choice import native_decoder
-from lm.native.reading import Reading
 
 
 class Steps(Protocol):

@@ -9,17 +9,16 @@ from torch import Tensor
 
 from lm.decoding.steps.coverage import Coverage
 from lm.decoding.steps.slots import Slots
+from lm.engine.compiled.reading import Reading
+from lm.engine.selection import native_decoder
 from lm.kernels.tensors import Best
-from lm.model.capture import captured
-from lm.model.scope.cache import DecoderCache
-from lm.model.scope.masks import Mask, padding
-from lm.model.scope.scope import Scope
+from lm.model.attention import captured
+from lm.model.attention_inputs import Mask, Scope, padding
+from lm.model.cache import DecoderCache
 from lm.model.transformer import EncoderDecoder
-from lm.native.choice import native_decoder
-from lm.native.reading import Reading
 
 if TYPE_CHECKING:
-    from lm.native.decoder import NativeDecoder
+    from lm.engine.compiled.decoder import CompiledDecoder
 
 
 class EncoderDecoderSteps:
@@ -81,7 +80,7 @@ class EncoderDecoderSteps:
         self.leaves_freely = True
         return native.best(self._reading(tokens), k)
 
-    def _native(self, tokens: Tensor) -> NativeDecoder | None:
+    def _native(self, tokens: Tensor) -> CompiledDecoder | None:
         """The compiled step, if it is to read (rows, n) tokens: after the first ones, for which torch reads the memory.
 
         It doesn't say what it attends to, and knows positions up to the context's end.

@@ -9,10 +9,10 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.attention.attention import MultiHeadAttention
+from lm.model.attention import MultiHeadAttention
 from lm.model.block import Block, Stack
-from lm.model.feed_forward import FeedForward
-from lm.model.positions.positions import Embedding
+from lm.model.layers import FeedForward
+from lm.model.positions import Embedding
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 _LEAST_POSITIONS = 2048

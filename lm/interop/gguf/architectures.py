@@ -16,7 +16,7 @@ from lm.errors import UsageError
 from lm.interop.hugging_face.configuration import nearest_family
 from lm.interop.hugging_face.families import GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3
 from lm.interop.hugging_face.family import Family, Part
-from lm.model.positions.frequencies import Scaling
+from lm.model.positions import Scaling
 
 _OUTER = {"embedding.tokens": "token_embd", "embedding.positions": "position_embd", "decoder.final_norm": "output_norm"}
 _BLOCK = {

@@ -10,7 +10,7 @@ from lm.config.model import ModelConfig
 from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME
 from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.tensors import to_theirs
-from lm.model.positions.frequencies import frequencies, unscaled
+from lm.model.positions import frequencies, unscaled
 
 _PAIRED = ("attn_q", "attn_k")
 _OUTPUT, _EMBEDDING, _FACTORS = "output.weight", "token_embd.weight", "rope_freqs.weight"

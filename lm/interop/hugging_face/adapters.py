@@ -31,7 +31,7 @@ from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CARD, read
 from lm.interop.hugging_face.tensors import kept, swapped
 from lm.model.lora import LoraLinear, adapters, build_adapted
-from lm.model.shapes import without_weights
+from lm.model.transformer import without_weights
 from lm.tensor_file import Entry, entries
 from lm.tensors import load_tensors, save_tensors
 

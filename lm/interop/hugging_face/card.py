@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lm.config.run import RunConfig
-from lm.data.manifest import Manifest
+from lm.corpus.manifest import Manifest
 from lm.errors import LMError
 from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, TRANSLATING, Family
 from lm.run_folder import TrainingState

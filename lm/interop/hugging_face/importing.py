@@ -19,8 +19,7 @@ from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CONFIG, read, read_config, weights_of
 from lm.interop.hugging_face.tensors import kept, their_shape, to_ours
-from lm.model.shapes import without_weights
-from lm.model.transformer import build_model
+from lm.model.transformer import build_model, without_weights
 from lm.tensor_file import Entry
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.pairs import corpus as parallel
-from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
-from lm.data.pairs.store import StoredPairs, open_pairs
+from lm.corpus import parallel
+from lm.corpus.pairs import StoredPairs, open_pairs
+from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.text.parallel import parallel_texts
-from tests.lm.data.pairs.parallel_text import lines, write
+from tests.lm.corpus.parallel_text import lines, write
 
 COUNT = 700
 BOTH = ParallelConfig(bidirectional=True)

@@ -9,8 +9,8 @@ from lm.config.data import IGNORED
 from lm.config.model import ModelConfig
 from lm.config.run import Plan, RunConfig
 from lm.config.training import TrainingConfig
+from lm.corpus.ragged import Ragged
 from lm.data.batch import Batch, batch_rows, micro_batch_rows
-from lm.data.ragged import Ragged
 
 N = IGNORED
 

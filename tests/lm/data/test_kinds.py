@@ -13,12 +13,12 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
+from lm.corpus.pairs import StoredPairs
 from lm.data import kinds
-from lm.data.examples.batches import ExampleData
+from lm.data.examples import ExampleData
 from lm.data.kinds import check_model, data_files, data_key, open_data
-from lm.data.pairs.batches import PairData
-from lm.data.pairs.store import StoredPairs
-from lm.data.windows.batches import WindowData
+from lm.data.pairs import PairData
+from lm.data.windows import WindowData
 from lm.errors import InputError, UsageError
 from lm.text.files import text_files
 from lm.tokenizer import training
@@ -26,7 +26,7 @@ from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Step
 from lm.training.loop import train
-from tests.lm.data.preparing import prepare
+from tests.lm.corpus.preparing import prepare
 from tests.lm.data.test_training_data import CountData
 
 GPT = ModelConfig(context_length=8, d_model=16, n_layers=1, n_heads=2)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lm.config.run import RunConfig
+from lm.corpus.manifest import SourceRecord
 from lm.data.batch import Batch
-from lm.data.manifest import SourceRecord
 from lm.data.training_data import TrainingData
 
 

@@ -21,10 +21,10 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.data.corpus import survey, train_tokenizer
-from lm.data.pairs import corpus as parallel
-from lm.data.pairs.prepare import prepare_pairs, train_tokenizers
-from lm.data.tokens import prepare_corpus
+from lm.corpus import parallel
+from lm.corpus.corpus import survey, train_tokenizer
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.distributed.world import ALONE, World
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts

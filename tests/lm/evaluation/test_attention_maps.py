@@ -8,7 +8,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Axis, Special, axis_of_text, axis_of_tokens
-from lm.model.capture import captured
+from lm.model.attention import captured
 from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import assert_close

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lm.config.data import DataConfig
+from lm.corpus.examples import open_examples
 from lm.data.batch import Batch
-from lm.data.examples.batches import ExampleData
-from lm.data.examples.store import open_examples
+from lm.data.examples import ExampleData
 from lm.decoding.prompts import prompt_ids
 from lm.errors import InputError
 from lm.evaluation.completions import measure_completions
@@ -18,7 +18,7 @@ from lm.hardware import Hardware
 from lm.text.examples import Example
 from lm.text.files import text_files
 from lm.training.objective import summed_loss
-from tests.lm.data.preparing import prepare
+from tests.lm.corpus.preparing import prepare
 from tests.lm.evaluation.small_models import BPE, CONTEXT, make_model, token_by_token
 from tests.tolerances import approx
 

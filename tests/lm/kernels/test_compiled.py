@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lm.engine.compiled.compiling import compile_step
 from lm.errors import InputError
 from lm.kernels import compiled
 from lm.locks import LockFile
-from lm.native.compiling import compile_step
 
 pytest.importorskip("numba")
 
@@ -23,12 +23,12 @@ def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
     compiled._folder.cache_clear()
     found = {compiled._folder()}
     root = Path(compiled.__file__).parents[1]
-    for package in compiled._PACKAGES:
-        (tmp_path / package).mkdir()
+    for package in compiled._FOLDERS:
+        (tmp_path / package).mkdir(parents=True)
         for file in (root / package).glob("*.py"):
             (tmp_path / package / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "kernels" / "compiled.py"))
-    for changed in ("kernels/products.py", "native/step.py"):
+    for changed in ("kernels/products.py", "engine/compiled/step.py"):
         with (tmp_path / changed).open("a") as file:
             file.write("# another line\n")
         compiled._folder.cache_clear()

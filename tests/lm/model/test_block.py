@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
+from lm.model.attention import captured
+from lm.model.attention_inputs import FirstValues, Mask, Scope
 from lm.model.block import Block, Stack
-from lm.model.capture import captured
 from lm.model.cost import parameters_by_part
-from lm.model.scope.masks import Mask
-from lm.model.scope.scope import FirstValues, Scope
 from lm.model.transformer import build_model
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import assert_close

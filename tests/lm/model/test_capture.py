@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.capture import attention_weights, captured
-from lm.model.scope.masks import Mask
-from lm.model.scope.patterns import Window
-from lm.model.scope.scope import Scope
+from lm.model.attention import attention_weights, captured
+from lm.model.attention_inputs import Mask, Scope
 from lm.model.transformer import build_model
+from lm.model.variants.block_sparse import Window
 from tests.tolerances import approx, assert_close
 
 SHAPE = {"vocab_size": 50, "context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm.model.dropout import Dropout, dropout
+from lm.model.layers import Dropout, dropout
 from tests.compiler import needs_compiler
 
 

@@ -3,8 +3,7 @@ import torch
 
 from lm.config.lora import LoraConfig
 from lm.model import linear as module
-from lm.model.activations import ACTIVATIONS
-from lm.model.linear import Linear, linear
+from lm.model.linear import ACTIVATIONS, Linear, linear
 from lm.model.lora import LoraLinear
 from tests.tolerances import assert_close
 

@@ -7,7 +7,7 @@ import torch
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.lora import build_adapted
-from lm.model.shapes import without_weights
+from lm.model.transformer import without_weights
 
 SIZES = {"vocab_size": 11, "context_length": 8, "d_model": 16, "n_layers": 2}
 KINDS = {
@@ -21,7 +21,7 @@ BUILD = """
 import sys
 from lm.config.model import ModelConfig
 from lm.model.transformer import build_model
-from lm.model.shapes import without_weights
+from lm.model.transformer import without_weights
 for fields in ({}, {"architecture": "gru"}, {"n_encoder_layers": 1, "positions": "relative"}):
     with without_weights():
         build_model(ModelConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, **fields))

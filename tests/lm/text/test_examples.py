@@ -11,7 +11,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.errors import InputError, UsageError
 from lm.text.examples import Example
-from tests.lm.data.examples.small_examples import PAIRS, lines, source
+from tests.lm.corpus.small_examples import PAIRS, lines, source
 
 
 def test_both_forms_are_examples(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from lm.text.misalignment import first_shift
-from tests.lm.data.pairs.parallel_text import lines
+from tests.lm.corpus.parallel_text import lines
 
 SOURCES, TARGETS = lines(3000)
 LENGTHS = [len(line) for line in SOURCES], [len(line) for line in TARGETS]

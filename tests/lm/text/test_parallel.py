@@ -12,7 +12,7 @@ import pytest
 from lm.config.data import ParallelConfig
 from lm.errors import InputError
 from lm.text.parallel import ParallelText, parallel_texts
-from tests.lm.data.pairs.parallel_text import lines, write
+from tests.lm.corpus.parallel_text import lines, write
 
 PLAIN = ParallelConfig()
 PAIRS = [("Two dogs.", "Zwei Hunde."), ("A\u2028B", "C\x0bD"), ("", "leer"), ("Ende", "end")]

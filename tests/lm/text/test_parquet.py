@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.data.corpus import survey
-from lm.data.tokens import making_of, prepare_corpus
+from lm.corpus.corpus import survey
+from lm.corpus.prepare import making_of, prepare_corpus
 from lm.errors import InputError
 from lm.text import parquet
 from lm.text.documents import fragments
@@ -23,8 +23,8 @@ from lm.text.examples import Example
 from lm.text.files import Span, TextFile, text_files, text_size
 from lm.text.parallel import parallel_texts
 from lm.text.spans import spans
-from tests.lm.data.preparing import byte_tokenizer
-from tests.lm.data.test_tokens import contents
+from tests.lm.corpus.preparing import byte_tokenizer
+from tests.lm.corpus.test_prepare import contents
 
 pyarrow = pytest.importorskip("pyarrow")
 tables = pytest.importorskip("pyarrow.parquet")
@@ -75,9 +75,9 @@ def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path: Path, monkeypatch: 
     (lines,) = text_files([str(tmp_path / "a.jsonl")], field="body")
     (table,) = text_files([str(tmp_path / "a.parquet")], field="body")
     prepare_corpus(survey([lines], config), byte_tokenizer(), folder=tmp_path / "lines")
-    monkeypatch.setattr("lm.data.parts.PART_BYTES", 3000)
+    monkeypatch.setattr("lm.corpus.chunks.CHUNK_BYTES", 3000)
     corpus = survey([table], config)
-    assert len(making_of(config).parts(corpus)) > 3
+    assert len(making_of(config).chunks(corpus)) > 3
     prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "table", processes=2)
     of_lines, of_table = contents(tmp_path / "lines"), contents(tmp_path / "table")
     manifests = [json.loads(found.pop("manifest.json")) for found in (of_lines, of_table)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.tokenizer.tokenizer import Tokenizer
-from tests.lm.data.preparing import byte_tokenizer
+from tests.lm.corpus.preparing import byte_tokenizer
 
 
 def some_ids(tokenizer: Tokenizer) -> list[list[int]]:

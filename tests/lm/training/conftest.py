@@ -23,7 +23,7 @@ from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import validation_loss
 from lm.training.run import Run
-from tests.lm.data.preparing import prepare
+from tests.lm.corpus.preparing import prepare
 
 
 def stop_after(steps: int) -> Callable[[], bool]:

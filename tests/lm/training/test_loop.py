@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm import run_folder
 from lm.config.training import TrainingConfig
+from lm.corpus.ragged import Ragged
+from lm.corpus.shards import open_split
 from lm.data.batch import Batch, micro_batch_rows
-from lm.data.ragged import Ragged
-from lm.data.shards import open_split
 from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model

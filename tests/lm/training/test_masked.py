@@ -28,8 +28,8 @@ from lm.training.initial_weights import check_weights
 from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.run import Run
-from tests.lm.data.examples import small_examples
-from tests.lm.data.preparing import prepare, written
+from tests.lm.corpus import small_examples
+from tests.lm.corpus.preparing import prepare, written
 from tests.lm.training.conftest import journal, stop_after, sums
 from tests.tolerances import approx
 

@@ -19,7 +19,7 @@ from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, Stopped
 from lm.training.loop import train
-from tests.lm.data.preparing import prepare
+from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 
 EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_noise": 1.0}

@@ -19,15 +19,15 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
+from lm.corpus import parallel
+from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.data.batch import Batch
-from lm.data.pairs import corpus as parallel
-from lm.data.pairs import prepare
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.hardware import inference_hardware
 from lm.model.cost import training_flops
-from lm.model.experts import counted
+from lm.model.variants.experts import counted
 from lm.text.parallel import parallel_texts
 from lm.tokenizer.languages import language_tags
 from lm.tokenizer.tokenizer import Tokenizer
@@ -81,8 +81,8 @@ def start_on(
         for split in ("train", "val")
     )
     corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
-    tokenizers = tokenizers or prepare.train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
-    prepared = prepare.prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
+    tokenizers = tokenizers or train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
+    prepared = prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
     return start(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
 

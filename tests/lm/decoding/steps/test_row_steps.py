@@ -9,12 +9,12 @@ from lm.config.decoding import TranslationConfig
 from lm.decoding.steps.row_steps import RowSteps
 from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
-from lm.model.capture import captured
+from lm.model.attention import captured
 from lm.tokenizer.framing import pair_frames
 from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
 from tests.lm.decoding.steps.test_translation_steps import LENGTHS
 from tests.lm.decoding.test_translation import Translator, texts, untrained
-from tests.lm.model.test_recurrent import small
+from tests.lm.model.variants.test_recurrent import small
 from tests.tolerances import approx, assert_close
 
 COMPRESSED = {"attention": "compressed", "attention_block": 4, "n_kv_heads": 2, "value_residual": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lm.decoding.steps.slots import Slots, padding
-from lm.model.scope.cache import DecoderCache, KeyValueCache
+from lm.model.cache import DecoderCache, KeyValueCache
 
 INF = torch.inf
 

@@ -25,12 +25,12 @@ from lm.decoding.steps import static_step
 from lm.decoding.steps.cuda_graph import Work
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
-from lm.model.attention import attention
+from lm.engine import selection
+from lm.model import attention
 from lm.model.block import Stack
-from lm.model.positions.positions import RotaryPositions
+from lm.model.positions import RotaryPositions
 from lm.model.quantised import quantise
 from lm.model.transformer import DecoderOnly, build_model
-from lm.native import choice
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.random_blocks import random_block
 from tests.tolerances import assert_close
@@ -92,7 +92,7 @@ def recorded(monkeypatch):
     monkeypatch.setattr(static_step, "_LEAST_KEYS", 4)
     monkeypatch.setattr(static_step, "_LEAST_ROOM", 8)
     monkeypatch.setattr(attention, "_FEWEST_KEYS", 0)  # else a CPU is asked for numbers, as a GPU is not
-    monkeypatch.setattr(choice, "_MOST_TOKENS", 0)
+    monkeypatch.setattr(selection, "_MOST_TOKENS", 0)
 
 
 def drawn(seed: int) -> ModelConfig:

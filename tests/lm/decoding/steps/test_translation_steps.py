@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lm.decoding.steps.translation_steps import EncoderDecoderSteps
-from lm.model.capture import captured
+from lm.model.attention import captured
 from tests.lm.decoding.encoder_decoders import SHAPES, make_model, random_ids, uncached
 from tests.tolerances import approx, assert_close
 

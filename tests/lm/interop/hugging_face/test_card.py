@@ -8,8 +8,8 @@ import shutil
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import Plan, RunConfig
-from lm.data.corpus import survey
-from lm.data.tokens import prepare_corpus
+from lm.corpus.corpus import survey
+from lm.corpus.prepare import prepare_corpus
 from lm.interop.hugging_face.card import model_card
 from lm.interop.hugging_face.families import LLAMA
 from lm.run_folder import TrainingState

@@ -1,0 +1,354 @@
+"""Examples on disk: their tokens in shards, and an index of where each ends and which of its tokens are learned.
+
+A split's shards (see `lm.corpus.shards`) hold, one after another, the tokens of its examples: start of text, prompt,
+completion, end of text. Its `train-examples.npy` or `validation-examples.npy` has a record (`EXAMPLE`) for each
+example. Nothing is cut off, so that the same folder serves models of any context.
+
+A classifier chooses among labels, which are completions without their delimiter. Tokens may not tell their text, so
+`labels.json` is a list of the distinct ones, and `train-labels.npy` and `validation-labels.npy` have the number of each
+example's label. Where there are too many completions to be labels, or too long ones, none are stored.
+
+Examples are held out for validation by a hash of prompt and completion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lm import files
+from lm.corpus import shards
+from lm.corpus.chunks import Chunk, ChunkSplit, Done, HeldOut, StoredChunk, Stretch, array_name, read_array
+from lm.corpus.corpus import Corpus
+from lm.corpus.encoding import encoded_ahead, text_bytes
+from lm.corpus.held_out import hash_bound, text_hash
+from lm.corpus.manifest import SPLITS, SplitName, SplitRecord, WrittenTokens
+from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, token_dtype
+from lm.errors import InputError
+from lm.text.examples import DELIMITER, Example
+from lm.tokenizer.framing import Frame, example_frame
+from lm.tokenizer.tokenizer import Ids, Tokenizer
+
+EXAMPLE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
+"""An example: where its tokens end, counted over the split; how many of the last of them are learned; UTF-8 bytes of
+its completion; and the numbers of its file and line (files for validation are counted after the others)."""
+
+
+LABELS = "labels.json"
+
+_TOKENS, _INDEX, _LABELS = "tokens", "examples", "labels"
+_MOST_LABELS, _MOST_LABEL_BYTES = 1 << 16, 1 << 24
+
+
+def index_name(split: SplitName) -> str:
+    """The file name of a split's records."""
+    return array_name(split, _INDEX)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of one split, read through mmap.
+
+    Attributes:
+        tokens: the tokens of all examples.
+        index: (examples,) records of type EXAMPLE.
+        files: the names of the files that the records count.
+        labels: (examples,) the label of each, if labels were kept.
+    """
+
+    tokens: Tokens
+    index: npt.NDArray[Any]
+    files: tuple[str, ...]
+    labels: npt.NDArray[np.object_] | None = None
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+        return len(self.index)
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(examples,) how many tokens each has."""
+        return np.diff(self.index["end"], prepend=0)
+
+    def read(self, number: int) -> tuple[npt.NDArray[np.int64], int]:
+        """The tokens of an example, and how many of the last of them are learned."""
+        start = int(self.index["end"][number - 1]) if number else 0
+        record = self.index[number]
+        return self.tokens.read(start, int(record["end"])), int(record["learned"])
+
+
+def open_examples(folder: Path | str, split: SplitName) -> Examples:
+    """The examples of a split of a prepared folder.
+
+    Raises:
+        InputError: the folder holds no prepared examples, or they are damaged.
+    """
+    folder = Path(folder)
+    manifest, tokens = shards.read_manifest(folder), shards.open_split(folder, split)
+    index = _open_index(folder / index_name(split))
+    if index is None or len(index) != tokens.documents or (len(index) and index["end"][-1] != len(tokens)):
+        raise InputError(f"{folder / index_name(split)}: missing or damaged; prepare the examples again")
+    names = tuple(record.path for record in (*manifest.sources, *manifest.validation_sources))
+    labels = _open_labels(folder, split, examples=len(index)) if manifest.labels else None
+    return Examples(tokens, index, names, labels)
+
+
+def _open_labels(folder: Path, split: SplitName, *, examples: int) -> npt.NDArray[np.object_]:
+    """The label of each example; InputError if they are damaged."""
+    texts, path = files.read_json(folder / LABELS), folder / array_name(split, _LABELS)
+    if isinstance(texts, list) and all(isinstance(each, str) for each in texts):
+        with contextlib.suppress(OSError, ValueError, EOFError, IndexError):
+            numbers = np.load(path)
+            if numbers.shape == (examples,) and numbers.min(initial=0) >= 0:
+                return np.array(texts, dtype=object)[numbers]
+    raise InputError(f"{path}: missing or damaged; prepare the examples again")
+
+
+def _open_index(path: Path) -> npt.NDArray[Any] | None:
+    try:
+        index: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return None
+    return index if index.dtype == EXAMPLE and index.ndim == 1 else None
+
+
+class _Labels:
+    """Numbers the labels of examples, unless they are too many to be labels."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.too_many = False
+        self._bytes = 0
+
+    def number(self, label: str) -> int:
+        """The number of a label; 0 for each if there are too many."""
+        if self.too_many:
+            return 0
+        if (known := self.numbers.get(label)) is not None:
+            return known
+        self._bytes += len(label.encode())
+        if len(self.numbers) == _MOST_LABELS or self._bytes > _MOST_LABEL_BYTES:
+            self.too_many, self.numbers = True, {}
+            return 0
+        return self.numbers.setdefault(label, len(self.numbers))
+
+    @property
+    def texts(self) -> list[str]:
+        """The labels in the order of their numbers."""
+        return list(self.numbers)
+
+
+class ExampleWriter:
+    """Writes what a chunk of a corpus adds to one split: tokens, and records whose ends are counted over the chunk."""
+
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str, frame: Frame) -> None:
+        """Write into `folder`, which exists; `frame` is the tokens around each example."""
+        self._tokens = ArrayWriter(folder / array_name(split, _TOKENS), dtype=dtype, lasting=False)
+        self._index = folder / index_name(split)
+        self._frame = frame
+        self._records = io.BytesIO()
+        self._labels, self._numbers = _Labels(), array("i")
+        self._label_files = folder / array_name(split, _LABELS), folder / _label_texts(split)
+        self._examples = self._bytes = 0
+
+    def add(self, example: Example, prompt: Ids, completion: Ids, *, file: int) -> None:
+        """Write an example, given the tokens of its prompt and its completion."""
+        self._tokens.append(self._frame.around(prompt, completion))
+        size = len(example.completion.encode())
+        record = (len(self._tokens), len(completion) + len(self._frame.after), size, file, example.line)
+        self._records.write(np.array([record], dtype=EXAMPLE).tobytes())
+        self._numbers.append(self._labels.number(example.completion.removeprefix(DELIMITER)))
+        self._examples += 1
+        self._bytes += len(example.prompt.encode()) + size
+
+    def close(self) -> ChunkSplit:
+        """Finish all files."""
+        self._tokens.close()
+        np.save(self._index, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE))
+        np.save(self._label_files[0], np.array(self._numbers, dtype="<i4"))
+        texts = None if self._labels.too_many else self._labels.texts
+        self._label_files[1].write_text(json.dumps(texts), encoding="utf-8")
+        return ChunkSplit(self._examples, self._bytes)
+
+    def discard(self) -> None:
+        """Close a file that is still open because writing has failed."""
+        self._tokens.discard()
+
+
+def _label_texts(split: SplitName) -> str:
+    """The file name of the labels that a chunk adds to a split."""
+    return f"{split}-labels.json"
+
+
+class JoinedLabels:
+    """Gathers the labels of all splits.
+
+    Attributes:
+        count: how many there are; 0 if there are too many, and None if an earlier version made a chunk without them.
+    """
+
+    def __init__(self) -> None:
+        self._labels = _Labels()
+        self._numbers: dict[SplitName, list[npt.NDArray[Any]]] = {}
+        self._are_unknown = False
+
+    def add(self, chunk: StoredChunk, split: SplitName) -> None:
+        """Take what a chunk adds to a split."""
+        try:
+            texts = files.read_json(chunk.folder / _label_texts(split))
+        except InputError:
+            self._are_unknown = True
+            return
+        if texts is None:
+            self._labels.too_many = True
+            return
+        numbers = np.array([self._labels.number(text) for text in texts], dtype="<i4")
+        self._numbers.setdefault(split, []).append(numbers[chunk.array(split, _LABELS)])
+
+    @property
+    def count(self) -> int | None:
+        """How many labels there are."""
+        if self._are_unknown:
+            return None
+        return 0 if self._labels.too_many else len(self._labels.numbers)
+
+    def write(self, folder: Path, splits: Sequence[SplitName]) -> None:
+        """Write the labels into a folder, if they are not too many; they are on the disk when this returns."""
+        if not self.count:
+            return
+        files.replace_text(folder / LABELS, json.dumps(self._labels.texts))
+        for split in splits:
+            with contextlib.closing(ArrayWriter(folder / array_name(split, _LABELS), dtype="int32")) as writer:
+                for numbers in self._numbers.get(split, []):
+                    writer.append(numbers)
+
+
+class JoinedExamples:
+    """Writes the examples that all chunks of a corpus add to one split."""
+
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str, labels: JoinedLabels) -> None:
+        """Write into `folder`, which exists; `labels` gathers those of all splits."""
+        self._split: SplitName = split
+        self._labels = labels
+        self._shards = ShardWriter(folder, split, dtype=dtype)
+        self._index = ArrayWriter(folder / index_name(split), dtype=EXAMPLE)
+        self._tokens = self._bytes = 0
+
+    def add(self, chunk: StoredChunk) -> None:
+        """Write what a chunk adds."""
+        for records in read_array(chunk.array(self._split, _INDEX)):
+            moved = records.copy()
+            moved["end"] += self._tokens
+            self._index.append(moved)
+        self._labels.add(chunk, self._split)
+        tokens = chunk.array(self._split, _TOKENS)
+        for ids in read_array(tokens):
+            self._shards.append(ids)
+        self._tokens += len(tokens)
+        self._bytes += chunk.splits[self._split].bytes
+
+    def close(self) -> SplitRecord:
+        """Finish all files; they are on the disk when this returns."""
+        self._shards.close()
+        self._index.close()
+        return SplitRecord(len(self._index), self._tokens, self._bytes, tuple(self._shards.shards))
+
+    def discard(self) -> None:
+        """Close files that are still open because writing has failed."""
+        self._shards.discard()
+        self._index.discard()
+
+
+@dataclass(frozen=True, slots=True)
+class SplitExample:
+    """An example, the split it belongs to, and its file with the file's number."""
+
+    split: SplitName
+    file: int
+    file_name: str
+    example: Example
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Prompt and completion."""
+        return self.example.prompt, self.example.completion
+
+    @property
+    def place(self) -> str:
+        """The file and the line."""
+        return f"{self.file_name}: line {self.example.line}"
+
+
+def held_out_examples(corpus: Corpus) -> HeldOut:
+    """Which examples of a corpus are held out.
+
+    With a fraction, an example is held out if a hash of it falls below a bound, and equal ones stay together. The bound
+    is the fraction itself or, where there are few examples, what holds out that share of them, but at least one.
+    """
+    few = corpus.fraction and corpus.has_few_documents
+    return HeldOut(hash_bound(corpus.fraction), share=corpus.fraction if few else None)
+
+
+def split_examples(chunk: Chunk) -> Iterator[SplitExample]:
+    """All examples of a chunk of a corpus with the splits they belong to."""
+    found: Iterable[tuple[Stretch, Example]]
+    found = ((stretch, example) for stretch in chunk.stretches for example in stretch.file.examples())
+    share, bound = chunk.stretches[0].held_out.share, 0
+    if share is not None:
+        found = few = list(found)
+        bound = hash_bound(share, [_hash(example) for stretch, example in few if stretch.held_out.share is not None])
+    for stretch, example in found:
+        below = stretch.held_out.bound if stretch.held_out.share is None else bound
+        split: SplitName = "validation" if _hash(example) < below else "train"
+        yield SplitExample(split, stretch.number, stretch.file.name, example)
+
+
+def _hash(example: Example) -> int:
+    return text_hash(f"{example.prompt}\0{example.completion}")
+
+
+def write_examples(chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: Done | None) -> dict[SplitName, ChunkSplit]:
+    """Write the examples of a chunk of a corpus into an empty folder.
+
+    Prompt and completion are tokenized apart, so that a model sees the boundary that it will see when it generates.
+    """
+    frame, dtype = example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
+    with contextlib.ExitStack() as opened:
+        writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
+        for writer in writers.values():
+            opened.callback(writer.discard)
+        for group, tokens in encoded_ahead(split_examples(chunk), partial(_encode, tokenizer)):
+            for item, prompt, completion in zip(group, *tokens, strict=True):
+                writers[item.split].add(item.example, prompt, completion, file=item.file)
+            if done:
+                done(sum(map(text_bytes, group)))
+        return {split: writer.close() for split, writer in writers.items()}
+
+
+def _encode(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tuple[list[Ids], list[Ids]]:
+    """The tokens of the prompts, and of the completions."""
+    prompts = tokenizer.encode_batch([item.example.prompt for item in group])
+    return prompts, tokenizer.encode_batch([item.example.completion for item in group])
+
+
+def join_examples(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenTokens:
+    """Write the examples of both splits as `lm.corpus.examples` describes, given all chunks in order."""
+    with contextlib.ExitStack() as opened:
+        dtype, labels = token_dtype(tokenizer.vocab_size), JoinedLabels()
+        joined = {split: JoinedExamples(folder, split, dtype=dtype, labels=labels) for split in SPLITS}
+        for split in joined.values():
+            opened.callback(split.discard)
+        for chunk in chunks:
+            for split in joined.values():
+                split.add(chunk)
+        labels.write(folder, SPLITS)
+        return WrittenTokens({name: split.close() for name, split in joined.items()}, labels=labels.count)

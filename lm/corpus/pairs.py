@@ -1,0 +1,248 @@
+"""Pairs of sentences on disk: each sentence as a sequence of words, each word as its tokens; read through mmap.
+
+A folder holds, for each side (source and target):
+
+    SIDE-words.npy, SIDE-word-ends.npy      the tokens of the words, one after another, and where each word's end
+    SPLIT-SIDE.npy, SPLIT-SIDE-ends.npy     the words of the sentences of a split, and where each sentence's end
+
+where sources come with dependency trees
+
+    SPLIT-places.npy, SPLIT-places-ends.npy the three numbers of each token's place in its tree, by sentence
+
+and `validation.jsonl`, the text of the validation split; `tokenizer.json`, and `source_tokenizer.json` where sources
+have their own; and `pairs.json`, the manifest. A folder with a manifest is complete: it is written last, and the folder
+gets its name only then.
+
+Words are kept apart so that they can be segmented anew in each epoch (see `lm.data.bpe_dropout`), and numbered as they
+come, so that a sentence is a sequence of numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.corpus.manifest import SplitName
+from lm.corpus.pair_manifest import MANIFEST, PairManifest
+from lm.corpus.ragged import Ragged
+from lm.corpus.shards import ArrayWriter
+from lm.errors import InputError
+from lm.text.trees import Heads
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+
+SideName = Literal["source", "target"]
+SIDES: tuple[SideName, ...] = ("source", "target")
+TEXTS = "validation.jsonl"
+PLACE = 3
+"""Numbers of a place in a tree: see `lm.text.trees.places_in_tree`."""
+SOURCE_TOKENIZER = "source_tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """One side of the sentences of a split.
+
+    Attributes:
+        words: (sentences,) the numbers of the words of each sentence.
+        table: (words,) the tokens of each word.
+    """
+
+    words: Ragged
+    table: Ragged
+
+    def __len__(self) -> int:
+        """How many sentences there are."""
+        return len(self.words)
+
+
+@dataclass(frozen=True)
+class StoredPairs:
+    """A folder of pairs.
+
+    Attributes:
+        folder: where it is.
+        manifest: what it holds.
+        tokenizer: of the targets; of both sides, if there is no other.
+        source_tokenizer: of the sources, where they have their own.
+    """
+
+    folder: Path
+    manifest: PairManifest
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer | None
+
+    def sentences(self, split: SplitName, side: SideName) -> Sentences:
+        """One side of a split; InputError if it is damaged."""
+        words = _open(self.folder, f"{split}-{side}", f"{split}-{side}-ends")
+        if len(words) != self.manifest.splits[split].pairs:
+            raise InputError(f"{self.folder / f'{split}-{side}.npy'}: damaged; prepare the pairs again")
+        return Sentences(words, _open(self.folder, f"{side}-words", f"{side}-word-ends"))
+
+    def places(self, split: SplitName) -> Ragged | None:
+        """(tokens, 3) of each source: where its tokens stand in its tree, if there are trees."""
+        if not self.manifest.heads:
+            return None
+        return _open(self.folder, f"{split}-places", f"{split}-places-ends", columns=PLACE)
+
+    def validation_texts(self) -> Iterator[tuple[str, str, Heads | None]]:
+        """Source and target of each pair of the validation split, as they were in the files, and the source's heads."""
+        with (self.folder / TEXTS).open(encoding="utf-8") as file:
+            for line in file:
+                values = json.loads(line)
+                heads = values.get("heads")
+                yield values["source"], values["target"], None if heads is None else tuple(heads)
+
+
+def is_pairs(folder: Path | str) -> bool:
+    """Whether a folder holds prepared pairs."""
+    return (Path(folder) / MANIFEST).is_file()
+
+
+def open_pairs(folder: Path | str) -> StoredPairs:
+    """The pairs in a folder.
+
+    Raises:
+        InputError: it holds no prepared pairs, or they are damaged.
+    """
+    folder = Path(folder)
+    manifest = PairManifest.read(folder)
+    own = folder / SOURCE_TOKENIZER
+    stored = StoredPairs(
+        folder, manifest, Tokenizer.load(folder / FILE_NAME), Tokenizer.load(own) if own.is_file() else None
+    )
+    for split in ("train", "validation"):
+        for side in SIDES:
+            stored.sentences(split, side)
+        stored.places(split)
+    return stored
+
+
+def _open(folder: Path, values: str, ends: str, *, columns: int | None = None) -> Ragged:
+    """Rows of numbers, or of so many numbers at each place."""
+    try:
+        rows = Ragged(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in (values, ends)))
+        rows = rows if columns is None else Ragged(rows.values.reshape(-1, columns), rows.ends)
+        if len(rows.values) == (rows.ends[-1] if len(rows) else 0):
+            return rows
+    except (OSError, ValueError, EOFError):
+        pass
+    raise InputError(f"{folder / values}.npy: missing or damaged; prepare the pairs again")
+
+
+class RowsWriter:
+    """Writes rows of numbers, and where each row ends."""
+
+    def __init__(self, folder: Path, name: str, *, dtype: str) -> None:
+        """Write into `folder`, which exists."""
+        self._values = ArrayWriter(folder / f"{name}.npy", dtype=dtype)
+        self._ends = ArrayWriter(folder / f"{name}-ends.npy", dtype="int64")
+        self._length = 0
+
+    def append(self, rows: Ragged) -> None:
+        """Write some rows after those that are there."""
+        self._ends.append(rows.ends + self._length)
+        self._values.append(rows.values.ravel())
+        self._length += len(rows.values)
+
+    def close(self) -> None:
+        """Finish the files; they are on disk when this returns."""
+        self._values.close()
+        self._ends.close()
+
+    def discard(self) -> None:
+        """Close files that are still open because writing has failed."""
+        self._values.discard()
+        self._ends.discard()
+
+
+class SentenceWriter(RowsWriter):
+    """Writes one side of the sentences of a split."""
+
+    def __init__(self, folder: Path, split: SplitName, side: SideName, table: WordTable) -> None:
+        """Write into `folder`, which exists; `table` has the words of this side, in all splits."""
+        super().__init__(folder, f"{split}-{side}", dtype="uint32")
+        self._table = table
+
+    def append_tokens(self, sentences: Ragged, starts: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """Write sentences that are given as tokens; `starts` tells which of these start a word."""
+        self.append(self._table.words(sentences, starts))
+
+
+class PlacesWriter(RowsWriter):
+    """Writes where the tokens of the sources of a split stand in their trees: (tokens, 3) of each."""
+
+    def __init__(self, folder: Path, split: SplitName) -> None:
+        """Write into `folder`, which exists."""
+        super().__init__(folder, f"{split}-places", dtype="int32")
+
+
+def write_table(folder: Path, side: SideName, table: WordTable, *, dtype: str) -> None:
+    """Write the words of a side; they are on disk when this returns."""
+    rows = table.rows()
+    for name, values, kind in ((f"{side}-words", rows.values, dtype), (f"{side}-word-ends", rows.ends, "int64")):
+        with contextlib.closing(ArrayWriter(folder / f"{name}.npy", dtype=kind)) as writer:
+            writer.append(values)
+
+
+MOST_TOKENS = 1 << 21
+"""The most tokens that the words of a table may have together, so that memory stays bounded."""
+
+
+class WordTable:
+    """Numbers words by their tokens.
+
+    When the table is full, a word that it does not have is split into words of one token each. Read back, the tokens
+    are the same; BPE dropout alone then treats each token as a word, and merges nothing across their borders.
+    """
+
+    def __init__(self, *, most_tokens: int = MOST_TOKENS) -> None:
+        """An empty table; its words have at most `most_tokens` tokens together, words of one token aside."""
+        self._most_tokens = most_tokens
+        self._numbers: dict[bytes, int] = {}
+        self._tokens = array("I")
+        self._ends = array("q")
+
+    def words(self, sentences: Ragged, starts: NDArray[np.bool_]) -> Ragged:
+        """The numbers of the words of sentences.
+
+        Args:
+            sentences: the tokens of each sentence.
+            starts: (tokens,) whether a token starts a word, as the first one of a sentence does.
+        """
+        tokens = sentences.values.astype(np.uint32)
+        bounds = np.append(np.flatnonzero(starts), len(tokens))
+        data, size = tokens.tobytes(), tokens.itemsize
+        numbers, counts = [], []
+        edges = (bounds * size).tolist()
+        for start, end in itertools.pairwise(edges):
+            known = self._numbers.get(data[start:end])
+            added = [known] if known is not None else self._add(data[start:end], size)
+            numbers += added
+            counts.append(len(added))
+        ends = np.append(0, np.cumsum(counts, dtype=np.int64))
+        return Ragged(np.array(numbers, dtype=np.int64), ends[np.searchsorted(bounds, sentences.ends)])
+
+    def rows(self) -> Ragged:
+        """The tokens of all words."""
+        return Ragged(np.array(self._tokens, dtype=np.int64), np.array(self._ends, dtype=np.int64))
+
+    def _add(self, word: bytes, size: int) -> list[int]:
+        if len(word) > size and len(self._tokens) + len(word) // size > self._most_tokens:
+            parts = [word[start : start + size] for start in range(0, len(word), size)]
+            return [self._numbers[part] if part in self._numbers else self._number(part) for part in parts]
+        return [self._number(word)]
+
+    def _number(self, word: bytes) -> int:
+        number = self._numbers[word] = len(self._ends)
+        self._tokens.frombytes(word)
+        self._ends.append(len(self._tokens))
+        return number

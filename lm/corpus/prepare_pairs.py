@@ -1,0 +1,332 @@
+"""Parallel text to a folder of pairs: its tokenizers, and the pairs tokenized and filtered in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.config.data import ParallelConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus.encoding import encoded
+from lm.corpus.folders import Preparation, Prepared, key_of
+from lm.corpus.manifest import SPLITS, SourceRecord, SplitName
+from lm.corpus.pair_manifest import MANIFEST, PairManifest, PairSplit
+from lm.corpus.pairs import (
+    SIDES,
+    SOURCE_TOKENIZER,
+    TEXTS,
+    PlacesWriter,
+    RowsWriter,
+    SentenceWriter,
+    SideName,
+    WordTable,
+    open_pairs,
+    write_table,
+)
+from lm.corpus.parallel import PairSurvey, ParallelCorpus, SplitPair
+from lm.corpus.ragged import Ragged
+from lm.corpus.shards import token_dtype
+from lm.corpus.trees import TreeReader
+from lm.errors import InputError, UsageError
+from lm.text.files import Progress
+from lm.text.parallel import Pair
+from lm.text.trees import Places, places_in_tree
+from lm.tokenizer.cache import tokenizer_of
+from lm.tokenizer.languages import spelled_tag
+from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
+
+
+def train_tokenizers(
+    corpus: ParallelCorpus, config: TokenizerConfig, parallel: ParallelConfig
+) -> tuple[Tokenizer, Tokenizer | None]:
+    """Train a tokenizer on both sides of a corpus, or one on each, or find those trained on the same text before.
+
+    Args:
+        corpus: the corpus.
+        config: kind and size.
+        parallel: whether vocabularies are separate, and whether both directions are learned, which takes language tags.
+
+    Returns:
+        The tokenizer of the targets, and that of the sources where it is another.
+
+    Raises:
+        InputError: there is no text.
+        UsageError: the settings contradict each other.
+    """
+    tags = [spelled_tag(language) for language in corpus.languages if language] if parallel.bidirectional else []
+    if not parallel.separate_vocabularies:
+        return _train(corpus, config, SIDES, tags), None
+    return _train(corpus, config, ("target",), tags), _train(corpus, config, ("source",), tags)
+
+
+def _train(
+    corpus: ParallelCorpus, config: TokenizerConfig, sides: Sequence[SideName], tags: Sequence[str]
+) -> Tokenizer:
+    def texts() -> Iterator[str]:
+        for found in corpus.texts:
+            for pair in found.text.pairs():
+                yield from (getattr(pair, side) for side in sides)
+
+    share = sum(sum(getattr(found, f"{side}_bytes") for side in sides) for found in corpus.texts)
+    identity = [*sides, *(json.dumps(found.identity) for found in corpus.texts)]
+    return tokenizer_of(texts, config, identity=identity, corpus_bytes=share, special_tokens=tags)
+
+
+def prepare_pairs(
+    corpus: ParallelCorpus,
+    tokenizer: Tokenizer,
+    config: ParallelConfig,
+    *,
+    source_tokenizer: Tokenizer | None = None,
+    root: Path | None = None,
+    progress: Progress | None = None,
+) -> Prepared[PairManifest]:
+    """Tokenize parallel text into a folder of the cache, or find it there.
+
+    Pairs with a blank side are left out, and pairs with a side that is too long. Of the corpus, though not of files for
+    validation, so are pairs with one side too many times as long as the other.
+
+    Args:
+        corpus: the corpus.
+        tokenizer: of the targets; of both sides, if there is no other.
+        config: the filters.
+        source_tokenizer: of the sources, where they have their own.
+        root: the cache [default: `cache_root()`].
+        progress: called as text is tokenized; not at all if the pairs are there.
+
+    Raises:
+        InputError: a tokenizer has no token for a character, or nothing is left to train on.
+        UsageError: a tokenizer has no token that ends a text.
+    """
+    tokenizers: dict[SideName, Tokenizer] = {"source": source_tokenizer or tokenizer, "target": tokenizer}
+    if any(used.end_of_text is None for used in tokenizers.values()):
+        raise UsageError("the tokenizer has no end-of-text token, so no sentence could end; use one that has")
+
+    def write(folder: Path) -> PairManifest:
+        splits = write_splits(corpus, tokenizers, config, folder, progress=progress)
+        if not splits["train"].pairs:
+            raise InputError(f"no pair is left to train on: {_left_out(splits['train'])}")
+        tokenizer.save(folder / FILE_NAME)
+        if source_tokenizer is not None:
+            source_tokenizer.save(folder / SOURCE_TOKENIZER)
+        return _manifest(key, corpus, config, splits)
+
+    contents = [[found.identity for found in group] for group in (corpus.texts, corpus.validation_texts)]
+    sums = [tokenizer.sha256, source_tokenizer.sha256 if source_tokenizer else None]
+    settings = [str(corpus.fraction), config.max_length, float(config.max_ratio), corpus.languages]
+    key = key_of("pairs", sums, settings, contents)
+    preparation = Preparation(key, MANIFEST, lambda folder: open_pairs(folder).manifest, write)
+    return preparation.find_or_make_in_cache("pairs", root=root)
+
+
+def _left_out(split: PairSplit) -> str:
+    return (
+        f"{split.blank} have a blank side, {split.too_long} are too long (--max-length), {split.ratio} too unlike in "
+        "length (--max-ratio)"
+    )
+
+
+def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: dict[str, PairSplit]) -> PairManifest:
+    return PairManifest(
+        key=key,
+        languages=corpus.languages,
+        validation=corpus.validation,
+        max_length=config.max_length,
+        max_ratio=float(config.max_ratio),
+        sources=_records(corpus.texts),
+        validation_sources=_records(corpus.validation_texts),
+        splits=splits,
+        heads=corpus.has_heads,
+    )
+
+
+def _records(surveys: Sequence[PairSurvey]) -> tuple[SourceRecord, ...]:
+    return tuple(record for found in surveys for record in found.records)
+
+
+class _Encoded(NamedTuple):
+    """Pairs as tokens.
+
+    Attributes:
+        sides: for each side, the tokens of its sentences and the number of each token's word.
+        places: where the tokens of each source stand in its tree, if there are trees.
+    """
+
+    sides: Mapping[SideName, list[tuple[Ids, Ids]]]
+    places: list[Places] | None = None
+
+
+def write_splits(
+    corpus: ParallelCorpus,
+    tokenizers: Mapping[SideName, Tokenizer],
+    config: ParallelConfig,
+    folder: Path,
+    *,
+    progress: Progress | None,
+) -> dict[str, PairSplit]:
+    """Write the pairs of a corpus as `lm.corpus.pairs` describes; returns what each split holds.
+
+    Args:
+        corpus: the corpus.
+        tokenizers: the tokenizer of each side.
+        config: the filters.
+        folder: a folder that exists.
+        progress: called as text is tokenized.
+
+    Raises:
+        InputError: a tokenizer has no token for a character, or the corpus changed since it was surveyed.
+    """
+    tables = {side: WordTable() for side in SIDES}
+    reader = TreeReader(tokenizers["source"]) if corpus.has_heads else None
+    with contextlib.ExitStack() as opened:
+        texts = opened.enter_context((folder / TEXTS).open("w", encoding="utf-8", newline="\n"))
+        writers = {
+            split: _SplitWriter(folder, split, tables, texts, opened, trees=corpus.has_heads) for split in SPLITS
+        }
+        items = corpus.split_pairs()
+        for group, tokens in encoded(corpus, items, partial(_encode, tokenizers, reader), progress=progress):
+            for split, writer in writers.items():
+                writer.append(group, tokens, config, has_files=split == "validation" and not corpus.fraction)
+        records: dict[str, PairSplit] = {split: writer.close() for split, writer in writers.items()}
+    for side, table in tables.items():
+        write_table(folder, side, table, dtype=token_dtype(tokenizers[side].vocab_size))
+    return records
+
+
+def _encode(
+    tokenizers: Mapping[SideName, Tokenizer], reader: TreeReader | None, group: Sequence[SplitPair]
+) -> _Encoded:
+    sides = {side: tokenizers[side].encode_words([getattr(item.pair, side) for item in group]) for side in SIDES}
+    if reader is None:
+        return _Encoded(sides)
+    sources = [_in_tree(reader, item.pair, *tokens) for item, tokens in zip(group, sides["source"], strict=True)]
+    return _Encoded({**sides, "source": [words for words, _ in sources]}, [places for _, places in sources])
+
+
+def _in_tree(reader: TreeReader, pair: Pair, ids: Ids, numbers: Ids) -> tuple[tuple[Ids, Ids], Places]:
+    """The tokens of a source with the numbers of their words, and where these stand in its tree.
+
+    A word ends where white space does, also for a tokenizer that knows no words or others, so that each has one place.
+    """
+    assert pair.heads is not None
+    words = reader.words(pair.source, ids)
+    starts = (np.diff(words, prepend=0) != 0) | (np.diff(numbers.astype(np.int64), prepend=0) != 0)
+    return (ids, np.cumsum(starts).astype(np.uint32)), places_in_tree(pair.heads)[words]
+
+
+class _SplitWriter:
+    """Writes the pairs of a split that pass the filters, and counts them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        split: SplitName,
+        tables: Mapping[SideName, WordTable],
+        texts: TextIO,
+        opened: contextlib.ExitStack,
+        *,
+        trees: bool,
+    ) -> None:
+        self._split, self._texts = split, texts
+        self._sides = {side: SentenceWriter(folder, split, side, tables[side]) for side in SIDES}
+        self._places = PlacesWriter(folder, split) if trees else None
+        for writer in self._writers:
+            opened.callback(writer.discard)
+        self._record = PairSplit()
+
+    @property
+    def _writers(self) -> list[RowsWriter]:
+        return [*self._sides.values(), *([self._places] if self._places else [])]
+
+    def append(self, group: Sequence[SplitPair], encoded: _Encoded, config: ParallelConfig, *, has_files: bool) -> None:
+        """Write the pairs of a group that belong to this split; `has_files` says whether it has files of its own."""
+        rows = np.flatnonzero([item.split == self._split for item in group])
+        tokens = encoded.sides
+        counts = [[len(tokens[side][row][0]) for row in rows] for side in SIDES]
+        lengths = np.array(counts, dtype=np.int64)  # (sides, pairs)
+        filtered = _Filtered.of(lengths, config, has_files=has_files)
+        kept = rows[filtered.kept].tolist()
+        pairs = [group[row].pair for row in kept]
+        for side, writer in self._sides.items():
+            writer.append_tokens(*_joined([tokens[side][row] for row in kept]))
+        if self._places is not None and encoded.places is not None:
+            self._places.append(Ragged.of([encoded.places[row] for row in kept]))
+        if self._split == "validation":
+            self._write_texts(pairs)
+        self._count(filtered, lengths[:, filtered.kept], pairs)
+
+    def close(self) -> PairSplit:
+        """Finish the files and say what the split holds."""
+        for writer in self._writers:
+            writer.close()
+        return self._record
+
+    def _write_texts(self, pairs: Sequence[Pair]) -> None:
+        for pair in pairs:
+            heads = {} if pair.heads is None else {"heads": pair.heads}
+            text = json.dumps({"source": pair.source, "target": pair.target, **heads}, ensure_ascii=False)
+            self._texts.write(text + "\n")
+
+    def _count(self, filtered: _Filtered, lengths: NDArray[np.int64], pairs: Sequence[Pair]) -> None:
+        """Add pairs that were written, of which the sides have such lengths, and those that were left out."""
+        old = self._record
+        source_tokens, target_tokens = lengths.sum(axis=1).tolist()
+        self._record = PairSplit(
+            pairs=old.pairs + len(pairs),
+            source_tokens=old.source_tokens + source_tokens,
+            target_tokens=old.target_tokens + target_tokens,
+            source_bytes=old.source_bytes + sum(len(pair.source.encode()) for pair in pairs),
+            target_bytes=old.target_bytes + sum(len(pair.target.encode()) for pair in pairs),
+            longest=max(old.longest, int(lengths.max(initial=0))),
+            blank=old.blank + int(filtered.blank.sum()),
+            too_long=old.too_long + int(filtered.too_long.sum()),
+            ratio=old.ratio + int(filtered.ratio.sum()),
+        )
+
+
+@dataclass(frozen=True)
+class _Filtered:
+    """Which pairs are left out, and why: each for one reason, the first that applies.
+
+    Attributes:
+        blank: (pairs,) whether a side is blank.
+        too_long: (pairs,) whether a side has too many tokens.
+        ratio: (pairs,) whether one side has too many times the tokens of the other.
+    """
+
+    blank: NDArray[np.bool_]
+    too_long: NDArray[np.bool_]
+    ratio: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64], config: ParallelConfig, *, has_files: bool) -> _Filtered:
+        """Filter pairs, given the (sides, pairs) lengths; files of a validation split are not filtered by ratio."""
+        shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
+        blank = shorter == 0
+        too_long = ~blank & (longer > config.max_length)
+        ratio = ~blank & ~too_long & (longer > config.max_ratio * shorter) & (not has_files)
+        return cls(blank, too_long, ratio)
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """(pairs,) whether a pair is written."""
+        return ~(self.blank | self.too_long | self.ratio)
+
+
+def _joined(encoded: Sequence[tuple[Ids, Ids]]) -> tuple[Ragged, NDArray[np.bool_]]:
+    """The tokens of sentences, and which of them start a word."""
+    none = np.empty(0, dtype=np.uint32)
+    ids = np.concatenate([none, *(ids for ids, _ in encoded)])
+    numbers = np.concatenate([none, *(numbers for _, numbers in encoded)])
+    ends = np.cumsum([len(ids) for ids, _ in encoded], dtype=np.int64)
+    starts = np.diff(numbers.astype(np.int64), prepend=-1) != 0
+    starts[ends[:-1]] = True
+    return Ragged(ids, ends), starts

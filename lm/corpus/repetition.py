@@ -1,0 +1,226 @@
+"""Text that occurs more than once: documents that repeat another, and held-out text that occurs in the training split.
+
+Stretches of tokens are compared by hashes of 64 bits. The hash of the tokens from a to b is the sum of
+value[token i] * BASE**(i - a) modulo 2**64, with a pseudo-random value for each token (Karp and Rabin 1987). Running
+sums over the text give the hash of any stretch by one subtraction and one multiplication.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.corpus.manifest import Repetition
+from lm.corpus.shards import TokenReader
+from lm.pseudorandom import mix
+
+STRETCH_BYTES = 200
+"""About 50 tokens of English: Lee et al. 2022 (section 4.1) count repetitions of this length or more."""
+
+_Hashes = NDArray[np.uint64]
+_Indices = NDArray[np.int64]
+
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it can be divided by
+_BLOCK = 1 << 16  # tokens at a time: few enough for the processor's cache
+_SAMPLES = 1 << 14
+_SLOT_BITS = 20
+_MOST_HELD = 1 << 22  # hashes in memory; more are in a file
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of a split.
+
+    Attributes:
+        tokens: the tokens of all documents, one after another.
+        edges: (documents + 1,) where each document begins, and where the last one ends. Special tokens around a
+            document belong to it, in the same way for all documents.
+    """
+
+    tokens: TokenReader
+    edges: _Indices
+
+
+def stretch_tokens(*, tokens: int, text_bytes: int) -> int:
+    """How many tokens stand for about STRETCH_BYTES bytes, on average over a text."""
+    return max(1, round(STRETCH_BYTES * tokens / max(1, text_bytes)))
+
+
+def measure(
+    train: Documents, held_out: Documents, *, vocab_size: int, stretch: int, folder: Path | None = None
+) -> Repetition:
+    """Look for repetitions, in one pass over each split and in bounded memory.
+
+    The share of held-out text is taken over its tokens or, if they are many, over 16,384 of them at equal distances. A
+    token counts if the stretch that begins with it, or its document's last stretch, occurs anywhere in the training
+    split; in a document shorter than a stretch, if the training split has that document.
+
+    Args:
+        train: the training split.
+        held_out: the validation split.
+        vocab_size: all tokens are below it.
+        stretch: the length of a stretch, in tokens.
+        folder: for a temporary file of the hashes of very many documents [default: that of the system].
+    """
+    hashing = _Hashing(vocab_size, stretch)
+    sought, held_out_documents = _Sought(held_out, stretch), _DocumentHashes(held_out.edges, hashing, folder)
+    for block in hashing.blocks(held_out.tokens):
+        held_out_documents.add(block)
+        sought.note(block)
+    sought.sort()
+    train_documents = _DocumentHashes(train.edges, hashing, folder)
+    for block in hashing.blocks(train.tokens):
+        train_documents.add(block)
+        sought.look_into(block)
+    share = sought.share(held_out_documents.hashes, train_documents.hashes)
+    return Repetition(_copies(train_documents.hashes, held_out_documents.hashes), share, stretch)
+
+
+def _copies(*hashes: _Hashes) -> int:
+    """How many of some hashes are those of one that comes before; they are looked at range by range of their values."""
+    total = sum(map(len, hashes))
+    ranges = 1 + total // _MOST_HELD
+    edges = [(number << 64) // ranges for number in range(ranges + 1)]
+    return total - sum(_distinct(hashes, low, high - 1) for low, high in itertools.pairwise(edges))
+
+
+def _distinct(hashes: Sequence[_Hashes], low: int, high: int) -> int:
+    """How many different values there are from low to high."""
+    kept, found = np.empty(0, dtype=np.uint64), 0
+    held: list[_Hashes] = []
+    for block in itertools.chain.from_iterable(map(_blocks, hashes)):
+        held.append(block[(block >= np.uint64(low)) & (block <= np.uint64(high))])
+        found += len(held[-1])
+        if found > len(kept) + _MOST_HELD:
+            kept, held = np.unique(np.concatenate([kept, *held])), []
+            found = len(kept)
+    return len(np.unique(np.concatenate([kept, *held])))
+
+
+def _blocks(hashes: _Hashes) -> Iterator[_Hashes]:
+    for start in range(0, len(hashes), _MOST_HELD):
+        yield hashes[start : start + _MOST_HELD]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Part of a split.
+
+    Attributes:
+        start: where the part begins.
+        stop: where the next part begins.
+        sums: running sums from `start` on, as far beyond `stop` as the last stretch reaches.
+        stretches: (up to stop - start,) the hash of the stretch that begins at each place.
+    """
+
+    start: int
+    stop: int
+    sums: _Hashes
+    stretches: _Hashes
+
+
+class _Hashing:
+    """Computes the hashes of stretches of one length."""
+
+    def __init__(self, vocab_size: int, stretch: int) -> None:
+        self.stretch = stretch
+        self.values = mix(np.arange(vocab_size, dtype=np.uint64))
+        self.powers = _powers(_BASE, _BLOCK + stretch)
+        self.inverses = _powers(pow(_BASE, -1, 1 << 64), _BLOCK + 1)
+
+    def blocks(self, tokens: TokenReader) -> Iterator[_Block]:
+        """A split in blocks, which end at multiples of the size of a block."""
+        for start in range(0, len(tokens), _BLOCK):
+            stop = min(start + _BLOCK, len(tokens))
+            ids = tokens.read(start, min(stop + self.stretch - 1, len(tokens)))
+            sums = np.zeros(len(ids) + 1, dtype=np.uint64)
+            np.cumsum(self.values[ids] * self.powers[: len(ids)], out=sums[1:])
+            differences = sums[self.stretch :] - sums[: -self.stretch]
+            yield _Block(start, stop, sums, differences * self.inverses[: len(differences)])
+
+
+def _powers(base: int, count: int) -> _Hashes:
+    """base**0 … base**(count - 1), modulo 2**64."""
+    powers = np.full(count, base, dtype=np.uint64)
+    powers[:1] = 1
+    return np.cumprod(powers, dtype=np.uint64)
+
+
+class _DocumentHashes:
+    """The hashes of the documents of a split, summed block by block."""
+
+    def __init__(self, edges: _Indices, hashing: _Hashing, folder: Path | None) -> None:
+        self.edges, self.hashing = edges, hashing
+        self.hashes = _zeros(len(edges) - 1, folder)
+
+    def add(self, block: _Block) -> None:
+        """Add the part of each document that lies in a block."""
+        first = max(0, int(np.searchsorted(self.edges, block.start, side="right")) - 1)
+        last = int(np.searchsorted(self.edges[:-1], block.stop))
+        edges = self.edges[first : last + 1] - block.start
+        begins, ends = np.maximum(edges[:-1], 0), np.minimum(edges[1:], block.stop - block.start)
+        parts = (block.sums[ends] - block.sums[begins]) * self.hashing.inverses[begins]
+        if len(edges) and edges[0] < 0:  # the first one began in a block before
+            parts[:1] *= np.uint64(pow(_BASE, -int(edges[0]), 1 << 64))
+        self.hashes[first:last] += parts
+
+
+def _zeros(count: int, folder: Path | None) -> _Hashes:
+    """An array of zeros: of very many, in a file that is gone once the array is."""
+    if count <= _MOST_HELD:
+        return np.zeros(count, dtype=np.uint64)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return np.memmap(file, dtype=np.uint64, mode="w+", shape=(count,))
+
+
+class _Sought:
+    """The stretches of held-out text that are searched for in the training split."""
+
+    def __init__(self, held_out: Documents, stretch: int) -> None:
+        begin, end = int(held_out.edges[0]), int(held_out.edges[-1])
+        self.count = min(end - begin, _SAMPLES)
+        places = begin + np.arange(self.count) * (end - begin) // max(1, self.count)
+        documents = np.searchsorted(held_out.edges, places, side="right") - 1
+        ends = held_out.edges[documents + 1]
+        short = ends - held_out.edges[documents] < stretch
+        self.short = documents[short]
+        self.places = np.minimum(places, ends - stretch)[~short]
+        self.hashes = np.empty(len(self.places), dtype=np.uint64)
+
+    def note(self, block: _Block) -> None:
+        """Note the hashes of the stretches that begin in a block of held-out text."""
+        here = slice(*np.searchsorted(self.places, [block.start, block.stop]))
+        self.hashes[here] = block.stretches[self.places[here] - block.start]
+
+    def sort(self) -> None:
+        """Sort the hashes once all are noted, so that they can be looked up."""
+        self.hashes, self.times = np.unique(self.hashes, return_counts=True)
+        self.found = np.zeros(len(self.hashes), dtype=bool)
+        self.slots = np.zeros(1 << _SLOT_BITS, dtype=bool)  # a few bits already tell most of the text apart
+        self.slots[_slot(self.hashes)] = True
+
+    def look_into(self, block: _Block) -> None:
+        """Mark the stretches that occur in a block of the training split."""
+        if len(self.hashes):
+            likely = block.stretches[self.slots[_slot(block.stretches)]]
+            nearest = np.minimum(np.searchsorted(self.hashes, likely), len(self.hashes) - 1)
+            self.found[nearest[self.hashes[nearest] == likely]] = True
+
+    def share(self, held_out: _Hashes, train: _Hashes) -> float | None:
+        """The share of the stretches that were found; `held_out` and `train` are the hashes of all documents."""
+        short = held_out[self.short]
+        whole = np.zeros(len(short), dtype=bool)
+        for block in _blocks(train) if len(short) else ():
+            whole |= np.isin(short, block)
+        found = int(self.times[self.found].sum()) + int(whole.sum())
+        return found / self.count if self.count else None
+
+
+def _slot(hashes: _Hashes) -> _Hashes:
+    return hashes >> np.uint64(64 - _SLOT_BITS)

@@ -1,0 +1,61 @@
+"""Sources that come with dependency trees: each token beside where its word stands in the tree of its sentence.
+
+A token is then four integers, its id and the three of `lm.text.trees.places_in_tree`, which all tokens of a word share;
+so a source remains one array, however it is cut, sorted and padded. Special tokens stand outside the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.corpus.ragged import Ragged
+from lm.text.trees import Places, places_in_tree
+from lm.tokenizer.framing import Frame
+from lm.tokenizer.offsets import TokenOffsets, words_of
+from lm.tokenizer.pieces import Piece
+from lm.tokenizer.tokenizer import Tokenizer
+
+Integers = NDArray[np.int64]
+Ids = Sequence[int] | NDArray[Any]
+
+OUTSIDE = (-1, -1, -1)
+"""The place of a token that is no part of a sentence."""
+
+
+class TreeReader:
+    """Finds the words of tokens, and where they stand in their trees."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Read the tokens that `tokenizer` makes."""
+        self._offsets = TokenOffsets(tokenizer)
+
+    def words(self, sentence: str, ids: Ids) -> Integers:
+        """(tokens,) the number of each token's word in a sentence, from 0; see `words_of`."""
+        ids = np.asarray(ids)
+        ends = self._offsets.ends(Piece(sentence, True), ids).tolist() if len(ids) else []
+        return np.array(words_of(sentence, ends), dtype=np.int64)
+
+    def read(self, sentence: str, ids: Ids, heads: Sequence[int]) -> Integers:
+        """(tokens, 4) the tokens of a sentence, each beside the place of its word."""
+        return beside(ids, places_in_tree(heads)[self.words(sentence, ids)])
+
+
+def beside(ids: Ids, places: Places) -> Integers:
+    """(tokens, 4) ids and the places of their words."""
+    return np.concatenate([np.asarray(ids, dtype=np.int64)[:, None], places], axis=1)
+
+
+def outside(ids: Sequence[int]) -> Integers:
+    """(tokens, 4) special tokens."""
+    return np.array([(index, *OUTSIDE) for index in ids], dtype=np.int64).reshape(-1, 1 + len(OUTSIDE))
+
+
+def framed(sources: Ragged, frame: Frame) -> Ragged:
+    """Sources within their frame, whether they come with trees or not."""
+    if sources.values.ndim == 1:
+        return sources.framed(frame.before, frame.after)
+    return sources.framed(outside(frame.before), outside(frame.after))

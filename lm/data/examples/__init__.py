@@ -1,1 +1,0 @@
-"""Prompts with their completions."""

@@ -1,0 +1,150 @@
+"""Batches of texts with labels, for classifiers: the same prepared examples, of which each completion is a label."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.config.run import RunConfig
+from lm.corpus.examples import Examples, open_examples
+from lm.corpus.manifest import SPLITS
+from lm.corpus.shards import read_manifest
+from lm.data.batch import Batch, batch_rows
+from lm.data.examples import ExampleData, beginning
+from lm.errors import InputError, UsageError
+from lm.text.examples import DELIMITER
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+
+
+class LabelledData(ExampleData):
+    """Training data of a classifier: each text is a row, read whole or from its beginning, and has one target."""
+
+    def __init__(
+        self,
+        train: Examples,
+        validation: Examples,
+        *,
+        context: int,
+        rows: int,
+        seed: int,
+        labels: Sequence[str],
+        tokenizer: Tokenizer,
+    ) -> None:
+        """Batches of `rows` texts, the first `context` tokens of each.
+
+        Args:
+            train: the examples of the training split.
+            validation: those that are held out.
+            context: tokens of a text that are read.
+            rows: texts in a batch.
+            seed: of their order.
+            labels: what the model chooses among.
+            tokenizer: that made the tokens.
+
+        Raises:
+            InputError: an example has none of these labels.
+        """
+        super().__init__(train, validation, context=context, rows=rows, seed=seed)
+        self._labels, self._are_decoded = labels, train.labels is None
+        self._numbers = _numbers((train, validation), labels, tokenizer)
+        lengths = train.lengths() - train.index["learned"] + 1
+        self.tokens = int(np.minimum(lengths, context).sum())
+        self.shortened = int((lengths > context).sum())
+
+    @classmethod
+    def open(cls, folder: Path, config: RunConfig) -> Self:
+        """The texts in a folder, cut to the context of a run, with the labels of its model."""
+        train, validation = (open_examples(folder, split) for split in SPLITS)
+        return cls(
+            train,
+            validation,
+            context=config.model.context_length,
+            rows=batch_rows(config),
+            seed=config.training.seed,
+            labels=config.model.labels,
+            tokenizer=Tokenizer.load(folder / FILE_NAME),
+        )
+
+    def _check(self, examples: Examples) -> None:
+        """Labels are not read, so none is too long."""
+
+    def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
+        """How much there is to learn from."""
+        return self.tokens, "tokens of text in each"
+
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:  # noqa: ARG002
+        """Whether texts are longer than the context, or labels as many as examples."""
+        found = []
+        if self.shortened:
+            too_long = f"{self.shortened:,} of {self.samples:,} texts are longer than the context"
+            found.append(f"{too_long}: their ends are left out (--context)")
+        if self._are_decoded:
+            decoded = "an earlier version prepared the examples, so labels are what the tokenizer decodes"
+            found.append(f"{decoded}: prepare the examples again")
+        if 2 * len(self._labels) > self.samples:
+            many = f"{len(self._labels):,} labels for {self.samples:,} texts"
+            found.append(f"{many}: a classifier chooses among few; completions are for a model that writes them")
+        return found
+
+    def _of(self, examples: Examples, numbers: Sequence[int]) -> Batch:
+        rows, learned = zip(*map(examples.read, numbers), strict=True)
+        texts = [
+            beginning(np.concatenate([ids[:-count], ids[-1:]]), context=self._context)
+            for ids, count in zip(rows, learned, strict=True)
+        ]
+        return Batch.of_texts(texts, self._numbers[examples is self._validation][list(numbers)].tolist())
+
+
+def labels_of(folder: Path) -> tuple[str, ...]:
+    """The labels of all examples in a folder, those held out included, in alphabetical order.
+
+    Raises:
+        InputError: the folder holds no prepared examples.
+        UsageError: all have the same label, so there is nothing to learn, or they are too many.
+    """
+    if read_manifest(folder).labels == 0:
+        raise UsageError(
+            "the examples have too many different completions to be labels: a classifier chooses among few"
+        )
+    splits = [open_examples(folder, split) for split in SPLITS]
+    tokenizer = Tokenizer.load(folder / FILE_NAME)
+    found = sorted({label for examples in splits for label in _stored_or_decoded(examples, tokenizer)})
+    if len(found) < 2:
+        raise UsageError(f"all examples have the same label, {found[0]!r}: a classifier needs two or more")
+    return tuple(found)
+
+
+def _numbers(splits: Sequence[Examples], labels: Sequence[str], tokenizer: Tokenizer) -> list[NDArray[np.int64]]:
+    """(examples,) which of the labels each example of each split has.
+
+    A run of an earlier version has labels that were decoded from tokens, even if their text is stored now.
+
+    Raises:
+        InputError: an example has none of these labels.
+    """
+    places = {label: number for number, label in enumerate(labels)}
+    for read in (_stored_or_decoded, _decoded):
+        with contextlib.suppress(KeyError):
+            return [np.array([places[label] for label in read(each, tokenizer)], dtype=np.int64) for each in splits]
+    raise InputError("the examples have labels that the model has not learned; name the corpus of the run")
+
+
+def _stored_or_decoded(examples: Examples, tokenizer: Tokenizer) -> Iterable[str]:
+    """The label of each example, as it was written or, in folders without their text, as its tokens are decoded."""
+    return _decoded(examples, tokenizer) if examples.labels is None else examples.labels.tolist()
+
+
+def _decoded(examples: Examples, tokenizer: Tokenizer) -> Iterator[str]:
+    """The label of each example, of which the last learned tokens are the label and the end; each is decoded once."""
+    decoded = dict[bytes, str]()
+    for ids, learned in map(examples.read, range(len(examples))):
+        completion = ids[-learned:-1]
+        key = completion.tobytes()
+        if key not in decoded:
+            decoded[key] = tokenizer.decode(completion).removeprefix(DELIMITER)
+        yield decoded[key]

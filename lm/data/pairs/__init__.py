@@ -1,1 +1,0 @@
-"""Sources with their translations."""

@@ -1,0 +1,193 @@
+"""A corpus as windows of tokens, for language modelling and, with masks, for masked language modelling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.config.run import RunConfig
+from lm.corpus.manifest import Manifest
+from lm.corpus.shards import TokenReader, Tokens, open_split, read_manifest
+from lm.data.batch import Batch, batch_rows
+from lm.data.masking import Masking, keys_of
+from lm.data.training_data import TrainingData, too_large, too_often, too_small
+from lm.errors import InputError
+from lm.pseudorandom import mix, permute
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+
+_EVALUATION_TOKENS = 16_384
+"""Of a batch of validation: enough to keep a processor busy, and no more activations than a training step has. The loss
+does not depend on it."""
+
+
+class WindowOrder:
+    """The order in which training sees the windows of a corpus.
+
+    Every epoch visits disjoint windows, each once, in an order and from an offset of its own.
+
+    Attributes:
+        windows: how many there are in an epoch.
+    """
+
+    def __init__(self, *, tokens: int, context: int, seed: int) -> None:
+        """For a corpus of `tokens` > `context` tokens; a window holds context + 1, its last being only a target."""
+        self.context = context
+        self.windows = max(1, tokens // context - 1)
+        self._offsets = np.uint64(tokens - self.windows * context)
+        self._key = mix(np.array([seed], dtype=np.uint64))
+
+    def starts(self, first: int, count: int) -> list[int]:
+        """Where the windows of samples first … first + count - 1 start in the corpus."""
+        samples = np.arange(first, first + count, dtype=np.uint64)
+        epochs, places = np.divmod(samples, np.uint64(self.windows))
+        keys = mix(self._key ^ epochs)
+        windows = permute(places, self.windows, keys)
+        starts = windows * np.uint64(self.context) + mix(keys) % self._offsets
+        return [int(start) for start in starts]
+
+    def batch(self, tokens: TokenReader, first: int, count: int) -> NDArray[np.int64]:
+        """(count, context + 1) tokens of samples first … first + count - 1."""
+        rows = [tokens.read(start, start + self.context + 1) for start in self.starts(first, count)]
+        return np.stack(rows).astype(np.int64)
+
+
+def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Iterator[NDArray[np.int64]]:
+    """Disjoint windows that predict every token but the first exactly once.
+
+    Yields:
+        (up to rows, context + 1) tokens, and last one window with what is left.
+    """
+    predicted = len(tokens) - 1
+    whole = predicted // context
+    for first in range(0, whole, rows):
+        count = min(rows, whole - first)
+        span = tokens.read(first * context, (first + count) * context + 1).astype(np.int64)
+        yield np.stack([span[row * context : (row + 1) * context + 1] for row in range(count)])
+    if predicted % context:
+        yield tokens.read(whole * context, len(tokens)).astype(np.int64)[None]
+
+
+class WindowData(TrainingData):
+    """Training data of a language model: windows of the training split, and the whole validation split in order."""
+
+    def __init__(self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int) -> None:
+        """Batches of `rows` windows of `context` tokens; InputError if there is not one, or nothing to evaluate on."""
+        if len(train) <= context:
+            raise InputError(
+                f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
+                "add text, or use a shorter --context"
+            )
+        if len(validation) == 1:
+            raise InputError(
+                "the validation split has 1 token, which nothing before it predicts: hold out more text (--validation)"
+            )
+        self._train, self._validation, self._context, self._rows = train, validation, context, rows
+        self._order = WindowOrder(tokens=len(train), context=context, seed=seed)
+        self.samples = self._order.windows
+        self.tokens = self.samples * context
+        self.steps_per_epoch = self.samples / rows
+        self.validation_bytes = validation.bytes
+
+    @classmethod
+    def is_in(cls, folder: Path) -> bool:
+        """Whether a folder holds the tokens of running text."""
+        return not read_manifest(folder).supervised
+
+    @classmethod
+    def manifest(cls, folder: Path) -> Manifest:
+        """What the folder says of its tokens."""
+        return read_manifest(folder)
+
+    @classmethod
+    def open(cls, folder: Path, config: RunConfig) -> Self:
+        """The tokens in a folder, in windows as long as the context of a run."""
+        return cls(
+            open_split(folder, "train"),
+            open_split(folder, "validation"),
+            context=config.model.context_length,
+            rows=batch_rows(config),
+            seed=config.training.seed,
+        )
+
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        """The windows that follow `consumed` ones; `share` of a batch."""
+        return _predicting(self._order.batch(self._train, consumed, math.ceil(share * self._rows)))
+
+    def validation(self) -> Iterator[Batch]:
+        """Disjoint windows over the validation split, in order."""
+        yield from map(_predicting, self._validation_windows())
+
+    def _validation_windows(self) -> Iterator[NDArray[np.int64]]:
+        if len(self._validation) > 1:
+            rows = max(1, _EVALUATION_TOKENS // self._context)
+            yield from evaluation_batches(self._validation, context=self._context, rows=rows)
+
+    def batch_size(self) -> str:
+        """How much a batch is: windows of so many tokens."""
+        return f"{self._rows} x {self._context} tokens"
+
+    def epoch_size(self, parameters: int) -> tuple[float, str]:
+        """How much text there is for a model to hold."""
+        return self.tokens / parameters, "tokens of text a parameter"
+
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:
+        """Whether a text is too little or too much for a model, or comes so often that the model overfits."""
+        often = too_often(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)
+        return [
+            *too_large(self.tokens, parameters),
+            *too_small(self.tokens, parameters, epochs=epochs),
+            *(often if patience is None else []),
+        ]
+
+
+def _predicting(windows: NDArray[np.int64]) -> Batch:
+    """(rows, length + 1) tokens as a batch in which each but the first is predicted."""
+    return Batch(windows[:, :-1], windows[:, 1:])
+
+
+_VALIDATION_SEED = 0
+"""What is masked of the validation split is the same whenever it is evaluated, and for every seed of a run."""
+
+
+class MaskedWindowData(WindowData):
+    """Windows as of `WindowData`, with masks that depend on (seed, sample) alone: other ones in each epoch."""
+
+    def __init__(
+        self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int, masking: Masking
+    ) -> None:
+        """Batches as of `WindowData`, whose tokens `masking` hides."""
+        super().__init__(train, validation, context=context, rows=rows, seed=seed)
+        self._seed, self._masking = seed, masking
+
+    @classmethod
+    def open(cls, folder: Path, config: RunConfig) -> Self:
+        """The tokens in a folder, in windows as long as the context of a run; UsageError if they have no mask."""
+        training = config.training
+        tokenizer = Tokenizer.load(folder / FILE_NAME)
+        return cls(
+            open_split(folder, "train"),
+            open_split(folder, "validation"),
+            context=config.model.context_length,
+            rows=batch_rows(config),
+            seed=training.seed,
+            masking=Masking.of(tokenizer, share=training.masked_share, whole_words=training.whole_words),
+        )
+
+    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+        """The windows that follow `consumed` ones, masked; `share` of a batch."""
+        windows = self._order.batch(self._train, consumed, math.ceil(share * self._rows))
+        samples = np.arange(consumed, consumed + len(windows), dtype=np.uint64)
+        return self._masking.batch(windows[:, :-1], keys=keys_of(self._seed, samples))
+
+    def validation(self) -> Iterator[Batch]:
+        """Disjoint windows over the validation split, in order, masked as always."""
+        first = 0
+        for windows in self._validation_windows():
+            samples = np.arange(first, first + len(windows), dtype=np.uint64)
+            yield self._masking.batch(windows[:, :-1], keys=keys_of(_VALIDATION_SEED, samples))
+            first += len(windows)

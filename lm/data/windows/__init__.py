@@ -1,1 +1,0 @@
-"""Running text as windows of tokens."""

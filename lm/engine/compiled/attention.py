@@ -1,0 +1,68 @@
+"""Attention of a few new positions to keys and values in a cache, their own past's or a source's."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import prange
+
+from lm.kernels.caching import njit
+from lm.kernels.lanes import exponentials, largest, mix, products
+from lm.kernels.scalars import plain
+
+_BYTES = 4
+_BYTES_OF_SLOTS = 8
+
+
+@njit(error_model="numpy")
+def _heads(queries, seen, scores, out, begin, end):
+    """Heads `begin` to `end` of all queries' heads; vectors are addresses, for views of arrays are counted."""
+    heads, width = queries.shape[1:]
+    keys, values, rows, positions, slots, biases, window = seen
+    kv_heads, room = keys.shape[1:3]
+    group, scale = heads // kv_heads, np.float32(1.0) / np.sqrt(np.float32(width))
+    for index in range(begin, end):
+        query, head = index // heads, index % heads
+        last = positions[query] + 1
+        first = max(0, last - window) if window else 0
+        length, places = last - first, (query if len(slots) > 1 else 0)
+        of_head = _BYTES * (rows[query] * kv_heads + head // group) * room * width
+        of_query, of_keys = queries.ctypes.data + _BYTES * index * width, keys.ctypes.data + of_head
+        of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (places * slots.shape[1] + first)
+        of_scores = scores.ctypes.data
+        products(of_query, of_keys, of_slots, length, width, of_scores)
+        for t in range(length):
+            scores[t] *= scale
+        if len(biases):
+            for t in range(length):
+                scores[t] += biases[head, length - 1 - t]
+        share = np.float32(1.0) / exponentials(of_scores, length, largest(of_scores, length), of_scores)
+        to = out.ctypes.data + _BYTES * index * width
+        mix(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
+
+
+@njit(parallel=True)
+def attend(queries, seen, scores, out, threads):
+    """All heads of all queries; each sees its row up to its own position.
+
+    Args:
+        queries: (number, heads, head).
+        seen: what they see, a tuple:
+            keys, (rows, kv_heads, room, head);
+            values, like `keys`;
+            rows, (number,) the row of each query;
+            positions, (number,) where it stands;
+            slots, (number, longest) where in its row that is which stands at each position that a query sees;
+            (1, longest) if that is the same for all queries;
+            biases, (heads, distances) what a distance adds to the scores, or empty;
+            window, how many positions a query sees at most, its own among them; 0 for all.
+        scores: (threads, longest), to work in.
+        out: (number, heads, head).
+        threads: how many share the heads.
+    """
+    number = len(queries) * queries.shape[1]
+    if threads == 1:
+        _heads(queries, seen, scores[0], out, plain(0), number)
+    else:
+        for part in prange(threads):
+            begin, end = number * part // threads, number * (part + 1) // threads
+            _heads(queries, seen, scores[part], out, begin, end)

@@ -1,0 +1,58 @@
+"""The compiled step is made once for a machine, and kept."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from lm.config.model import ModelConfig
+from lm.engine.compiled.reading import Reading
+from lm.errors import InputError
+from lm.kernels import compiled
+from lm.kernels.tensors import best
+from lm.model.cache import DecoderCache
+from lm.model.quantised import quantise
+from lm.model.transformer import DecoderOnly
+
+_SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
+"""Nothing of a model's shape is compiled in, so any will do."""
+
+
+def compile_step() -> float:
+    """Compile the step for all types of weights, or load what was compiled before; returns the seconds that took.
+
+    Raises:
+        InputError: there is no compiler, or nowhere to keep what it makes.
+    """
+    if compiled.is_switched_off():
+        raise InputError("NUMBA_DISABLE_JIT keeps numba from compiling: unset it")
+    if not compiled.is_installed():
+        raise InputError("compiling needs numba: pip install 'lm-toolkit[native]'")
+    began = time.perf_counter()
+    with compiled.compiling():
+        _compile_all()
+    return time.perf_counter() - began
+
+
+def _compile_all() -> None:
+    """Do once whatever is done by compiled code."""
+    compiled.begin()
+    from lm.engine.compiled.decoder import CompiledDecoder
+
+    for quantised in (False, True):
+        model = DecoderOnly(_SMALL).eval().requires_grad_(False)
+        if quantised:
+            quantise(model)
+        cache, token = model.new_cache(), torch.zeros(1, 1, dtype=torch.long)
+        assert isinstance(cache, DecoderCache)
+        with torch.inference_mode():
+            model.hidden(token, cache=cache)
+            for layer in cache.own:
+                layer.grow(1)
+            CompiledDecoder(model).logits(
+                Reading(token[0], torch.zeros_like(token[0]), torch.ones_like(token[0]), cache.own)
+            )
+    with torch.inference_mode():
+        logits = model.logits(model.hidden(token))[0]  # its products alone
+        best(logits, logits, 1)

@@ -1,0 +1,159 @@
+"""A model whose next positions are computed by the compiled step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lm.config.model import ModelConfig
+from lm.engine.compiled.reading import Reading
+from lm.engine.compiled.step import LAYER, MODEL, Found, Read, Scales, Shape, addresses, step
+from lm.errors import UsageError
+from lm.kernels import compiled
+from lm.kernels.tensors import Best
+from lm.kernels.vectors import ACTIVATIONS
+from lm.model.block import Stack
+from lm.model.cache import KeyValueCache
+from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
+from lm.model.quantised import tensors
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+
+_BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
+"""The types that matrices may have, and how compiled code reads them."""
+_POSITIONS = 2048
+"""Positions that tables are made for at least, if the context has as many."""
+
+
+class _Tables(NamedTuple):
+    """What depends on positions, computed for the first ones.
+
+    Attributes:
+        length: how many positions.
+        addresses: of `MODEL`, tables included.
+        shape: of the model, tables included.
+        kept: the tables, which must stay alive.
+    """
+
+    length: int
+    addresses: np.void
+    shape: Shape
+    kept: list[Tensor]
+
+
+class CompiledDecoder:
+    """The compiled step of one model, which reads and writes the same caches as the model itself."""
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder) -> None:
+        """Take the addresses of the weights, which must stay where they are; `can_step` is true of the model."""
+        assert isinstance(model.decoder, Stack)
+        weights, _ = model.output_layer
+        own = dict(tensors(model))
+        if model.head is None:
+            own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
+        blocks = [dict(tensors(block)) for block in model.decoder.blocks]
+        self._kept: list[Tensor] = []
+        self._first = next(model.parameters()).data_ptr()
+        self._layers = np.array(
+            [tuple(self._address(block.get(name)) for name in LAYER) for block in blocks], addresses(LAYER)
+        )
+        self._weights = np.array([tuple(self._address(own.get(name)) for name in MODEL)], addresses(MODEL))
+        self._like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
+        self._shape = _shape(model.config, blocks[0], vocabulary=len(weights))
+        self._config, self._vectors, self._positions = model.config, model.embedding.positions, model.decoder.positions
+        self._tables = self._with_positions(0)
+        fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
+        self._scales = Scales(*map(np.float32, fractions))
+
+    def logits(self, reading: Reading) -> Tensor:
+        """(number, vocabulary) float32: what follows each token that is read."""
+        logits = torch.empty(len(reading.tokens), self._shape.vocabulary)
+        self._step(reading, logits, Best.to_be_filled(0, 1))
+        return logits
+
+    def best(self, reading: Reading, k: int) -> Best:
+        """The `k` best tokens to follow each that is read; fewer where the vocabulary is smaller."""
+        vocabulary = self._shape.vocabulary
+        found = Best.to_be_filled(len(reading.tokens), min(k, vocabulary))
+        self._step(reading, torch.empty(0, vocabulary), found)
+        return found
+
+    def _step(self, reading: Reading, logits: Tensor, found: Best) -> None:
+        positions, slots, lengths = reading.positions, reading.slots, reading.lengths
+        if slots is None:
+            slots = torch.arange(int(positions.max()) + 1)[None]
+        lengths = positions[:0] if lengths is None else lengths
+        tables = self._tables
+        if slots.shape[1] > tables.length:
+            tables = self._tables = self._with_positions(slots.shape[1])
+        numbers = (reading.tokens, reading.rows, positions, slots, lengths)
+        threads = compiled.threads()
+        with compiled.alone(threads):
+            unknown = step(
+                Read(*(each.contiguous().numpy() for each in numbers)), self._layers, _addresses(reading.layers),
+                _addresses(reading.memory), tables.addresses, tables.shape, self._scales, self._like, logits.numpy(),
+                Found(*(each.numpy() for each in found)), threads,
+            )  # fmt: skip
+        if unknown >= 0:
+            token, vocabulary = int(reading.tokens[unknown]), self._shape.vocabulary
+            raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs begin with 0")
+
+    def has_weights_of(self, model: DecoderOnly | EncoderDecoder) -> bool:
+        """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
+        first = next(model.parameters())
+        return first.data_ptr() == self._first and not first.requires_grad
+
+    def _with_positions(self, length: int) -> _Tables:
+        """Tables of `length` positions or more: of twice as many, up to the context, so that they seldom grow."""
+        context = self._config.context_length
+        length = max(length, min(context, max(2 * length, _POSITIONS)))
+        found = _position_tables(self._vectors, self._positions, length)
+        weights = self._weights.copy()
+        for name, table in found.items():
+            weights[name.replace(".", "_")] = table.data_ptr()
+        shape = self._shape._replace(table=length, turned=found["rotation"].shape[-1] if "rotation" in found else 0)
+        return _Tables(length, weights[0], shape, [*found.values()])
+
+    def _address(self, tensor: Tensor | None) -> int:
+        """Where a tensor is, which is kept alive, for it may be a copy."""
+        if tensor is None:
+            return 0
+        self._kept.append(tensor.detach().contiguous())
+        return self._kept[-1].data_ptr()
+
+
+def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, length: int) -> dict[str, Tensor]:
+    """What positions up to `length` add, by its name in `MODEL`."""
+    cpu = torch.device("cpu")
+    if vectors is not None:
+        return {"embedding.positions": vectors(0, length, cpu).float().contiguous()}
+    if isinstance(positions, RotaryPositions):
+        return {"rotation": positions.table.rows(0, length, cpu).contiguous()}
+    if isinstance(positions, LinearBiases | BucketedBiases):
+        distances = -torch.arange(length)[None, None]
+        biases, _ = positions.between(torch.empty(0), distances, layer=0)
+        return {"biases": biases[0, :, 0].float().contiguous()}
+    return {}
+
+
+def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> Shape:
+    """The numbers of a model, without those of its tables of positions."""
+    return Shape(
+        width=config.d_model, heads=config.n_heads, kv_heads=config.kv_heads, head=config.head_size,
+        inner=len(block["feed_forward.up.weight"]), vocabulary=vocabulary,
+        activation=ACTIVATIONS[config.activation], turned=0,
+        window=config.pattern("attention_window") if config.attention == "window" else 0,
+        table=0, centred=int(config.norm == "layernorm"),
+        norm_first=int(config.norm_position == "pre"), is_parallel=int(config.parallel_residual),
+    )  # fmt: skip
+
+
+def _addresses(caches: Sequence[KeyValueCache]) -> NDArray[np.int64]:
+    """Where keys and values of each cache are, and how many positions they have room for: (caches, 3)."""
+    buffers = [cache.buffers() for cache in caches]
+    found = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]
+    return np.array(found, np.int64).reshape(-1, 3)

@@ -1,0 +1,427 @@
+"""How a model knows where a token stands: the position schemes, one class each, and the embedding.
+
+An absolute scheme gives vectors that are added to the embeddings: it is called with the first position and the number
+of positions. A relative scheme changes what attention sees: it is made for a stack, called with the scope of its
+self-attention, and returns it with what its positions add. Only `ABSOLUTE` and `RELATIVE` tie schemes to their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.model.attention_inputs import RelativeTables, Rotation, Scope, remembered, rotations
+from lm.model.layers import Dropout, make_norm
+from lm.model.linear import rows
+
+BUCKETS = 32
+"""Of T5's distances, in encoders half of them for each direction."""
+_AT_ONCE = 8192
+"""Positions of a context whose values are computed before they are needed; more take memory that few texts use."""
+
+
+def sinusoids(length: int, d_model: int, *, interleaved: bool) -> Tensor:
+    """`waves` of the positions 0 … length - 1: (length, d_model) float32."""
+    return waves(torch.arange(length, dtype=torch.float64), d_model, interleaved=interleaved).float()
+
+
+def waves(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
+    """Sine and cosine waves of geometrically growing length.
+
+    Args:
+        positions: (…,) of a type of floating point, which the waves have too.
+        d_model: width, even.
+        interleaved: sine and cosine alternate, as in the paper; else all sines come first, as in Marian.
+
+    Returns:
+        (…, d_model).
+
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+    exponents = torch.arange(0, d_model, 2, dtype=positions.dtype, device=positions.device) / d_model
+    angles = positions[..., None] / 10_000.0**exponents
+    return torch.stack((angles.sin(), angles.cos()), dim=-1 if interleaved else -2).flatten(-2)
+
+
+class PositionTable(nn.Module):
+    """Values by position, computed once, and again when a longer sequence comes.
+
+    They are no parameter or buffer: they are not saved, and stay float32 when the model is cast.
+    """
+
+    def __init__(self, compute: Callable[[int], Tensor], length: int) -> None:
+        super().__init__()
+        self._compute, self._length = compute, length
+        self._values: Tensor | None = None
+
+    def rows(self, start: int, length: int, device: torch.device) -> Tensor:
+        """Values of positions start … start + length - 1."""
+        values = self._values  # another thread may change it at any time
+        if values is None or values.device != device or start + length > len(values):
+            values = self.fill(device, at_least=start + length)
+        return values[start : start + length]
+
+    def fill(self, device: torch.device, *, at_least: int | None = None) -> Tensor:
+        """Compute the values of all positions of the context; or of `at_least` so many, if it is a long one."""
+        if at_least is None:
+            number = self._length
+        else:
+            self._length = max(self._length, at_least)
+            number = min(self._length, max(_AT_ONCE, 2 * at_least))
+        with torch.inference_mode(False):  # the values outlive an evaluation, and training differentiates past them
+            values = self._values = self._compute(number).to(device)
+        return values
+
+
+class LearnedPositions(nn.Module):
+    """A trained vector for each position of the context, and none beyond."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.context_length, config.d_model))
+
+    def forward(self, start: int, length: int, _device: torch.device) -> Tensor:
+        """(length, d_model) to be added to the embeddings; UsageError beyond the table."""
+        if start + length > len(self.weight):
+            raise UsageError(
+                f"learned positions end at {len(self.weight)}, but the sequence has {start + length} tokens (--context)"
+            )
+        return self.weight[start : start + length]
+
+
+class SinusoidalPositions(nn.Module):
+    """Vectors of sines and cosines, `sinusoids`; they go on beyond the trained length."""
+
+    def __init__(self, config: ModelConfig, *, interleaved: bool) -> None:
+        super().__init__()
+        compute = partial(sinusoids, d_model=config.d_model, interleaved=interleaved)
+        self.table = PositionTable(compute, config.context_length)
+
+    def forward(self, start: int, length: int, device: torch.device) -> Tensor:
+        """(length, d_model) to be added to the embeddings."""
+        return self.table.rows(start, length, device)
+
+
+class RotaryPositions(nn.Module):
+    """Angles by which queries and keys are turned; they go on beyond the trained length."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.table = PositionTable(partial(_rotations, config=config), config.context_length)
+
+    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+        """The scope of `length` tokens, with their rotation."""
+        if scope.query_positions is not None:
+            end = _end(scope.query_positions) if scope.end is None else scope.end
+            found = self.table.rows(0, end, device)[scope.query_positions][:, None]
+            return replace(scope, rotation=Rotation(*found.unbind(-2)))
+        cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
+        return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
+
+
+def _rotations(length: int, config: ModelConfig) -> Tensor:
+    return rotations(length, frequencies(config), scale=Scaling.of(config).temperature)
+
+
+def _end(positions: Tensor) -> int:
+    """The first position after all of these."""
+    return int(positions.max()) + 1
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The numbers of `rope_scaling`, as set or by default.
+
+    Attributes:
+        factor: by how much frequencies are slowed down.
+        context: that was trained on before.
+        slow: turns in that context up to which a frequency is slowed down in full.
+        fast: turns from which it stays as it is.
+        temperature: factor of rotated queries and keys, which sharpens attention in yarn (Peng et al. 2023, section
+            3.4).
+    """
+
+    factor: float
+    context: int
+    slow: float
+    fast: float
+    temperature: float
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Scaling:
+        """The numbers of a model's config."""
+        factor = config.rope_factor or 1.0
+        temperature = 1 + 0.1 * math.log(factor) if config.rope_scaling == "yarn" else 1.0
+        return cls(
+            factor=factor,
+            context=config.rope_context or config.context_length,
+            slow=config.rope_slow or 1.0,
+            fast=config.rope_fast or (4.0 if config.rope_scaling == "llama3" else 32.0),
+            temperature=temperature if config.rope_temperature is None else config.rope_temperature,
+        )
+
+
+def frequencies(config: ModelConfig) -> Tensor:
+    """How far each pair of features turns from one position to the next.
+
+    Returns:
+        (turned/2,) float64 radians: base^(-2i / turned), slowed down as `rope_scaling` says.
+
+    Source: Su et al. 2021, section 3.2.
+    """
+    plain = unscaled(config)
+    if config.rope_scaling == "none":
+        return plain
+    scaling = Scaling.of(config)
+    slowed = plain / scaling.factor
+    if config.rope_scaling == "linear":
+        return slowed
+    kept = _by_turns(plain, scaling) if config.rope_scaling == "llama3" else _by_number(config, scaling)
+    return torch.lerp(slowed, plain, kept)
+
+
+def unscaled(config: ModelConfig) -> Tensor:
+    """As `frequencies`, whatever `rope_scaling` says."""
+    return config.rope_base ** (-torch.arange(0, config.rotated, 2, dtype=torch.float64) / config.rotated)
+
+
+def _by_turns(plain: Tensor, scaling: Scaling) -> Tensor:
+    """The share of each frequency that is kept: none of slow ones, all of fast ones, a ramp between in their turns.
+
+    Source: Grattafiori et al. 2024 (Llama 3), as published with the weights of version 3.1.
+    """
+    turns = scaling.context * plain / (2 * math.pi)
+    return ((turns - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
+
+
+def _by_number(config: ModelConfig, scaling: Scaling) -> Tensor:
+    """As `_by_turns`, with the ramp in the number of the frequency, which goes with the logarithm of its turns.
+
+    Source: Peng et al. 2023 (YaRN), section 3.2, with the ends of the ramp rounded outward as in its program.
+    """
+
+    def number(turns: float) -> float:
+        ratio = scaling.context / (2 * math.pi * turns)
+        return config.rotated * math.log(ratio) / (2 * math.log(config.rope_base))
+
+    first = max(0, math.floor(number(scaling.fast)))
+    last = min(config.rotated - 1, math.ceil(number(scaling.slow)))
+    numbers = torch.arange(config.rotated // 2, dtype=torch.float64)
+    return 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
+
+
+class LinearBiases(nn.Module):
+    """Attention scores that fall with distance, each head at a rate of its own; they go on beyond the trained length.
+
+    Source: Press et al. 2022 (ALiBi).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.is_asked = config.n_heads, config.attention != "full"
+
+    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+        """The scope of `length` tokens, with a bias in its mask."""
+        if self.is_asked:
+            return replace(scope, by_distance=self)
+        return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
+
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+        """What some distances add to the scores; see `ByDistance`."""
+        return self._biases(distances), None
+
+    def _biases(self, distances: Tensor) -> Tensor:
+        return -(_rates(self.heads, distances.device)[:, None, None] * distances[:, None].abs())
+
+
+@remembered
+def _rates(heads: int, device: torch.device) -> Tensor:
+    """(heads,) float32 `slopes`, which are brought to a device once."""
+    return torch.tensor(slopes(heads), device=device)
+
+
+def slopes(heads: int) -> list[float]:
+    """The rates of the heads: 2^(-8/heads), its square and so on; between powers of two, every other of the next one's.
+
+    Source: Press et al. 2022, section 3 and their code.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    whole = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    return whole if power == heads else whole + slopes(2 * power)[::2][: heads - power]
+
+
+class BucketedBiases(nn.Module):
+    """A learned bias of the scores for each head and bucket of distances, the same in all layers of a stack.
+
+    Source: Raffel et al. 2020 (T5), section 2.1.
+    """
+
+    def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
+        super().__init__()
+        self.is_causal, self.farthest, self.is_asked = is_causal, config.farthest, config.attention != "full"
+        self.biases = nn.Parameter(torch.empty(BUCKETS, config.n_heads))
+
+    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+        """The scope of `length` tokens, with a bias in its mask."""
+        if self.is_asked:
+            return replace(scope, by_distance=self)
+        return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
+
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+        """What some distances add to the scores; see `ByDistance`."""
+        return self._biases(distances), None
+
+    def _biases(self, distances: Tensor) -> Tensor:
+        found = buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+        return F.embedding(found, self.biases).movedim(-1, 1).contiguous()
+
+
+def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
+    """The bucket of each distance of a key from its query, negative where the key comes first.
+
+    Half of the buckets of a direction have one distance each, and the others grow with its logarithm up to `farthest`;
+    the last has all that lies beyond. Where a stack is causal there is one direction.
+
+    Source: Raffel et al. 2020 (T5), section 2.1 and their code.
+    """
+    of_direction = BUCKETS if is_causal else BUCKETS // 2
+    single = of_direction // 2
+    far = (-distances).clamp(min=0) if is_causal else distances.abs()
+    share = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
+    logarithmic = (single + (share * (of_direction - single)).long()).clamp(max=of_direction - 1)
+    found = torch.where(far < single, far, logarithmic)
+    return found if is_causal else found + of_direction * (distances > 0)
+
+
+class DistanceTables(nn.Module):
+    """Learned vectors for keys and values by a clipped distance from the query, for each layer and head.
+
+    Source: Shaw et al. 2018, sections 3.1 and 3.2.
+    """
+
+    def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
+        """Tables for so many layers, and for distances from -before to after."""
+        super().__init__()
+        self.before, self.after, self.is_asked = before, after, config.attention != "full"
+        shape = (n_layers, config.kv_heads, before + 1 + after, config.head_size)
+        self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+
+    def added(self, scope: Scope, distances: Tensor) -> Scope:
+        """The scope with the tables of each layer, given (batch or 1, queries, keys) distances."""
+        rows = self._rows(distances)
+        layers = zip(self.keys, self.values, strict=True)
+        return scope.with_tables([RelativeTables(rows, keys, values) for keys, values in layers])
+
+    def _rows(self, distances: Tensor) -> Tensor:
+        return distances[:, None].clamp(-self.before, self.after) + self.before
+
+
+class RelativePositions(DistanceTables):
+    """Vectors for keys and values by how far they stand from the query in the sequence.
+
+    A causal stack has none for keys after the query, which it never sees.
+    """
+
+    def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
+        super().__init__(config, n_layers, before=config.farthest, after=0 if is_causal else config.farthest)
+
+    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+        """The scope of `length` tokens, with the tables of each layer."""
+        if self.is_asked:
+            return replace(scope, by_distance=self)
+        return self.added(scope, scope.distances(length, device))
+
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables]:
+        """What some distances add to the scores of queries, and to the values; see `ByDistance`."""
+        tables = RelativeTables(self._rows(distances), self.keys[layer], self.values[layer])
+        return tables.scores(query), tables
+
+
+ABSOLUTE: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
+    "learned": LearnedPositions,
+    "sinusoidal": partial(SinusoidalPositions, interleaved=True),
+    "sinusoidal-half": partial(SinusoidalPositions, interleaved=False),
+}
+"""Schemes for the embedding, by name."""
+RELATIVE: Mapping[str, Callable[[ModelConfig, int, bool], nn.Module]] = {
+    "rotary": lambda config, *_: RotaryPositions(config),
+    "alibi": lambda config, *_: LinearBiases(config),
+    "relative": RelativePositions,
+    "t5": BucketedBiases,
+}
+"""Schemes for a stack, by name: made with its number of layers, and whether it is causal."""
+
+
+def absolute_positions(config: ModelConfig) -> nn.Module | None:
+    """The positions of an embedding, if the scheme is absolute."""
+    scheme = ABSOLUTE.get(config.positions)
+    return None if scheme is None else scheme(config)
+
+
+def relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -> nn.Module | None:
+    """The positions of a stack of so many layers, if the scheme is relative."""
+    scheme = RELATIVE.get(config.positions)
+    return None if scheme is None else scheme(config, n_layers, is_causal)
+
+
+class Embedding(nn.Module):
+    """Tokens to vectors: the token's own, scaled if asked, plus its position's in an absolute scheme, with dropout.
+
+    If asked, their sum is normalised, and the vector of the first type of tokens added before, which all are of.
+
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5; normalised: Devlin et al. 2019 (in their code).
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, config.d_model)
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
+        self.types = nn.Parameter(torch.empty(config.token_types, config.d_model)) if config.token_types else None
+        self.positions = absolute_positions(config)
+        self.norm = make_norm(config) if config.embedding_norm else None
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        start: int = 0,
+        branches: int = 1,
+        positions: Tensor | None = None,
+        end: int | None = None,
+        combine: Callable[[Tensor | None], Tensor] | None = None,
+    ) -> Tensor:
+        """Embed (batch, length) ids as (batch, length, d_model).
+
+        Args:
+            tokens: the ids.
+            start: the position of the first one.
+            branches: how many sequences stand beside each other in a row, each of them from `start` on.
+            positions: (batch, length) where each stands, if not there.
+            end: a position after all of these, if it is known.
+            combine: makes what is added to (batch, length, d_model) of the scheme's own vectors, if it has some.
+        """
+        x = rows(self.tokens.weight, tokens)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.types is not None:
+            x = x + self.types[0].to(x.dtype)
+        vectors = None
+        if self.positions is not None and positions is not None:
+            vectors = self.positions(0, _end(positions) if end is None else end, tokens.device)[positions]
+        elif self.positions is not None:
+            vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
+            vectors = vectors if branches == 1 else vectors.repeat(branches, 1)
+        if combine is not None:
+            vectors = combine(vectors)
+        if vectors is not None:
+            x = x + vectors.to(x.dtype)
+        return self.dropout(x if self.norm is None else self.norm(x))

@@ -1,1 +1,0 @@
-"""What attention is given to see: masks, caches, positions, in one description."""

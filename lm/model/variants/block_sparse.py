@@ -1,0 +1,384 @@
+"""Attention within a pattern: a window, local blocks or BigBird's, computed block by block where that pays.
+
+Positions are cut into blocks, of which a pattern says which meet at all; so a kernel can leave the others out. What a
+pattern says of two positions does not depend on how many there are: cached and padded sequences are read alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from lm.config.model import ModelConfig
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import ByDistance, Mask, Pattern, RelativeTables, Scope, remembered
+
+
+class PatternedAttention(MultiHeadAttention):
+    """Self-attention in which each position sees what a pattern lets it see.
+
+    The block-wise computation serves whole sequences. With a cache the queries are few, and keys that come before all
+    that they see are left out.
+    """
+
+    def __init__(self, config: ModelConfig, pattern: Pattern, *, layer: int = 0) -> None:
+        super().__init__(config, layer=layer, value_residual=config.value_residual)
+        self.pattern = pattern
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
+        """What (batch, heads, length, head) queries find in the values: as many."""
+        length, is_causal = query.shape[2], scope.mask.is_causal
+        in_line = length == key.shape[2] and scope.branches == 1 and scope.mask.bias is None
+        if in_line and blocks_pay(self.pattern, length, is_causal=is_causal):
+            blocks = BlockAttention(self.pattern, scope.mask, scope.by_distance, self.layer, self.dropped)
+            return blocks(query, key, value)
+        first = self.pattern.earliest(scope.start) if scope.key_positions is None else 0
+        mask, relative = self._seen(query, scope, first=first)
+        key, value = key[:, :, first:], value[:, :, first:]
+        return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
+
+    def mask(self, query: Tensor, scope: Scope) -> Mask:
+        """Which keys each query sees, and what their distances add to its scores."""
+        return self._seen(query, scope, first=0)[0]
+
+    def _seen(self, query: Tensor, scope: Scope, *, first: int) -> tuple[Mask, RelativeTables | None]:
+        """Which keys from `first` on each query sees, and what their distances add to scores and values."""
+        length, end = query.shape[2], scope.start + query.shape[2] // scope.branches
+        if scope.by_distance is None and scope.key_positions is None and length == end - first:
+            return scope.mask.within(self.pattern), None
+        distances = scope.distances(length, query.device)[..., first:]
+        queries = scope.positions(length, query.device)[..., None]
+        pairs = self.pattern.sees(queries, queries + distances, within=end)
+        if scope.mask.is_causal:
+            pairs = pairs & (distances <= 0)
+        if scope.mask.key_lengths is not None:
+            pairs = pairs & (queries + distances < scope.mask.key_lengths[:, None, None])
+        mask = Mask(pairs=pairs[:, None], bias=scope.mask.bias)
+        if scope.by_distance is None:
+            return mask, None
+        bias, relative = scope.by_distance.between(query, distances, layer=self.layer)
+        return mask.with_bias(bias), relative
+
+
+_HELD = 1 << 22
+"""Numbers that are kept for the backward pass; what would need more is computed again there, in parts that do not."""
+
+
+def blocks_pay(pattern: Pattern, length: int, *, is_causal: bool) -> bool:
+    """Whether a query meets at most half of the keys of a sequence that way."""
+    if length <= 2 * pattern.whole:
+        return False
+    return 2 * pattern.most(is_causal=is_causal) * pattern.block <= length
+
+
+@dataclass(frozen=True)
+class BlockAttention:
+    """Attention of a sequence to itself within a pattern, in time and memory that grow with its length alone.
+
+    Attributes:
+        pattern: which positions see which.
+        mask: whether that is causal, and how many keys are real.
+        by_distance: what knows what distances add, if they do.
+        layer: which layer asks for it.
+        dropout: share of the attention weights to drop.
+
+    Source: Zaheer et al. 2020, appendix D (blocks are gathered, and multiplied as dense matrices).
+    """
+
+    pattern: Pattern
+    mask: Mask
+    by_distance: ByDistance | None = None
+    layer: int = 0
+    dropout: float = 0.0
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """What (batch, heads, length, head) queries find in (batch, kv_heads, length, head) keys and values."""
+        length, block = query.shape[2], self.pattern.block
+        room = (0, 0, 0, -length % block)
+        query, key, value = (F.pad(x, room).unflatten(2, (-1, block)) for x in (query, key, value))
+        table = block_table(self.pattern, query.shape[2], is_causal=self.mask.is_causal).to(query.device)
+
+        def attended(first: int, end: int) -> Tensor:
+            sees_all = first < self.pattern.everywhere
+            seen = torch.arange(len(table), device=table.device).expand(end, -1) if sees_all else table[:end]
+            return self._rows(query[:, :, first:end], key, value, seen[first:], first=first, length=length)
+
+        return in_chunks(attended, self._chunks(query, key, table), draws=self.dropout > 0)[:, :, :length]
+
+    def _chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
+        """Blocks of queries to be computed together; those that see everything apart."""
+        batch, heads, blocks, block, head = query.shape
+        numbers = batch * block * table.shape[1] * (2 * key.shape[1] * head + heads * block)
+        everywhere = min(self.pattern.everywhere, blocks)
+        first = [(0, everywhere)] if everywhere else []
+        return first + even_chunks(blocks, numbers, most=_HELD, start=everywhere)
+
+    def _rows(self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, first: int, length: int) -> Tensor:
+        """(batch, heads, positions, head): what some blocks of queries find in those they see, (blocks, most) of them.
+
+        To `attend` each block is a row of its own.
+        """
+        batch, heads, blocks, block, head = query.shape
+        query = query.transpose(1, 2).flatten(0, 1)
+        places = torch.arange(block, device=seen.device)
+        queries = ((first + torch.arange(blocks, device=seen.device))[:, None] * block + places)[..., None]
+        keys = (seen.clamp(min=0)[..., None] * block + places).flatten(1)[:, None]
+        bias, relative = None, None
+        if self.by_distance is not None:
+            distances = (keys - queries).repeat(batch, 1, 1)
+            bias, relative = self.by_distance.between(query, distances, layer=self.layer)
+        sees_whole_block = seen.shape[1] == 1 and self.pattern.whole >= block
+        if sees_whole_block and self.mask.is_causal and self.mask.key_lengths is None:
+            mask = Mask.causal(bias=bias)
+        else:
+            pairs = self._pairs(queries, keys, (seen >= 0).repeat_interleave(block, 1)[:, None], length)
+            mask = Mask(pairs=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None], bias=bias)
+        key, value = (_gathered(x, seen) for x in (key, value))
+        found = attend(query, key, value, mask=mask, dropout=self.dropout, relative=relative)
+        return found.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
+
+    def _pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
+        """(batch or 1, blocks, queries, keys) booleans: what the pattern, causality and padding leave."""
+        within = -(-length // self.pattern.block) * self.pattern.block
+        pairs = self.pattern.sees(queries, keys, within=within) & exists
+        if self.mask.is_causal:
+            pairs &= keys <= queries
+        else:
+            pairs &= keys < length
+        if self.mask.key_lengths is None:
+            return pairs[None]
+        return pairs & (keys < self.mask.key_lengths[:, None, None, None])
+
+
+def _gathered(x: Tensor, seen: Tensor) -> Tensor:
+    """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): for each row what it sees."""
+    batch, heads, _, block, head = x.shape
+    rows, most = seen.shape
+    found = x.index_select(2, seen.clamp(min=0).flatten()).view(batch, heads, rows, most * block, head)
+    return found.transpose(1, 2).reshape(batch * rows, heads, most * block, head)
+
+
+_LARGEST_BLOCK = 64
+"""Positions of a window's blocks at most: larger ones gather less, and compute more that nobody sees."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Each position sees those that are at most `farthest` away.
+
+    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+    """
+
+    farthest: int
+    everywhere: int = 0
+
+    @property
+    def block(self) -> int:
+        """As long as the window reaches, in powers of two."""
+        return min(_LARGEST_BLOCK, 1 << max(4, self.farthest.bit_length() - 1))
+
+    @property
+    def whole(self) -> int:
+        """As far as the first position sees."""
+        return self.farthest + 1
+
+    def most(self, *, is_causal: bool) -> int:
+        """Its own, and on either side as many as the window reaches into."""
+        return 1 + (1 if is_causal else 2) * -(-self.farthest // self.block)
+
+    def connected(self, n_blocks: int) -> Tensor:
+        """Blocks whose nearest positions are near enough."""
+        places = torch.arange(n_blocks)
+        return ((places[:, None] - places).abs() - 1) * self.block < self.farthest
+
+    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002 (it matters to others)
+        """Whether they are near enough."""
+        return (queries - keys).abs() <= self.farthest
+
+    def earliest(self, query: int) -> int:
+        """The far end of the window."""
+        return max(0, query - self.farthest)
+
+
+@dataclass(frozen=True)
+class LocalBlocks:
+    """Each position sees those of its own block.
+
+    Source: Liu et al. 2018, section 4.2.2 (local attention).
+    """
+
+    block: int
+    everywhere: int = 0
+
+    @property
+    def whole(self) -> int:
+        """One block."""
+        return self.block
+
+    def most(self, *, is_causal: bool) -> int:  # noqa: ARG002
+        """Its own."""
+        return 1
+
+    def connected(self, n_blocks: int) -> Tensor:
+        """Each block with itself."""
+        return torch.eye(n_blocks, dtype=torch.bool)
+
+    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002
+        """Whether they are of the same block."""
+        return queries // self.block == keys // self.block
+
+    def earliest(self, query: int) -> int:
+        """Where its block begins."""
+        return query // self.block * self.block
+
+
+@dataclass(frozen=True)
+class BigBird:
+    """Each block sees itself and its neighbours, the first blocks (the global ones), and a few drawn at random.
+
+    Global blocks see all, too, as far as the mask is not causal. The random blocks follow from layer and block alone:
+    of a causal stack they come earlier; else as many come earlier as later, but for those beyond the end.
+
+    Source: Zaheer et al. 2020, section 2 (of which this is the form without added tokens, ITC).
+    """
+
+    block: int
+    global_blocks: int
+    random_blocks: int
+    layer: int
+    is_causal: bool
+
+    @property
+    def whole(self) -> int:
+        """The global blocks and two neighbours."""
+        return (self.global_blocks + 2) * self.block
+
+    @property
+    def everywhere(self) -> int:
+        """The global blocks, where a query may see what comes later."""
+        return 0 if self.is_causal else self.global_blocks
+
+    def most(self, *, is_causal: bool) -> int:
+        """Itself and its neighbours, and what is global or random."""
+        return (2 if is_causal else 3) + self.global_blocks + self.random_blocks
+
+    def connected(self, n_blocks: int) -> Tensor:
+        """Neighbours, global and random blocks."""
+        return _bigbird(self, n_blocks)
+
+    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
+        """Whether their blocks are connected."""
+        return self.connected(-(-within // self.block)).to(queries.device)[queries // self.block, keys // self.block]
+
+    def earliest(self, query: int) -> int:  # noqa: ARG002
+        """The first global block."""
+        return 0
+
+
+@remembered
+def _bigbird(pattern: BigBird, n_blocks: int) -> Tensor:
+    """The blocks that BigBird connects; among those that could be random, the ones whose numbers are least are."""
+    query, key = torch.arange(n_blocks)[:, None], torch.arange(2 * n_blocks)
+    fixed = ((query - key).abs() <= 1) | (key < pattern.global_blocks)
+    free = ~fixed & (key < (query if pattern.is_causal else 2 * (query + 1)))
+    numbers = torch.where(free, _numbers(pattern.layer, query, key), 1 << 31)
+    drawn = numbers.argsort(dim=1, stable=True)[:, : pattern.random_blocks]
+    connected = fixed.scatter(1, drawn, True) & (fixed | free)
+    return (connected | (query < pattern.everywhere))[:, :n_blocks]
+
+
+def _numbers(layer: int, query: Tensor, key: Tensor) -> Tensor:
+    """A number of 31 bits for each pair of blocks, as if drawn at random, and the same on every machine."""
+    return _mixed(_mixed(_mixed(torch.full_like(query, layer)) + query) + key)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """Other 31 bits for each that an input has; no product leaves 64 bits. Source: Wellons 2018 (lowbias32)."""
+    x = (x + 0x1E3779B9) & 0x7FFFFFFF
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0x7FFFFFFF
+    x = ((x ^ (x >> 15)) * 0x046CA68B) & 0x7FFFFFFF
+    return x ^ (x >> 16)
+
+
+@remembered
+def block_table(pattern: Pattern, n_blocks: int, *, is_causal: bool) -> Tensor:
+    """Which blocks of keys each block of queries sees.
+
+    Returns:
+        (n_blocks, most) the numbers of the blocks in order, -1 after the last; `most` is the pattern's, or n_blocks.
+        Of blocks that see every key only the first are named.
+    """
+    connected = pattern.connected(n_blocks)
+    if is_causal:
+        connected = connected.tril()
+    most = pattern.most(is_causal=is_causal)
+    ranked = torch.where(connected, torch.arange(n_blocks), n_blocks).sort(dim=1).values[:, :most]
+    return torch.where(ranked == n_blocks, -1, ranked)
+
+
+def pattern_pairs(pattern: Pattern, length: int, *, is_causal: bool) -> float:
+    """How many pairs of a query and a key blocks see that are connected; of a block and itself half, where causal."""
+    places = torch.arange(-(-length // pattern.block)) * pattern.block
+    sizes = (length - places).clamp(max=pattern.block).double()
+    connected = pattern.connected(len(sizes)).double()
+    if is_causal:
+        connected = connected.tril() - torch.eye(len(sizes)) / 2
+    return float(sizes @ connected @ sizes)
+
+
+def pattern_of(config: ModelConfig, layer: int, *, is_causal: bool) -> Pattern | None:
+    """The pattern of a layer's self-attention, counted from 0 in its stack; None where all see all.
+
+    Compressed attention alternates with local attention, which comes first.
+    """
+    if config.attention == "window":
+        size = config.pattern("attention_window")
+        return Window(size - 1 if is_causal else size)
+    if config.attention == "bigbird":
+        block, first, random = (config.pattern(name) for name in ("attention_block", "global_blocks", "random_blocks"))
+        return BigBird(block, first, random, layer=layer, is_causal=is_causal)
+    if config.attention == "compressed" and not config.compresses(layer):
+        return LocalBlocks(config.pattern("attention_block"))
+    return None
+
+
+def in_chunks(compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, draws: bool) -> Tensor:
+    """What `compute` makes of each chunk, one after the other along the length.
+
+    If there are several, nothing that was made on the way is kept for the backward pass: it computes a chunk again.
+
+    Args:
+        compute: gives (batch, heads, positions, head) for the first and the end of a chunk.
+        chunks: first and end of each.
+        draws: whether it draws random numbers, which must be the same again.
+
+    Returns:
+        (batch, heads, positions of all chunks, head).
+
+    Source: Chen et al. 2016 (sublinear memory cost).
+    """
+    if len(chunks) == 1:
+        return compute(*chunks[0])
+    if not torch.is_grad_enabled():
+        return torch.cat([compute(*chunk) for chunk in chunks], dim=2)
+    parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=draws) for chunk in chunks]
+    return torch.cat(parts, dim=2)
+
+
+def even_chunks(total: int, cost: int, *, most: int, start: int = 0) -> list[tuple[int, int]]:
+    """Chunks of `start` … `total` of about the same size, so that each costs at most `most`, but has one at least.
+
+    Args:
+        total: where the last ends.
+        cost: of each element.
+        most: the cost of a chunk.
+        start: where the first begins.
+    """
+    n_chunks = max(1, -(-(total - start) * cost // most))
+    size = max(1, -(-(total - start) // n_chunks))
+    return [(first, min(first + size, total)) for first in range(start, total, size)]

@@ -1,0 +1,155 @@
+"""Memory-compressed attention: to keys and values of which each covers several positions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lm.config.model import ModelConfig
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import Mask, RelativeTables, Scope
+from lm.model.cache import CompressedCache
+from lm.model.linear import Linear
+from lm.model.variants.block_sparse import even_chunks, in_chunks
+
+_HELD = 1 << 24
+"""Scores that are kept for the backward pass; see `in_chunks`."""
+
+
+class CompressedAttention(MultiHeadAttention):
+    """Self-attention to keys and values that a strided convolution makes of several positions each.
+
+    Its kernel is as wide as its stride, so it is a matrix for neighbours side by side. In a causal stack a query sees
+    what covers nothing after it, and the first ones see nothing. There a compressed key stands where the last
+    position that it covers does; in an encoder, where that may be padding, the first.
+
+    Source: Liu et al. 2018, section 4.2.3 (memory-compressed attention).
+    """
+
+    def __init__(self, config: ModelConfig, *, layer: int = 0, is_causal: bool = True) -> None:
+        super().__init__(config, layer=layer, value_residual=config.value_residual)
+        self.stride, self.is_causal = config.pattern("attention_stride"), is_causal
+        width = self.kv_heads * self.head_size
+        self.key_convolution = Linear(self.stride * width, width, bias=config.biased_attention != "none")
+        self.value_convolution = Linear(self.stride * width, width, bias=config.biased_attention != "none")
+
+    def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (batch, heads, length, head) of `x`, and all the compressed keys and values that they may meet."""
+        assert scope.key_positions is None, "what covers several positions needs them in a line"
+        query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
+        query = self._normalise(self.query_norm, query)
+        if scope.rotation is not None:
+            query = scope.rotation(query)
+        if scope.first_values is not None and self.value_shares is not None:
+            value = scope.first_values.mix(value, self.value_shares)
+        cache = scope.cache(self.layer)
+        if cache is None:
+            return query, *self._compressed(key, value, scope, first=0)
+        assert isinstance(cache, CompressedCache)
+        key, value = cache.extend(key, value)
+        done = cache.compressed.length
+        if key.shape[2] // self.stride > done:
+            start = done * self.stride
+            cache.compressed.extend(*self._compressed(key[:, :, start:], value[:, :, start:], scope, first=start))
+        elif not done:
+            return query, key[:, :, :0], value[:, :, :0]
+        return query, *cache.compressed.contents()
+
+    def _compressed(self, key: Tensor, value: Tensor, scope: Scope, *, first: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the positions from `first` on, compressed: normalised, and turned by where they stand."""
+        key = self._normalise(self.key_norm, self._convolved(key, self.key_convolution, scope))
+        if scope.rotation is not None:
+            place = first + self.stride - 1 - scope.start if self.is_causal else 0
+            key = scope.rotation.every(self.stride, first=place)(key)
+        return key, self._convolved(value, self.value_convolution, scope)
+
+    def _convolved(self, x: Tensor, convolution: Linear, scope: Scope) -> Tensor:
+        """(batch, kv_heads, length, head) -> (batch, kv_heads, compressed, head), in which padding counts as zeros.
+
+        Positions that fill no stride are left out where the mask is causal, for nothing sees them; else zeros follow.
+        """
+        if self.is_causal:
+            x = x[:, :, : x.shape[2] // self.stride * self.stride]
+        else:
+            if scope.mask.key_lengths is not None:
+                real = torch.arange(x.shape[2], device=x.device) < scope.mask.key_lengths[:, None]
+                x = x.masked_fill(~real[:, None, :, None], 0.0)
+            x = F.pad(x, (0, 0, 0, -x.shape[2] % self.stride))
+        side_by_side = x.transpose(1, 2).flatten(2).unflatten(1, (-1, self.stride)).flatten(2)
+        return convolution(side_by_side).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
+        """What (batch, heads, length, head) queries find in the compressed values: as many."""
+        if not key.shape[2]:
+            return torch.zeros_like(query)
+        length, is_whole = query.shape[2], scope.start == 0
+        if self.is_causal and is_whole and length > 1 and scope.by_distance is None and not self.dropped:
+            return _in_turns(query, key, value, self.stride)
+        if not self.is_causal and scope.by_distance is None and not self.dropped:
+            return attend(query, key, value, mask=self.mask(query, scope))
+        numbers = query.shape[0] * query.shape[1] * key.shape[2]
+        compute = partial(self._some, query, key, value, scope)
+        return in_chunks(compute, even_chunks(length, numbers, most=_HELD), draws=self.dropped > 0)
+
+    def _some(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, first: int, end: int) -> Tensor:  # noqa: PLR0917
+        """What the queries from `first` to `end` find, with the keys that they may see."""
+        query = query[:, :, first:end]
+        n_keys = min(key.shape[2], (scope.start + end) // self.stride) if self.is_causal else key.shape[2]
+        if not n_keys:
+            return torch.zeros_like(query)
+        mask, relative = self._seen(query, n_keys, scope, start=scope.start + first)
+        key, value = key[:, :, :n_keys], value[:, :, :n_keys]
+        return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
+
+    def mask(self, query: Tensor, scope: Scope) -> Mask:
+        """Which compressed keys each query sees, and what their distances add to its scores."""
+        end = scope.start + query.shape[2]
+        return self._seen(query, end // self.stride if self.is_causal else -(-end // self.stride), scope)[0]
+
+    def _seen(
+        self, query: Tensor, n_keys: int, scope: Scope, *, start: int | None = None
+    ) -> tuple[Mask, RelativeTables | None]:
+        """Which of the first keys some queries see, and what their distances add to scores and values."""
+        start = scope.start if start is None else start
+        queries = torch.arange(start, start + query.shape[2], device=query.device)[:, None]
+        keys = torch.arange(n_keys, device=query.device) * self.stride + (self.stride - 1 if self.is_causal else 0)
+        pairs = None
+        if self.is_causal:
+            pairs = (keys <= queries)[None, None]
+        elif scope.mask.key_lengths is not None:
+            pairs = (keys < scope.mask.key_lengths[:, None])[:, None, None]
+        mask = Mask(pairs=pairs)
+        if scope.by_distance is None:
+            return mask, None
+        bias, relative = scope.by_distance.between(query, (keys - queries)[None], layer=self.layer)
+        return mask.with_bias(bias), relative
+
+    def new_cache(self) -> CompressedCache:
+        """What this layer remembers of earlier positions: nothing yet."""
+        return CompressedCache(self.stride)
+
+    def over_positions(self, weights: Tensor, length: int) -> Tensor:
+        """Weights of compressed keys shared out evenly among the positions that each covers."""
+        n_covered = torch.full((weights.shape[-1],), self.stride, device=weights.device)
+        if n_covered.numel() * self.stride > length:
+            n_covered[-1] -= n_covered.numel() * self.stride - length
+        spread = (weights / n_covered).repeat_interleave(self.stride, dim=-1)[..., :length]
+        return F.pad(spread, (0, length - spread.shape[-1]))
+
+
+def _in_turns(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
+    """Causal attention of a whole sequence to its compressed keys.
+
+    From where the first key is complete, every stride-th query sees one key more than the one before it. So the
+    queries are as many causal attentions as the stride is long, which a kernel takes for heads of one group.
+    """
+    batch, heads, length, head = query.shape
+    first, n_keys = stride - 1, key.shape[2]
+    seeing = F.pad(query[:, :, first:], (0, 0, 0, n_keys * stride - (length - first)))
+    turns = seeing.unflatten(2, (n_keys, stride)).transpose(2, 3).reshape(batch, heads * stride, n_keys, head)
+    found = attend(turns, key, value, mask=Mask.causal())
+    in_line = found.view(batch, heads, stride, n_keys, head).transpose(2, 3).flatten(2, 3)
+    return F.pad(in_line, (0, 0, first, 0))[:, :, :length]

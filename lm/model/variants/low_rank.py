@@ -1,0 +1,54 @@
+"""Linformer's self-attention: to a few combinations of the positions, whatever their number."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import Mask, Scope
+
+
+class LowRankAttention(MultiHeadAttention):
+    """Self-attention of an encoder whose keys and values are projected along the length to a low rank.
+
+    The projections have a column for each position of the context, which all heads share; padding counts nothing. They
+    start so that sums over a whole context are as large as what is summed.
+
+    Source: Wang et al. 2020 (Linformer), section 4, shared headwise.
+    """
+
+    def __init__(self, config: ModelConfig, *, layer: int = 0) -> None:
+        super().__init__(config, layer=layer, value_residual=config.value_residual)
+        shape = (config.pattern("attention_rank"), config.context_length)
+        self.key_lengthwise, self.value_lengthwise = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+
+    def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (batch, heads, length, head) of `x`; keys and values (batch, kv_heads, rank, head).
+
+        Raises:
+            UsageError: `x` is longer than the context.
+        """
+        query, key, value = super().project(x, scope)
+        length, end = x.shape[1], self.key_lengthwise.shape[1]
+        if length > end:
+            raise UsageError(f"linformer's projections end at {end}, but the sequence has {length} tokens (--context)")
+        if scope.mask.key_lengths is not None:
+            real = torch.arange(length, device=x.device) < scope.mask.key_lengths[:, None]
+            key, value = (each.masked_fill(~real[:, None, :, None], 0.0) for each in (key, value))
+        key = self.key_lengthwise[:, :length].to(key.dtype) @ key
+        return query, key, self.value_lengthwise[:, :length].to(value.dtype) @ value
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:  # noqa: ARG002
+        """What (batch, heads, length, head) queries find in the values: as many."""
+        return attend(query, key, value, mask=Mask(), dropout=self.dropped)
+
+    def mask(self, query: Tensor, scope: Scope) -> Mask:  # noqa: ARG002
+        """Every query sees all combinations."""
+        return Mask()
+
+    def over_positions(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002
+        """UsageError: what is weighed here are no positions."""
+        raise UsageError("linformer attends to mixtures of all positions: there is no map of it")

@@ -1,0 +1,192 @@
+"""Recurrent layers in the place of transformer blocks: an encoder of two directions, a decoder that may attend to it.
+
+The models are the same two, with these stacks instead of `Stack`: what trains, decodes and scores does not differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from lm.config.model import ModelConfig
+from lm.model.attention import Attention
+from lm.model.attention_inputs import Mask, Scope
+from lm.model.cache import RecurrentCache, State
+from lm.model.layers import Dropout
+from lm.model.linear import Linear
+
+
+def _layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
+    """Recurrent layers of d_model units each, which two directions share.
+
+    They stand apart, so that the dropout between them is that of the other models.
+    """
+    kind = nn.LSTM if config.architecture == "lstm" else nn.GRU
+    width = config.d_model // (2 if bidirectional else 1)
+    return nn.ModuleList(
+        kind(config.d_model, width, batch_first=True, bidirectional=bidirectional) for _ in range(n_layers)
+    )
+
+
+class RecurrentEncoder(nn.Module):
+    """Layers that read a source in both directions; a position has the states of both, half of d_model each.
+
+    Source: Schuster and Paliwal 1997; for translation, Bahdanau et al. 2015, section 3.2.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.recurrent = _layers(config, config.n_encoder_layers, bidirectional=True)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, own: Scope) -> Tensor:
+        """(batch, length, d_model) embeddings -> the same shape; padding is never read, and its states are zero."""
+        batch, length, _ = x.shape
+        lengths = own.mask.key_lengths
+        lengths = torch.full((batch,), length) if lengths is None else lengths.clamp(min=1).cpu()
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        for layer in self.recurrent:
+            packed, _ = layer(packed)
+            packed = self._dropped(packed)
+        return pad_packed_sequence(packed, batch_first=True, total_length=length)[0]
+
+    def _dropped(self, packed: PackedSequence) -> PackedSequence:
+        return packed._replace(data=self.dropout(packed.data))
+
+    def attentions(self, *, cross: bool = False) -> list[RecurrentAttention]:  # noqa: ARG002 (as of a `Stack`)
+        """None: its layers read one position after the other."""
+        return []
+
+
+class RecurrentDecoder(nn.Module):
+    """Layers that read a target from left to right, and, with a source, look for what they need in it.
+
+    Without a source the first states are zeros. With one they are made of the last states of the encoder's two
+    directions, which is all that a decoder without attention knows of it. Attention looks from the states of the last
+    layer, and nothing that it finds goes back into the layers; so all positions of a target are read by one kernel.
+
+    Source: Sutskever et al. 2014; the first states, Bahdanau et al. 2015, appendix A.2.2; attention, Luong et al. 2015,
+    without their input feeding.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.recurrent = _layers(config, config.n_layers)
+        self.states_of_layer = 2 if config.architecture == "lstm" else 1
+        self.recurrent_start, self.cross_attention = None, None
+        if config.is_encoder_decoder:
+            self.recurrent_start = Linear(config.d_model, config.n_layers * self.states_of_layer * config.d_model)
+            if config.recurrent_scores != "none":
+                self.cross_attention = RecurrentAttention(config)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
+        """Transform each position by those before it and by the source.
+
+        Args:
+            x: (batch, length, d_model) embeddings, after those that `own.recurrent` has read.
+            own: what the layers remember of earlier positions.
+            memory: the states of the encoder, and their lengths.
+
+        Returns:
+            (batch, length, d_model).
+        """
+        assert own.branches == 1, "each continuation has a state of its own"
+        last: list[State] = []
+        for layer, first in zip(self.recurrent, self._states(own.recurrent, memory), strict=True):
+            x, state = layer(x, first)
+            x = self.dropout(x)
+            last.append(state)
+        if own.recurrent is not None:
+            own.recurrent.advance(last, x.shape[1])
+        return x if self.cross_attention is None or memory is None else self.cross_attention(x, memory)
+
+    def _states(self, cache: RecurrentCache | None, memory: Scope | None) -> Sequence[State | None]:
+        """The states of all layers before the first position to be read; None for zeros."""
+        if cache is not None and cache.length:
+            return cache.states
+        if self.recurrent_start is None or memory is None or memory.memory is None:
+            return [None] * len(self.recurrent)
+        first = self.recurrent_start(_summary(memory.memory, memory.mask.key_lengths)).tanh().to(memory.memory.dtype)
+        parts = [part.contiguous() for part in first[None].chunk(len(self.recurrent) * self.states_of_layer, dim=-1)]
+        if self.states_of_layer == 1:
+            return parts
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+    def attentions(self, *, cross: bool = False) -> list[RecurrentAttention]:
+        """Its attention to the source, if it has one; it attends to nothing else."""
+        return [self.cross_attention] if cross and self.cross_attention is not None else []
+
+    def new_cache(self) -> RecurrentCache:
+        """An empty cache for decoding step by step."""
+        return RecurrentCache()
+
+
+def _summary(memory: Tensor, lengths: Tensor | None) -> Tensor:
+    """The last states of both directions, each where it has read all: (batch, length, d_model) -> (batch, d_model)."""
+    forward, backward = memory.chunk(2, dim=-1)
+    if lengths is None:
+        return torch.cat((forward[:, -1], backward[:, 0]), dim=-1)
+    last = (lengths.clamp(min=1) - 1)[:, None, None].expand(-1, 1, forward.shape[-1])
+    return torch.cat((forward.gather(1, last)[:, 0], backward[:, 0]), dim=-1)
+
+
+class RecurrentAttention(Attention):
+    """What a decoder's state h takes from the states m of a source: tanh(W [Σ a m; h]), where a = softmax(score(h, m)).
+
+    The score is h·m ("dot"), h·(W m) ("general") or v·tanh(W h + U m) ("additive"), and there is one head.
+
+    Source: Luong et al. 2015, section 3.1; the additive score, Bahdanau et al. 2015, appendix A.1.2.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width, is_additive = config.d_model, config.recurrent_scores == "additive"
+        self.key = None if config.recurrent_scores == "dot" else Linear(width, width, bias=False)
+        self.query = Linear(width, width) if is_additive else None
+        self.score = Linear(width, 1, bias=False) if is_additive else None
+        self.combine = Linear(2 * width, width)
+
+    def forward(self, x: Tensor, scope: Scope) -> Tensor:
+        """(batch, length, d_model) states, and the memory of `scope` that they look at -> the same shape."""
+        weights, value = self._looked(x, scope)
+        found = weights.to(value.dtype) @ value
+        return self.combine(torch.cat((found, x.to(found.dtype)), dim=-1)).tanh()
+
+    def weights(self, x: Tensor, scope: Scope) -> Tensor:
+        """What each position of `x` weighs those of the memory by: (batch, 1, length, source length) float32."""
+        return self._looked(x, scope)[0][:, None]
+
+    def _looked(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor]:
+        key, value = self._keys_and_values(scope)
+        return _softmax(self._scores(x, key), scope.mask), value
+
+    def _keys_and_values(self, scope: Scope) -> tuple[Tensor, Tensor]:
+        """(batch, source length, d_model) each; those in a cache are not computed again."""
+        assert scope.memory is not None
+        cache = scope.cache(0)
+        if cache is not None and cache.length:
+            key, value = cache.contents()
+        else:
+            value = scope.memory[:, None]
+            key = value if self.key is None else self.key(value)
+            if cache is not None:
+                key, value = cache.extend(key, value)
+        return key[:, 0], value[:, 0]
+
+    def _scores(self, x: Tensor, key: Tensor) -> Tensor:
+        """(batch, length, d_model) and (batch, source length, d_model) -> (batch, length, source length)."""
+        if self.query is None or self.score is None:
+            return x.to(key.dtype) @ key.mT
+        return self.score((self.query(x)[:, :, None] + key[:, None]).tanh()).squeeze(-1)
+
+
+def _softmax(scores: Tensor, mask: Mask) -> Tensor:
+    """Softmax in float32 over the keys that a mask lets every query see."""
+    _, queries, keys = scores.shape
+    allowed = mask.allowed(queries, keys, scores.device)
+    scores = scores.float() if allowed is None else scores.float().masked_fill(~allowed[:, 0], -torch.inf)
+    return scores.softmax(-1)

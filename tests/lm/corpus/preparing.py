@@ -1,0 +1,44 @@
+"""Preparing as the commands do it: survey, then tokenize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus.corpus import survey
+from lm.corpus.folders import Prepared
+from lm.corpus.manifest import Manifest
+from lm.corpus.prepare import prepare_corpus
+from lm.text.files import Progress, TextFile
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+def prepare(
+    files: Sequence[TextFile],
+    tokenizer: Tokenizer,
+    config: DataConfig,
+    folder: Path | None = None,
+    *,
+    force: bool = False,
+    root: Path | None = None,
+    progress: Progress | None = None,
+) -> Prepared[Manifest]:
+    """Survey files, and tokenize them into a folder or into the cache at `root`."""
+    return prepare_corpus(survey(files, config), tokenizer, folder=folder, force=force, root=root, progress=progress)
+
+
+def written(folder: Path, *texts: str) -> list[TextFile]:
+    """Files corpus-0.txt, corpus-1.txt, …"""
+    found = []
+    for number, text in enumerate(texts):
+        path = folder / f"corpus-{number}.txt"
+        path.write_bytes(text.encode())
+        found.append(TextFile(path.name, path))
+    return found
+
+
+def byte_tokenizer() -> Tokenizer:
+    return training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer

@@ -1,0 +1,53 @@
+"""Pairs for tests: surveyed, and read back after they were prepared."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from lm.config.data import DataConfig, ParallelConfig
+from lm.corpus import parallel
+from lm.corpus.folders import Prepared
+from lm.corpus.manifest import SplitName
+from lm.corpus.pair_manifest import PairManifest
+from lm.corpus.pairs import SIDES, open_pairs
+from lm.corpus.parallel import ParallelCorpus
+from lm.text.parallel import parallel_texts
+from tests.lm.corpus.parallel_text import lines, write
+from tests.lm.corpus.preparing import byte_tokenizer
+from tests.lm.text.random_trees import random_heads
+
+PLAIN = ParallelConfig()
+BYTES = byte_tokenizer()
+
+
+def corpus(
+    folder: Path, sources: list[str], targets: list[str], *, validation: str = "0", config: ParallelConfig = PLAIN
+) -> ParallelCorpus:
+    source, target = write(folder, sources, targets)
+    files = parallel_texts(config, source=[source], target=[target])
+    return parallel.survey(files, DataConfig(validation=validation), config)
+
+
+def parsed_corpus(folder: Path, count: int, *, validation: str = "0.2", seed: int = 0) -> ParallelCorpus:
+    """Sentences with dependency trees, and their translations; some words are apart by two spaces."""
+    sources, targets = lines(count, seed=seed)
+    sources = [source.replace(" ", "  ", 1) for source in sources]
+    source, target = write(folder, sources, targets)
+    chance = random.Random(seed)
+    heads = folder / "train.heads"
+    trees = [random_heads(len(sentence.split()), chance) for sentence in sources]
+    heads.write_text("".join(" ".join(map(str, tree)) + "\n" for tree in trees))
+    files = parallel_texts(PLAIN, source=[source], target=[target], heads=[str(heads)])
+    return parallel.survey(files, DataConfig(validation=validation), PLAIN)
+
+
+def ids(prepared: Prepared[PairManifest], split: SplitName = "train") -> list[list[list[int]]]:
+    """The tokens of sources and of targets, read back."""
+    stored = open_pairs(prepared.folder)
+    sides = []
+    for side in SIDES:
+        sentences = stored.sentences(split, side)
+        rows = (sentences.table.take(sentences.words.row(number)) for number in range(len(sentences)))
+        sides.append([row.values.tolist() for row in rows])
+    return sides

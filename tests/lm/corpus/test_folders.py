@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lm import files, locks
+from lm.corpus.folders import (
+    locked_folder,
+    partial_folder,
+    put_in_place,
+    remove_abandoned,
+    remove_finished,
+    unfinished_folder,
+)
+from lm.errors import InputError
+from tests.lm.windows import as_on_windows
+
+HOLD = """
+import sys, time, pathlib
+from lm.corpus.folders import partial_folder
+with partial_folder(pathlib.Path(sys.argv[1])) as folder:
+    (folder / "data").write_text("half")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def age(folder: Path) -> None:
+    os.utime(folder, (0, 0))
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_what_a_killed_process_began_is_removed_and_what_a_living_one_works_on_is_not(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        partial = Path(process.stdout.readline().strip())
+        age(partial)
+        remove_abandoned(tmp_path)
+        assert (partial / "data").read_text() == "half"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    remove_abandoned(tmp_path, "other")
+    assert partial.exists()
+    remove_abandoned(tmp_path, "out")
+    assert names(tmp_path) == set()
+
+
+def test_a_new_folder_may_be_about_to_be_locked(tmp_path: Path) -> None:
+    new = tmp_path / ".out.partial-1234"
+    new.mkdir()
+    remove_abandoned(tmp_path)
+    assert new.exists()
+    age(new)
+    remove_abandoned(tmp_path)
+    assert not new.exists()
+
+
+def test_other_hidden_folders_stay(tmp_path: Path) -> None:
+    for name in (".git", ".out", "out.partial-1", ".outer.partial-1", ".[a].partial-2"):
+        (tmp_path / name).mkdir()
+        age(tmp_path / name)
+    remove_abandoned(tmp_path, "[a]")
+    assert names(tmp_path) == {".git", ".out", "out.partial-1", ".outer.partial-1"}
+
+
+def test_a_folder_that_was_renamed_stays_and_one_that_failed_goes(tmp_path: Path) -> None:
+    with partial_folder(tmp_path / "out") as partial:
+        partial.rename(tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt), partial_folder(tmp_path / "other"):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == {"out"}
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path: Path, disk, there_before: bool) -> None:
+    folder = tmp_path / "there" / "out"
+    if there_before:
+        folder.mkdir(parents=True)
+        (folder / "old").touch()
+    with partial_folder(folder) as partial:
+        (partial / "new").touch()
+        put_in_place(partial, folder, is_there=lambda: False)
+    aside = [("rename", f"out -> {partial.name}-replaced")] if there_before else []
+    assert disk.entries == [("sync", partial.name), *aside, ("rename", f"{partial.name} -> out"), ("sync", "there")]
+    assert names(folder) == {"new"}
+    assert names(tmp_path / "there") == {"out"}
+
+
+def test_where_another_process_was_faster_its_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with partial_folder(tmp_path / "out") as partial:
+        (partial / "new").touch()
+        put_in_place(partial, tmp_path / "out", is_there=lambda: True)
+    assert names(tmp_path) == {"out"}
+    assert names(tmp_path / "out") == set()
+
+
+def stop_after(file: Path) -> None:
+    file.write_text("done")
+    raise KeyError
+
+
+class TestUnfinished:
+    def test_stays_after_an_error_unless_it_is_empty_and_goes_when_all_is_done(self, tmp_path: Path) -> None:
+        with pytest.raises(KeyError), unfinished_folder(tmp_path / "a"):
+            raise KeyError
+        assert names(tmp_path) == set()
+        with pytest.raises(KeyError), unfinished_folder(tmp_path / "a") as folder:
+            stop_after(folder / "part")
+        with unfinished_folder(tmp_path / "a") as folder:
+            assert (folder / "part").read_text() == "done"
+        assert names(tmp_path) == set()
+
+    def test_two_at_a_time_do_not_share_one(self, tmp_path: Path) -> None:
+        with unfinished_folder(tmp_path / "a") as first, unfinished_folder(tmp_path / "a") as second:
+            assert first != second
+            (second / "part").write_text("done")
+            assert names(first) == set()
+        assert names(tmp_path) == set()
+
+    def test_in_a_cache_it_is_abandoned_one_day(self, tmp_path: Path) -> None:
+        for name, days in ((".new.parts", 13), (".old.parts", 15)):
+            (tmp_path / name).mkdir()
+            os.utime(tmp_path / name, (time.time() - days * 24 * 3600,) * 2)
+        remove_abandoned(tmp_path, "old")
+        assert names(tmp_path) == {".new.parts", ".old.parts"}
+        remove_abandoned(tmp_path)
+        assert names(tmp_path) == {".new.parts"}
+
+    def test_what_a_process_left_that_was_killed_at_the_very_end_goes(self, tmp_path: Path) -> None:
+        (tmp_path / ".a.parts" / "part").mkdir(parents=True)
+        with unfinished_folder(tmp_path / "b") as at_work:
+            remove_finished(tmp_path / "b")
+            assert at_work.exists()
+        remove_finished(tmp_path / "a")
+        remove_finished(tmp_path / "c")
+        assert names(tmp_path) == set()
+
+
+def test_on_windows_which_opens_no_folders_a_file_beside_one_is_locked(tmp_path: Path, monkeypatch) -> None:
+    as_on_windows(monkeypatch, locks, files)
+    with partial_folder(tmp_path / "out") as partial:
+        (partial / "new").touch()
+        age(partial)
+        remove_abandoned(tmp_path)
+        assert names(partial) == {"new"}
+        put_in_place(partial, tmp_path / "out", is_there=lambda: False)
+    with unfinished_folder(tmp_path / "a") as first, unfinished_folder(tmp_path / "a") as second:
+        assert first != second
+    with locked_folder(tmp_path / "out"), pytest.raises(InputError, match="another process is at work on it"):  # noqa: SIM117
+        with locked_folder(tmp_path / "out"):
+            pass
+    (tmp_path / ".out.partial-1234").mkdir()
+    (tmp_path / ".out.partial-1234.locked").touch()  # a killed process has left both
+    age(tmp_path / ".out.partial-1234")
+    remove_abandoned(tmp_path)
+    assert names(tmp_path) == {"out"}

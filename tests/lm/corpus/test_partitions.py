@@ -1,0 +1,102 @@
+"""Partitions that were made apart join to what one machine makes, and only if all of them are there and whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lm.config.data import DataConfig
+from lm.corpus import chunks
+from lm.corpus.corpus import Corpus, survey
+from lm.corpus.folders import locked_folder
+from lm.corpus.partitions import PreparedPartition, join_partitions, prepare_partition
+from lm.corpus.prepare import prepare_corpus
+from lm.errors import InputError
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.corpus.preparing import byte_tokenizer, written
+from tests.lm.corpus.test_prepare import contents, texts
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return survey(written(tmp_path, texts(80), texts(50, seed=1), "short"), DataConfig())
+
+
+def made(
+    corpus: Corpus, folder: Path, number: int, count: int, tokenizer: Tokenizer | None = None
+) -> PreparedPartition:
+    return prepare_partition(corpus, tokenizer or byte_tokenizer(), folder, number=number, count=count, processes=1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_joined_they_are_what_one_makes(count: int, corpus: Corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
+    partitions = [tmp_path / f"part-{number}" for number in range(1, count + 1)]
+    for number, folder in enumerate(partitions, 1):
+        made(corpus, folder, number, count, gpt2)
+    joined = join_partitions(partitions[::-1], folder=tmp_path / "joined")
+    whole = prepare_corpus(corpus, gpt2, folder=tmp_path / "whole", processes=1)
+    assert contents(tmp_path / "joined") == contents(tmp_path / "whole")
+    assert (joined.manifest, joined.reused) == (whole.manifest, False)
+    assert join_partitions(partitions, folder=tmp_path / "whole").reused
+
+
+def test_no_part_is_made_twice(corpus: Corpus, tmp_path: Path) -> None:
+    first, second = made(corpus, tmp_path / "a", 1, 2), made(corpus, tmp_path / "b", 2, 2)
+    assert set(first.partition.own).isdisjoint(second.partition.own)
+    assert first.partition.chunks == second.partition.chunks
+    assert len(first.partition.own) + len(second.partition.own) == len(first.partition.chunks)
+    shutil.rmtree(tmp_path / "a" / "parts" / first.partition.own[0])
+    again = made(corpus, tmp_path / "a", 1, 2)
+    assert (first.chunks_found, again.chunks_found) == (0, len(first.partition.own) - 1)
+
+
+def test_a_missing_partition_is_named(corpus: Corpus, tmp_path: Path) -> None:
+    made(corpus, tmp_path / "a", 2, 3)
+    with pytest.raises(InputError, match="partitions are missing: 1/3, 3/3; make them with --part"):
+        join_partitions([tmp_path / "a"], folder=tmp_path / "out")
+    with pytest.raises(InputError, match="no complete partition"):
+        join_partitions([tmp_path / "a", tmp_path], folder=tmp_path / "out")
+
+
+def test_partitions_of_other_corpora_are_refused(corpus: Corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
+    made(corpus, tmp_path / "a", 1, 2)
+    made(corpus, tmp_path / "b", 2, 2, gpt2)
+    with pytest.raises(InputError, match="b: a partition of another corpus, or by another tokenizer, than .*a$"):
+        join_partitions([tmp_path / "a", tmp_path / "b"], folder=tmp_path / "out")
+    gpt2.save(tmp_path / "a" / "tokenizer.json")
+    made(corpus, tmp_path / "c", 2, 2)
+    with pytest.raises(InputError, match=r"tokenizer\.json: not the tokenizer of the partition"):
+        join_partitions([tmp_path / "a", tmp_path / "c"], folder=tmp_path / "out")
+
+
+def test_damage_is_named_with_the_partition_to_make_again(corpus: Corpus, tmp_path: Path) -> None:
+    found = made(corpus, tmp_path / "a", 1, 1)
+    path = tmp_path / "a" / "parts" / found.partition.own[1] / "train-tokens.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=rf"{found.partition.own[1]}: missing or damaged; .* \(--part 1/1\)"):
+        join_partitions([tmp_path / "a"], folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    for text in ("{", "[]", '{"format_version": 1}', '{"format_version": 9}'):
+        (tmp_path / "a" / "share.json").write_text(text)
+        with pytest.raises(InputError, match=r"share\.json: "):
+            join_partitions([tmp_path / "a"], folder=tmp_path / "out")
+
+
+def test_a_folder_with_something_else_is_left_alone(corpus: Corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
+    made(corpus, tmp_path / "a", 1, 2)
+    with pytest.raises(InputError, match="a: holds another partition already; choose another folder, or --force"):
+        made(corpus, tmp_path / "a", 2, 2)
+    prepare_partition(corpus, gpt2, tmp_path / "a", number=2, count=2, force=True, processes=1)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="holds no partition of a corpus"):
+        made(corpus, tmp_path / "b", 2, 2)
+    with locked_folder(tmp_path / "a"), pytest.raises(InputError, match="another process is at work on it"):
+        made(corpus, tmp_path / "a", 1, 2)

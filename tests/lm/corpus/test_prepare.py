@@ -1,0 +1,218 @@
+"""Tokens are the same bytes however many parts and processes make them, and whatever interrupts these."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus import chunks, prepare
+from lm.corpus.corpus import Corpus, survey
+from lm.corpus.prepare import prepare_corpus
+from lm.errors import InputError
+from lm.text.files import text_files
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.corpus.preparing import byte_tokenizer, written
+from tests.lm.tokenizers_elsewhere import TEXT
+
+SEPARATOR = "<|endoftext|>\n"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def texts(count: int, *, seed: int = 0) -> str:
+    words = TEXT.split()
+    drawn = random.Random(seed)
+    return SEPARATOR.join(" ".join(drawn.choices(words, k=drawn.randint(1, 60))) + "\n" for _ in range(count))
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
+
+
+@pytest.mark.parametrize("kind", ["many documents", "few", "files", "examples", "few examples"])
+def test_parts_join_to_what_one_makes(kind: str, elsewhere: Tokenizer, tmp_path: Path, monkeypatch) -> None:
+    if elsewhere.end_of_text is None and "examples" in kind:
+        return
+    found = written(tmp_path, texts(120), "", texts(3, seed=1), texts(40, seed=2))
+    config = DataConfig(validation="0.2")
+    if kind == "few":
+        found = found[1:3]
+    if kind == "files":
+        config = DataConfig(validation=str(found[3].path))
+    if "examples" in kind:
+        lines = [json.dumps({"prompt": text, "completion": "b"}) for text in texts(190).split(SEPARATOR)]
+        for number, own in enumerate((lines[:20], lines[20:], lines[5:9])):
+            (tmp_path / f"{number}.jsonl").write_text("\n".join(own[:10] if kind.startswith("few") else own))
+        config = DataConfig(validation="0.2", supervised=True)
+        found = text_files([str(tmp_path)], supervised=True)
+    corpus = survey(found, config)
+    whole = prepare_corpus(corpus, elsewhere, folder=tmp_path / "whole")
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
+    assert len(prepare.making_of(config).chunks(corpus)) > 1 or kind.startswith("few")
+    prepare_corpus(corpus, elsewhere, folder=tmp_path / "parts", processes=1)
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+    assert whole.chunks_found == 0
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_processes_make_what_one_makes_and_tell_of_progress(gpt2: Tokenizer, tmp_path: Path) -> None:
+    corpus = survey(written(tmp_path, texts(150), texts(50, seed=1)), DataConfig())
+    prepare_corpus(corpus, gpt2, folder=tmp_path / "one", processes=1)
+    seen: list[tuple[int, int | None]] = []
+    prepare_corpus(
+        corpus, gpt2, folder=tmp_path / "two", processes=2, progress=lambda done, total: seen.append((done, total))
+    )
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert seen == sorted(seen)
+    assert seen[-1] == (corpus.bytes, corpus.bytes)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"one", "two"}
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path: Path) -> None:
+    text = texts(60)
+    config = TokenizerConfig(kind="char")
+    tokenizer = training.train([text], config, corpus_bytes=len(text)).tokenizer
+    corpus = survey(written(tmp_path, text, text.replace("a", "Ω", 1), text), DataConfig())
+    with pytest.raises(InputError, match=r"corpus-1\.txt: character 'Ω'"):
+        prepare_corpus(corpus, tokenizer, folder=tmp_path / "out", processes=2)
+    assert not list(tmp_path.glob(".out.parts/*.new-*"))
+    assert not list(tmp_path.glob(".out.partial-*"))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_stdin_reaches_processes_too(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text(texts(100))
+    command = "from lm.corpus import chunks; chunks.CHUNK_BYTES = 3000; from cli.main import main; main()"
+    arguments = ["prepare", "-", "-o", str(tmp_path / "out"), "--kind", "byte", "--processes", "2"]
+    with (tmp_path / "text").open("rb") as stdin:
+        subprocess.run([sys.executable, "-c", command, *arguments], stdin=stdin, check=True, capture_output=True)
+    prepare_corpus(survey(text_files([str(tmp_path / "text")]), DataConfig()), byte_tokenizer(), folder=tmp_path / "a")
+    assert (tmp_path / "out" / "train-00000.npy").read_bytes() == (tmp_path / "a" / "train-00000.npy").read_bytes()
+
+
+class _InterruptionError(Exception):
+    pass
+
+
+def interrupted(corpus: Corpus, out: Path, *, after: int) -> None:
+    """Begin to prepare, and stop when some text is done."""
+
+    def stop(done: int, total: int | None) -> None:
+        if done > after:
+            raise _InterruptionError
+
+    with pytest.raises(_InterruptionError):
+        prepare_corpus(corpus, byte_tokenizer(), folder=out, processes=1, progress=stop)
+
+
+@pytest.mark.usefixtures("small_parts")
+class TestInterruption:
+    @pytest.fixture
+    def corpus(self, tmp_path: Path) -> Corpus:
+        return survey(written(tmp_path, texts(150)), DataConfig())
+
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+        """The names of the parts that are made."""
+        names: list[str] = []
+        write = chunks._write_record
+
+        def noted(folder: Path, splits) -> None:
+            names.append(folder.name.partition(".")[0])
+            write(folder, splits)
+
+        monkeypatch.setattr(chunks, "_write_record", noted)
+        return names
+
+    def test_finished_parts_are_not_made_again(self, corpus, tmp_path: Path, made: list[str]) -> None:
+        interrupted(corpus, tmp_path / "out", after=8000)
+        first = len(made)
+        assert first >= 2
+        assert not (tmp_path / "out").exists()
+        found = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
+        assert (found.chunks_found, found.reused) == (first, False)
+        assert len(made) == len(set(made)) == len(prepare.making_of(corpus.config).chunks(corpus))
+        prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
+        assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+        assert not list(tmp_path.glob(".*"))
+
+    @pytest.mark.parametrize("damage", ["short", "changed", "missing", "no record", "empty record"])
+    def test_a_damaged_part_is(self, damage: str, corpus, tmp_path: Path, made: list[str]) -> None:
+        interrupted(corpus, tmp_path / "out", after=8000)
+        folder = tmp_path / ".out.parts" / made[0]
+        path = folder / ("part.json" if "record" in damage else "train-tokens.npy")
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] if damage == "short" else data[:-1] + b"?" if damage == "changed" else b"")
+        if damage in ("missing", "no record"):
+            path.unlink()
+        before = len(made)
+        found = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
+        assert found.chunks_found == before - 1
+        assert made.count(made[0]) == 2
+        prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
+        assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+    def test_other_text_finds_what_is_still_the_same(self, corpus, tmp_path: Path, made: list[str]) -> None:
+        interrupted(corpus, tmp_path / "out", after=8000)
+        before = len(made)
+        found = written(tmp_path, texts(150), texts(80, seed=3))
+        assert (
+            prepare_corpus(survey(found, DataConfig()), byte_tokenizer(), folder=tmp_path / "out").chunks_found
+            == before
+        )
+
+    def test_other_settings_do_not(self, corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
+        interrupted(corpus, tmp_path / "out", after=8000)
+        assert prepare_corpus(corpus, gpt2, folder=tmp_path / "out", processes=1).chunks_found == 0
+        assert not list(tmp_path.glob(".*"))
+
+    def test_in_the_cache_it_goes_on_too(self, corpus, tmp_path: Path) -> None:
+        def stop(done: int, total: int | None) -> None:
+            if done > 8000:
+                raise _InterruptionError
+
+        with pytest.raises(_InterruptionError):
+            prepare_corpus(corpus, byte_tokenizer(), root=tmp_path / "cache", processes=1, progress=stop)
+        assert prepare_corpus(corpus, byte_tokenizer(), root=tmp_path / "cache", processes=1).chunks_found >= 2
+
+    def test_parts_of_text_that_changed_on_the_way_do_not_stay(self, tmp_path: Path) -> None:
+        found = written(tmp_path, texts(150))
+        corpus = survey(found, DataConfig())
+        found[0].path.write_text(texts(151))
+        with pytest.raises(InputError, match=r"corpus-0\.txt: the corpus changed while it was read; try again"):
+            prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
+        assert not list(tmp_path.glob(".*"))
+
+    def test_killed_at_any_moment_it_ends_with_the_same_folder(self, corpus, tmp_path: Path) -> None:
+        command = "from lm.corpus import chunks; chunks.CHUNK_BYTES = 3000; from cli.main import main; main()"
+        arguments = [str(tmp_path / "corpus-0.txt"), "--kind", "byte", "--processes", "2"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", command, "prepare", *arguments, "-o", str(tmp_path / "out")],
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LM_CACHE": str(tmp_path / "cache")},
+        )
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(".out.parts/*/part.json")) and process.poll() is None:
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
+        prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
+        names = {path.name for path in (tmp_path / "whole").iterdir()} - {"manifest.json"}  # which names files
+        assert all((tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)

@@ -1,0 +1,154 @@
+"""Pairs are prepared once, with tokenizers of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus import encoding, parallel
+from lm.corpus.pairs import is_pairs, open_pairs
+from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.errors import InputError, UsageError
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.corpus.parallel_text import lines
+from tests.lm.corpus.small_pairs import BYTES, PLAIN, corpus, ids, parsed_corpus
+from tests.lm.tokenizers_elsewhere import TEXT
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_tokens_are_the_tokenizers(elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if elsewhere.end_of_text is None:
+        pytest.skip("has no token that ends a text")
+    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
+    sources = [line.strip() for line in TEXT.split("\n") if line.strip()]
+    targets = [text[::-1] for text in sources]
+    prepared = prepare_pairs(corpus(tmp_path, sources, targets), elsewhere, PLAIN)
+    assert ids(prepared) == [[elsewhere.encode(text) for text in side] for side in (sources, targets)]
+
+
+def test_the_same_is_prepared_once(tmp_path: Path) -> None:
+    sides = lines(30)
+    seen: list[tuple[int, int]] = []
+    first = prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN, progress=lambda *done: seen.append(done))
+    again = prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN, progress=lambda *done: seen.append(done))
+    assert not first.reused
+    assert again.reused
+    assert again.folder == first.folder
+    assert again.manifest == first.manifest
+    assert len(seen) == 1
+    assert seen[0][0] == seen[0][1] == sum(len(line.encode()) for side in sides for line in side)
+    assert is_pairs(first.folder)
+    assert not is_pairs(tmp_path)
+    for other in (ParallelConfig(max_length=99), ParallelConfig(max_ratio=2)):
+        assert prepare_pairs(corpus(tmp_path, *sides), BYTES, other).folder != first.folder
+    sides[1][3] += "!"
+    assert prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN).folder != first.folder
+
+
+def test_vocabularies_are_joint_or_separate(tmp_path: Path) -> None:
+    made = corpus(tmp_path, *lines(300))
+    config = TokenizerConfig(vocab_size=400)
+    joint, none = train_tokenizers(made, config, PLAIN)
+    assert none is None
+    assert joint.vocab_size == 400
+    target, source = train_tokenizers(made, config, ParallelConfig(separate_vocabularies=True))
+    assert source is not None
+    assert len({joint.sha256, target.sha256, source.sha256}) == 3
+    prepared = prepare_pairs(made, target, PLAIN, source_tokenizer=source)
+    stored = open_pairs(prepared.folder)
+    assert stored.tokenizer.sha256 == target.sha256
+    assert stored.source_tokenizer is not None
+    assert stored.source_tokenizer.sha256 == source.sha256
+    sources, targets = lines(300)
+    assert ids(prepared) == [[source.encode(text) for text in sources], [target.encode(text) for text in targets]]
+
+
+def test_both_directions_have_tags(tmp_path: Path) -> None:
+    config = ParallelConfig(bidirectional=True)
+    tokenizer, _ = train_tokenizers(
+        corpus(tmp_path, *lines(50), config=config), TokenizerConfig(vocab_size=300), config
+    )
+    assert {"<2en>", "<2de>", "<|endoftext|>"} == set(tokenizer.special_tokens)
+
+
+def test_what_cannot_be_prepared(tmp_path: Path) -> None:
+    chars = training.train(["ab"], TokenizerConfig(kind="char"), corpus_bytes=2).tokenizer
+    with pytest.raises(UsageError, match="no end-of-text token"):
+        prepare_pairs(corpus(tmp_path, ["a"], ["b"]), chars, PLAIN)
+    chars = training.train(
+        ["ab"], TokenizerConfig(kind="char"), corpus_bytes=2, special_tokens=["<|endoftext|>"]
+    ).tokenizer
+    with pytest.raises(InputError, match=r"train.de: line 2: .*'c'"):
+        prepare_pairs(corpus(tmp_path, ["a", "b"], ["b", "c"]), chars, PLAIN)
+
+
+def test_all_is_on_the_disk_before_the_folder_has_its_name(tmp_path: Path, disk) -> None:
+    prepared = prepare_pairs(corpus(tmp_path, *lines(30), validation="0.1"), BYTES, PLAIN, source_tokenizer=BYTES)
+    name = prepared.folder.name
+    assert disk.synced_before(name) == {name} | {path.name for path in prepared.folder.iterdir()}
+
+
+def test_what_a_killed_process_began_in_the_cache_is_removed(tmp_path: Path, cache: Path) -> None:
+    abandoned = cache / "pairs" / ".0123.partial-4567"
+    abandoned.mkdir(parents=True)
+    os.utime(abandoned, (0, 0))
+    prepared = prepare_pairs(corpus(tmp_path, *lines(30)), BYTES, PLAIN)
+    assert prepared.folder.parent == abandoned.parent
+    assert not abandoned.exists()
+
+
+def test_heads_make_other_pairs_and_leave_those_without_as_they_were(tmp_path: Path) -> None:
+    """A folder without heads says nothing of trees; its key and its files are those of the same text."""
+    with_trees = parsed_corpus(tmp_path, 200)
+    plain = parallel.survey(
+        [dataclasses.replace(with_trees.texts[0].text, heads=None)], DataConfig(validation="0.2"), PLAIN
+    )
+    folders = [prepare_pairs(each, BYTES, PLAIN, root=tmp_path / "cache").folder for each in (plain, with_trees)]
+    assert folders[0] != folders[1]
+    names = [{path.name for path in folder.iterdir()} for folder in folders]
+    assert names[1] - names[0] == {
+        f"{split}-places{ends}.npy" for split in ("train", "validation") for ends in ("", "-ends")
+    }
+    for name in ("pairs.json", "validation.jsonl"):
+        assert ['"heads":' in (folder / name).read_text() for folder in folders] == [False, True]
+    assert [open_pairs(folder).manifest.heads for folder in folders] == [False, True]
+    (folders[1] / "train-places.npy").unlink()
+    with pytest.raises(InputError, match=r"train-places.npy: missing or damaged"):
+        open_pairs(folders[1])
+
+
+def test_heads_of_one_split_alone_are_refused(tmp_path: Path) -> None:
+    text = parsed_corpus(tmp_path, 20).texts[0].text
+    with pytest.raises(UsageError, match="give heads of both splits"):
+        parallel.survey([text], DataConfig(), PLAIN, validation=[dataclasses.replace(text, heads=None)])
+
+
+@pytest.mark.parametrize("name", ["train-source.npy", "target-words.npy", "validation.jsonl", "tokenizer.json"])
+def test_damaged_pairs_are_prepared_again(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """A text that is another text, a tokenizer that is another tokenizer, numbers that are zeros."""
+    sides = lines(30)
+    first = prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN)
+    path = first.folder / name
+    before = {each.name: each.read_bytes() for each in first.folder.iterdir()}
+    if path.suffix == ".npy":
+        np.save(path, np.zeros_like(np.load(path)))
+    elif name == "tokenizer.json":
+        training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=["<x>"]).tokenizer.save(path)
+    else:
+        path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert not prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN).reused
+    assert {each.name: each.read_bytes() for each in first.folder.iterdir()} == before
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [str(path)]
+    assert prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN).reused

@@ -1,0 +1,122 @@
+"""BPE dropout: its distribution is that of the paper's algorithm, written again here, and it is a pure function."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus.ragged import Ragged
+from lm.data.bpe_dropout import Merges, segment
+from lm.tokenizer import training
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.tokenizers_elsewhere import TEXT
+
+RULES = [("a", "b"), ("ab", "a"), ("b", "a"), ("c", "ab"), ("aba", "c")]
+NAMES = ["a", "b", "c", "ab", "aba", "ba", "cab", "abac"]
+VOCABULARY = {name: index for index, name in enumerate(NAMES)}
+MERGES = Merges(VOCABULARY, RULES, whole=[])
+
+
+def keys(count: int) -> np.ndarray:
+    return np.arange(count, dtype=np.uint64)
+
+
+def distribution(letters: list[str], dropout: float) -> dict[tuple[str, ...], float]:
+    """The probability of each segmentation, exactly: algorithm 1 of Provilkov et al. 2020, by enumeration."""
+    found: dict[tuple[str, ...], float] = defaultdict(float)
+    candidates = sorted(
+        (RULES.index(pair), place) for place, pair in enumerate(itertools.pairwise(letters)) if pair in RULES
+    )
+    for number, (_, place) in enumerate(candidates):  # it is made if it is kept and all that rank higher are left out
+        probability = dropout**number * (1 - dropout)
+        merged = [*letters[:place], letters[place] + letters[place + 1], *letters[place + 2 :]]
+        for segmentation, rest in distribution(merged, dropout).items():
+            found[segmentation] += probability * rest
+    found[tuple(letters)] += dropout ** len(candidates)
+    return found
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5])
+@pytest.mark.parametrize("word", ["abacab", "ababab", "caba", "abba"])
+def test_distribution_is_that_of_the_paper(word: str, dropout: float) -> None:
+    draws = 20_000
+    words = Ragged.of([[VOCABULARY[letter] for letter in word]] * draws)
+    segmented = segment(words, MERGES, dropout=dropout, keys=keys(draws))
+    drawn = Counter(tuple(NAMES[token] for token in segmented.row(number)) for number in range(draws))
+    expected = distribution(list(word), dropout)
+    assert sum(expected.values()) == pytest.approx(1)
+    assert set(drawn) <= {segmentation for segmentation, probability in expected.items() if probability > 0}
+    for segmentation, probability in expected.items():
+        deviation = np.sqrt(probability * (1 - probability) / draws)
+        assert abs(drawn[segmentation] / draws - probability) < 5 * deviation + 1e-9
+
+
+def words_of(tokenizer: Tokenizer, text: str) -> Ragged:
+    ids, numbers = tokenizer.encode_words([text])[0]
+    ends = np.append(np.flatnonzero(np.diff(numbers)) + 1, len(ids))
+    return Ragged(ids.astype(np.int64), ends)
+
+
+def merges_of(tokenizer: Tokenizer) -> Merges:
+    found = Merges.of(tokenizer)
+    assert found
+    return found
+
+
+def test_without_dropout_it_is_the_tokenizer(elsewhere: Tokenizer) -> None:
+    merges = Merges.of(elsewhere)
+    if merges is None:
+        assert elsewhere.kind != "bpe"
+        return
+    words = words_of(elsewhere, TEXT)
+    segmented = segment(merges.letters(words), merges, dropout=0, keys=keys(len(words)))
+    assert segmented.values.tolist() == elsewhere.encode(TEXT)
+    assert segmented.ends.tolist() == words.ends.tolist()
+
+
+def test_with_full_dropout_there_are_only_bytes(gpt2: Tokenizer) -> None:
+    merges, words = merges_of(gpt2), words_of(gpt2, TEXT)
+    segmented = segment(merges.letters(words), merges, dropout=1, keys=keys(len(words)))
+    assert [gpt2.token_bytes(token) for token in segmented.values.tolist()] == [bytes([byte]) for byte in TEXT.encode()]
+
+
+@pytest.mark.parametrize("dropout", [0.05, 0.3, 0.9])
+def test_text_stays_the_same(elsewhere: Tokenizer, dropout: float) -> None:
+    merges, words = Merges.of(elsewhere), words_of(elsewhere, TEXT)
+    if merges is None:
+        return
+    segmented = segment(merges.letters(words), merges, dropout=dropout, keys=keys(len(words)))
+    assert len(segmented.values) > len(words.values) or dropout < 0.5
+    assert elsewhere.decode(segmented.values) == elsewhere.decode(words.values)
+
+
+def test_a_word_depends_on_nothing_but_its_key(gpt2: Tokenizer) -> None:
+    merges = merges_of(gpt2)
+    letters = merges.letters(words_of(gpt2, TEXT))
+    together = segment(letters, merges, dropout=0.3, keys=keys(len(letters)))
+    order = np.random.default_rng(0).permutation(len(letters))
+    shuffled = segment(letters.take(order), merges, dropout=0.3, keys=keys(len(letters))[order])
+    assert shuffled.values.tolist() == together.take(order).values.tolist()
+    alone = segment(letters.take(np.array([5])), merges, dropout=0.3, keys=np.array([5], dtype=np.uint64))
+    assert alone.values.tolist() == together.row(5).tolist()
+
+
+def test_added_tokens_stay_whole() -> None:
+    trained = training.train([TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT.encode()))
+    merges, end = merges_of(trained.tokenizer), trained.tokenizer.end_of_text
+    assert end is not None
+    assert merges.letters(Ragged.of([[end]])).values.tolist() == [end]
+
+
+def test_no_words_give_none() -> None:
+    assert len(segment(Ragged.of([]), MERGES, dropout=0.5, keys=keys(0))) == 0
+
+
+def test_tokenizers_without_rules_have_no_merges() -> None:
+    for kind in ("char", "byte"):
+        made = training.train(["ab"], TokenizerConfig(kind=kind), corpus_bytes=2)  # type: ignore[arg-type]
+        assert Merges.of(made.tokenizer) is None

@@ -1,0 +1,207 @@
+"""Texts with labels: rows that are read whole, each with one target, the number of its label."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from lm.config.data import DataConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
+from lm.corpus import chunks, examples
+from lm.corpus.corpus import survey
+from lm.corpus.prepare import prepare_corpus
+from lm.data.kinds import open_data
+from lm.data.labels import LabelledData, labels_of
+from lm.errors import InputError, UsageError
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.corpus import small_examples
+from tests.lm.corpus.preparing import prepare
+from tests.lm.tokenizers_elsewhere import bert_like, gpt2_like
+
+TEXTS = [(f"text number {place} é", ("joy", "anger", "true")[place % 3]) for place in range(30)]
+
+
+def prepared(folder: Path, pairs, *, form=("text", "label"), validation: str = "0.2", kind: str = "byte") -> Path:
+    source = small_examples.source(folder, small_examples.lines(pairs, *form))
+    config = DataConfig(validation=validation, supervised=True)
+    return prepare([source], small_examples.tokenizer(kind), config, folder / "tokens").folder
+
+
+def opened(folder: Path, *, context: int = 40, rows: int = 4, labels: tuple[str, ...] | None = None) -> LabelledData:
+    model = ModelConfig(vocab_size=257, context_length=context, objective="masked", labels=labels or labels_of(folder))
+    config = RunConfig(model, data=DataConfig(supervised=True), training=TrainingConfig(batch_size=rows))
+    data = open_data(folder, config)
+    assert isinstance(data, LabelledData)
+    return data
+
+
+def rows(batch) -> list[tuple[list[int], int]]:
+    texts = [row[:length].tolist() for row, length in zip(batch.inputs, batch.input_lengths, strict=True)]
+    return list(zip(texts, batch.targets[:, 0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("form", [("text", "label"), ("prompt", "completion")])
+def test_every_text_comes_once_an_epoch_with_the_number_of_its_label(tmp_path, form):
+    folder = prepared(tmp_path, TEXTS, form=form)
+    data, tokenizer = opened(folder), small_examples.tokenizer()
+    labels, end = labels_of(folder), tokenizer.end_of_text
+    assert labels == ("anger", "joy", "true")
+    trained = [row for first in range(0, data.samples, 4) for row in rows(data.batch(first))][: data.samples]
+    held_out = [row for batch in data.validation() for row in rows(batch)]
+    expected = [([end, *tokenizer.encode(text), end], labels.index(label)) for text, label in TEXTS]
+    assert sorted(trained + held_out) == sorted(expected)
+    assert held_out
+
+
+def test_a_batch_counts_the_tokens_that_are_read_and_predicts_a_label_for_each_row(tmp_path):
+    batch = opened(prepared(tmp_path, TEXTS)).batch(0)
+    assert batch.predicted == batch.rows == 4
+    assert batch.tokens == sum(len(ids) for ids, _ in rows(batch))
+    halves = list(batch.split(2))
+    assert [rows(half) for half in halves] == [rows(batch)[:2], rows(batch)[2:]]
+
+
+def test_a_longer_text_loses_its_end_but_not_the_token_that_ends_it(tmp_path):
+    long = [("x" * 50, "a"), ("y" * 8, "b")]
+    data = opened(prepared(tmp_path, long, validation="0"), context=10, rows=2)
+    end = small_examples.tokenizer().end_of_text
+    found = sorted(rows(data.batch(0)))
+    assert found == [([end, *b"x" * 8, end], 0), ([end, *b"y" * 8, end], 1)]
+    warning = data.warnings(parameters=1, epochs=1.0, patience=None)[0]
+    assert "1 of 2 texts are longer than the context" in warning
+
+
+def test_labels_as_many_as_texts_are_warned_of(tmp_path):
+    data = opened(prepared(tmp_path, [(f"{n} + 1 = ", str(n + 1)) for n in range(8)], validation="0"))
+    assert "8 labels for 8 texts" in data.warnings(parameters=1, epochs=1.0, patience=None)[-1]
+
+
+def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path):
+    lines = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in (("a", 1), ("b", True)))
+    source = small_examples.source(tmp_path, lines)
+    folder = prepare([source], small_examples.tokenizer(), small_examples.WHOLE, tmp_path / "tokens").folder
+    assert labels_of(folder) == ("1", "true")
+
+
+def test_a_single_label_is_refused(tmp_path):
+    folder = prepared(tmp_path, [("a", "joy"), ("b", "joy")], validation="0")
+    with pytest.raises(UsageError, match="the same label, 'joy'"):
+        labels_of(folder)
+
+
+def test_batches_are_the_same_for_the_same_place(tmp_path):
+    folder = prepared(tmp_path, TEXTS)
+    np.testing.assert_array_equal(opened(folder).batch(9).inputs, opened(folder).batch(9).inputs)
+
+
+LABELS = ("US", "us", "🦉", "🦊", "naïve", "naive", " joy", "joy")
+"""An uncased WordPiece has the same tokens for several of these, or none."""
+
+
+def of_labels(folder: Path, tokenizer: Tokenizer, *, name: str = "tokens") -> tuple[Path, list[str]]:
+    """Examples of every label prepared in parts, and the label of each text, which is its length."""
+    draw = random.Random(3)
+    given = [draw.choice(LABELS) for _ in range(60)]
+    pairs = [("a" + " a" * place, label) for place, label in enumerate(given)]
+    chunks = [small_examples.lines(pairs[start : start + 20], "text", "label") for start in range(0, 60, 20)]
+    sources = [small_examples.source(folder, text, name=f"{name}-{n}.jsonl") for n, text in enumerate(chunks)]
+    held_out = small_examples.source(folder, small_examples.lines(pairs[:8], "text", "label"), name="held.jsonl")
+    config = DataConfig(validation=str(held_out.path), supervised=True)
+    return prepare(sources, tokenizer, config, folder / name).folder, given
+
+
+def check_numbers(data: LabelledData, given: Sequence[str], labels: Sequence[str]) -> None:
+    """A text of n words is example n, so its label is known whatever became of the order."""
+    batches = [*(data.batch(first) for first in range(0, data.samples, 4)), *data.validation()]
+    seen = [(length - 3, target) for batch in batches for length, target in lengths(batch)]
+    assert {place for place, _ in seen} == set(range(60))
+    assert all(labels[target] == given[place] for place, target in seen)
+
+
+def lengths(batch) -> list[tuple[int, int]]:
+    return list(zip(batch.input_lengths.tolist(), batch.targets[:, 0].tolist(), strict=True))
+
+
+def spaced() -> tokenizers.Tokenizer:
+    """A space before every text, that decoding keeps."""
+    backend = gpt2_like()
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return backend
+
+
+@pytest.mark.parametrize("made", [bert_like, spaced], ids=["uncased WordPiece", "a space before every text"])
+def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(tmp_path, monkeypatch, made):
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 300)
+    tokenizer = Tokenizer(made())
+    folder, given = of_labels(tmp_path, tokenizer)
+    labels = labels_of(folder)
+    assert labels == tuple(sorted({*given})) == tuple(sorted(LABELS))
+    data = opened(folder, context=100, labels=labels)
+    if made is bert_like:
+        check_numbers(data, given, labels)
+    assert not any("earlier version" in warning for warning in data.warnings(parameters=1, epochs=1, patience=None))
+
+
+def without_labels(folder: Path) -> None:
+    """Make a folder what it was before labels and checksums were kept."""
+    for path in folder.glob("*labels*"):
+        path.unlink()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["labels"], manifest["sha256"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_folders_without_the_text_of_labels_have_them_as_their_tokens_are_decoded(tmp_path):
+    tokenizer = Tokenizer(bert_like())
+    folder, given = of_labels(tmp_path, tokenizer)
+    without_labels(folder)
+    labels = labels_of(folder)
+    assert "us" in labels
+    assert "US" not in labels
+    data = opened(folder, context=100, labels=labels)
+    assert "earlier version" in data.warnings(parameters=1, epochs=1, patience=None)[0]
+    decoded = {label: tokenizer.decode(tokenizer.encode("\n" + label)) for label in LABELS}
+    check_numbers(data, [decoded[label] for label in given], labels)
+
+
+def test_a_run_with_decoded_labels_goes_on_with_examples_that_are_prepared_again(tmp_path):
+    tokenizer = Tokenizer(bert_like())
+    before, _ = of_labels(tmp_path, tokenizer, name="before")
+    without_labels(before)
+    again, _ = of_labels(tmp_path, tokenizer, name="again")
+    old, new = (opened(folder, context=100, labels=labels_of(before)) for folder in (before, again))
+    for first in range(0, old.samples, 4):
+        np.testing.assert_array_equal(old.batch(first).targets, new.batch(first).targets)
+    with pytest.raises(InputError, match="labels that the model has not learned"):
+        opened(again, context=100, labels=("joy", "us"))
+
+
+def test_examples_in_the_cache_without_the_text_of_labels_are_prepared_again_for_a_classifier(tmp_path, caplog):
+    source = small_examples.source(tmp_path, small_examples.lines(TEXTS, "text", "label"))
+    corpus, tokenizer = survey([source], DataConfig(supervised=True)), small_examples.tokenizer()
+    first = prepare_corpus(corpus, tokenizer, root=tmp_path / "cache")
+    without_labels(first.folder)
+    assert prepare_corpus(corpus, tokenizer, root=tmp_path / "cache").reused
+    made = prepare_corpus(corpus, tokenizer, root=tmp_path / "cache", with_labels=True)
+    assert (made.reused, made.manifest.labels) == (False, 3)
+    assert "which kept no text of labels; prepare it again (done now)" in caplog.text
+    assert prepare_corpus(corpus, tokenizer, root=tmp_path / "cache", with_labels=True).reused
+
+
+@pytest.mark.parametrize("limit", ["_MOST_LABELS", "_MOST_LABEL_BYTES"])
+def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(examples, limit, 8)
+    folder = prepared(tmp_path, [(f"{n} + 1 = ", str(n + 1)) for n in range(30)], form=("prompt", "completion"))
+    assert not list(folder.glob("*labels*"))
+    with pytest.raises(UsageError, match="too many different completions"):
+        labels_of(folder)
+    config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data=DataConfig(supervised=True))
+    assert open_data(folder, config).samples

@@ -1,0 +1,183 @@
+"""Pairs are framed for training as they are for scoring and for translation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm.config.model import ModelConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus.pairs import StoredPairs, open_pairs
+from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.data.batch import Batch
+from lm.data.pair_layout import TwoSides
+from lm.data.pair_tokens import Direction, FramedPairs, directions
+from lm.data.pairs import PairData
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import Line, TranslationModel
+from lm.evaluation.forced import PairEncoder, TokenPairs
+from lm.model.transformer import build_model
+from lm.pseudorandom import mix
+from lm.text.parallel import Pair
+from lm.text.trees import places_in_tree
+from tests.lm.corpus.parallel_text import lines
+from tests.lm.corpus.small_pairs import PLAIN, parsed_corpus
+from tests.lm.data.conftest import BOTH
+
+HELD = 60
+
+
+def texts(direction: Direction) -> list[Pair]:
+    """The validation split, as its files have it."""
+    sides = dict(zip(("source", "target"), lines(HELD, seed=1), strict=True))
+    both = zip(sides[direction.source], sides[direction.target], strict=True)
+    return [Pair(source, target, number) for number, (source, target) in enumerate(both, 1)]
+
+
+@pytest.fixture(params=[0, 1], ids=["forth", "back"])
+def direction(stored: StoredPairs, request: pytest.FixtureRequest) -> Direction:
+    return directions(stored, bidirectional=True)[request.param]
+
+
+def scored(stored: StoredPairs, direction: Direction) -> TokenPairs:
+    return PairEncoder(stored.tokenizer, stored.source_tokenizer, tag=direction.tag).encode(texts(direction))
+
+
+def test_training_and_scoring_give_a_model_the_same_ids(stored: StoredPairs, direction: Direction) -> None:
+    sources, targets = FramedPairs(stored).rows("validation", direction, np.arange(HELD))
+    evaluated = scored(stored, direction)
+    for trained_on, read in ((sources, evaluated.sources), (targets, evaluated.targets)):
+        assert trained_on.ends.tolist() == read.ends.tolist()
+        assert trained_on.values.tolist() == read.values.tolist()
+    assert FramedPairs(stored).frames(direction).start == evaluated.start
+
+
+def test_training_and_scoring_give_a_model_the_same_batches(stored: StoredPairs) -> None:
+    """Of the validation split, the first direction first."""
+    batches = PairData(stored, BOTH, rows=4, seed=0).validation()
+    for direction in directions(stored, bidirectional=True):
+        pairs, seen = scored(stored, direction), 0
+        numbers = {tuple(pairs.sources.row(number).tolist()): number for number in range(HELD)}
+        while seen < HELD:
+            batch = next(batches)
+            assert batch.source is not None
+            assert batch.source_lengths is not None
+            rows = zip(batch.source, batch.source_lengths, strict=True)
+            same = pairs.batch([numbers[tuple(row[:length].tolist())] for row, length in rows], TwoSides())
+            assert_equal(batch, same)
+            seen += batch.rows
+    assert next(batches, None) is None
+
+
+def assert_equal(one: Batch, other: Batch) -> None:
+    for field in ("inputs", "targets", "source", "source_lengths"):
+        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_a_translator_reads_the_sources_that_training_does(
+    stored: StoredPairs, direction: Direction, limit: int | None
+) -> None:
+    """Cut where the positions of the model end, but for their frame."""
+    assert direction.tag is not None
+    positions = {"positions": "rotary"} if limit is None else {"positions": "learned", "context_length": limit}
+    config = ModelConfig(
+        vocab_size=stored.tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, **positions
+    )
+    model = TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)
+    read: list[Line] = Translator([model], to=direction.tag.language)._read(
+        [(number, pair.source, "", None) for number, pair in enumerate(texts(direction))]
+    )
+    sources, _ = FramedPairs(stored).rows("validation", direction, np.arange(HELD))
+    for number, line in enumerate(read):
+        whole = sources.row(number).tolist()
+        assert line.left_out == max(0, len(whole) - (limit or len(whole)))
+        assert line.sources == ([*whole[: len(whole) - 1 - line.left_out], whole[-1]],)
+
+
+def test_with_keys_a_sentence_is_segmented_anew_and_spells_the_same(stored: StoredPairs, direction: Direction) -> None:
+    framed, numbers = FramedPairs(stored, dropout=0.5), np.arange(HELD)
+    plain, dropped = framed.rows("validation", direction, numbers), framed.rows(
+        "validation", direction, numbers, np.arange(HELD, dtype=np.uint64)
+    )  # fmt: skip
+    for before, after in zip(plain, dropped, strict=True):
+        assert after.lengths().sum() > before.lengths().sum()
+        spelled = [[stored.tokenizer.decode(rows.row(number)) for number in numbers] for rows in (before, after)]
+        assert spelled[0] == spelled[1]
+
+
+def test_a_single_direction_has_no_tag(stored: StoredPairs) -> None:
+    assert directions(stored, bidirectional=False) == [Direction("source", "target", None)]
+    forth, back = directions(stored, bidirectional=True)
+    assert (forth.source, forth.target, back.source, back.target) == ("source", "target", "target", "source")
+    assert [each.tag.language for each in (forth, back) if each.tag] == ["de", "en"]
+
+
+@pytest.fixture(params=["bpe", "byte"])
+def parsed(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Pair], StoredPairs]:
+    """The validation split of sentences with trees, and the folder that they were prepared into."""
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    corpus = parsed_corpus(tmp_path, 300)
+    tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(kind=request.param, vocab_size=400), PLAIN)
+    stored = open_pairs(prepare_pairs(corpus, tokenizer, PLAIN).folder)
+    return [item.pair for item in corpus.split_pairs() if item.split == "validation"], stored
+
+
+FORTH = Direction("source", "target")
+
+
+def test_trees_are_the_same_for_training_scoring_and_translation(parsed: tuple[list[Pair], StoredPairs]) -> None:
+    pairs, stored = parsed
+    sources, targets = FramedPairs(stored).rows("validation", FORTH, np.arange(len(pairs)))
+    scored = PairEncoder(stored.tokenizer).encode(pairs)
+    assert sources.values.tolist() == scored.sources.values.tolist()
+    assert targets.values.tolist() == scored.targets.values.tolist()
+    config = ModelConfig(
+        vocab_size=stored.tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, syntax="both"
+    )
+    translator = Translator([TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)])
+    read = translator._read([(number, pair.source, "", pair.heads) for number, pair in enumerate(pairs)])
+    assert [line.sources[0] for line in read] == [sources.row(number).tolist() for number in range(len(pairs))]
+    assert [heads for *_, heads in stored.validation_texts()] == [pair.heads for pair in pairs]
+    batches = PairData(stored, PLAIN, rows=4, seed=0).validation()
+    assert all(batch.source is not None and batch.source.shape[2] == 4 for batch in batches)
+
+
+def test_words_keep_their_places_however_they_are_segmented(parsed: tuple[list[Pair], StoredPairs]) -> None:
+    """With BPE dropout too: the tokens of a place spell its word, in the order of the sentence."""
+    pairs, stored = parsed
+    if stored.tokenizer.kind != "bpe":
+        pytest.skip("it has no merges to leave out")
+    numbers = np.arange(len(pairs))
+    plain, _ = FramedPairs(stored).rows("validation", FORTH, numbers)
+    dropped, _ = FramedPairs(stored, dropout=0.5).rows("validation", FORTH, numbers, mix(numbers.astype(np.uint64)))
+    assert len(dropped.values) > len(plain.values)
+    for number, pair in enumerate(pairs):
+        assert pair.heads is not None
+        for sources in (plain, dropped):
+            row = sources.row(number)
+            for word, place in zip(pair.source.split(), places_in_tree(pair.heads), strict=True):
+                spelled = row[(row[:, 1:] == place).all(axis=1), 0]
+                assert stored.tokenizer.decode(spelled).strip() == word
+            assert row[-1].tolist() == [stored.tokenizer.end_of_text, -1, -1, -1]
+
+
+def test_a_sentence_that_no_longer_fits_is_left_as_it_is_with_its_places(
+    parsed: tuple[list[Pair], StoredPairs],
+) -> None:
+    pairs, stored = parsed
+    if stored.tokenizer.kind != "bpe":
+        pytest.skip("it has no merges to leave out")
+    numbers = np.arange(len(pairs))
+    keys, context = mix(numbers.astype(np.uint64)), 40
+    plain, _ = FramedPairs(stored).rows("validation", FORTH, numbers)
+    free, _ = FramedPairs(stored, dropout=0.5).rows("validation", FORTH, numbers, keys)
+    held, _ = FramedPairs(stored, dropout=0.5, context=context).rows("validation", FORTH, numbers, keys)
+    fits = free.lengths() <= context
+    assert 0 < fits.sum() < len(pairs)
+    for number in numbers:
+        assert held.row(number).tolist() == (free if fits[number] else plain).row(number).tolist()

@@ -1,0 +1,490 @@
+"""The compiled step gives the logits that torch gives, of any model that it takes, in any use of its caches."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from itertools import chain
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+import torch
+from torch import nn
+
+from lm.config.decoding import SamplingConfig
+from lm.config.lora import LoraConfig
+from lm.config.model import ModelConfig
+from lm.decoding.beam_search import beam_search
+from lm.decoding.generator import Generator
+from lm.decoding.steps.ragged_steps import RaggedSteps
+from lm.decoding.steps.steps import DecoderSteps
+from lm.decoding.steps.translation_steps import EncoderDecoderSteps
+from lm.engine import selection
+from lm.engine.compiled.compiling import compile_step
+from lm.errors import UsageError
+from lm.kernels import compiled
+from lm.model.lora import build_adapted
+from lm.model.quantised import int8_matrices, quantise
+from lm.model.transformer import DecoderOnly, build_model
+from tests.cli.small_runs import make_tokenizer
+from tests.lm.decoding.encoder_decoders import uncached
+from tests.lm.decoding.random_blocks import random_block
+from tests.lm.machine_code import kept_code
+from tests.tolerances import approx, assert_close, rounding_error
+
+pytest.importorskip("numba")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _with_compiled_step(pytestconfig):
+    """The compiled step, which serves from the first token on."""
+    with kept_code(pytestconfig), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_LOADING", 0.0)
+        compile_step()
+        assert compiled.is_ready()
+        yield
+
+
+ACTIVATIONS = ("relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu")
+POSITIONS = ("rotary", "learned", "sinusoidal", "sinusoidal-half", "alibi", "t5", "none")
+
+
+def drawn(seed: int) -> ModelConfig:
+    """Any model that the step takes."""
+    of = random.Random(seed)
+    chosen = random_block(of, seed, POSITIONS, ACTIVATIONS)
+    chosen |= {
+        "scale_embeddings": of.random() < 0.3, "d_head": of.choice([None, 6]),
+        "attention_bias": of.choice([None, "inputs"]),
+    }  # fmt: skip
+    if chosen["positions"] == "rotary":
+        head = chosen["d_head"] or chosen["d_model"] // 4
+        chosen |= of.choice([{}, {"rotary_share": 2 / head}, {"rope_scaling": "linear", "rope_factor": 2.0}])
+    return ModelConfig(vocab_size=37, context_length=8, **chosen)
+
+
+def built(config: ModelConfig, *, in_8_bits: bool = False) -> DecoderOnly:
+    model = build_model(config, seed=1).eval().requires_grad_(False)
+    torch.manual_seed(2)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    if in_8_bits:
+        quantise(model)
+    return model
+
+
+def widened(model: DecoderOnly) -> DecoderOnly:
+    """The same numbers in float32, which torch multiplies."""
+    model = copy.deepcopy(model)
+    for name, matrix in list(int8_matrices(model)):
+        weight = nn.Parameter(matrix.rows(torch.arange(len(matrix))), requires_grad=False)
+        layer = model.get_submodule(name)
+        del layer.weight
+        layer.weight = weight
+    return model
+
+
+@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("seed", range(14))  # twice as many as there are kinds of positions
+def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
+    """Beyond the context too, with rows that are left out, repeated, and taken back.
+
+    Of weights in 8 bits the inputs are rounded to 16, which is a part of what rounding the weights changes.
+    """
+    config = drawn(seed)
+    model = built(config, in_8_bits=in_8_bits)
+    of, rows = random.Random(seed), seed % 5 + 1
+    steps, again = DecoderSteps(model), DecoderSteps(widened(model), cached=False)
+    for length in [3, *[1] * 5, 2, *[1] * 6]:
+        tokens = torch.randint(37, (rows, length))
+        expected = again.feed(tokens)
+        error = 2e-3 if in_8_bits else rounding_error(expected, model=model)
+        torch.testing.assert_close(steps.feed(tokens), expected, atol=error, rtol=error if in_8_bits else 0)
+        if of.random() < 0.3:
+            chosen = torch.tensor([of.randrange(rows) for _ in range(of.randint(1, 5))])
+            rows = len(chosen)
+            for each in (steps, again):
+                each.reorder(chosen)
+        if of.random() < 0.3:
+            for each in (steps, again):
+                each.truncate(each.length - 1)
+    assert model in selection._decoders
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_that_come_and_go_are_as_without_a_cache(seed):
+    model = built(drawn(seed))
+    of, steps, again = random.Random(seed), RaggedSteps(model), RaggedSteps(model, cached=False)
+    rows = 0
+    for _ in range(12):
+        if rows < 3 or of.random() < 0.3:
+            prompts = [[of.randrange(37) for _ in range(of.randint(1, 6))] for _ in range(of.randint(1, 3))]
+            rows += len(prompts)
+            assert_close(steps.join(prompts), again.join(prompts), model=model)
+        tokens = torch.randint(37, (rows, 1))
+        assert_close(steps.feed(tokens), again.feed(tokens), model=model)
+        if of.random() < 0.4:
+            kept = torch.tensor(sorted(of.sample(range(rows), of.randint(1, rows))))
+            rows = len(kept)
+            for each in (steps, again):
+                each.reorder(kept)
+    assert model in selection._decoders
+
+
+def of_pairs(seed: int) -> ModelConfig:
+    """Any encoder-decoder that the step takes."""
+    return replace(drawn(seed), n_encoder_layers=1, parallel_residual=False, context_length=24)
+
+
+@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("seed", range(7))
+def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
+    """Hypotheses change places, sources are left out and repeated, tokens taken back, and more read than the context.
+
+    What 8 bits round is rounded alike in both.
+    """
+    model = built(of_pairs(seed), in_8_bits=in_8_bits)
+    of = random.Random(seed)
+    source, lengths, tokens = torch.randint(37, (4, 7)), torch.tensor([7, 3, 1, 5]), torch.empty(4, 0, dtype=torch.long)
+    steps, known = EncoderDecoderSteps(model, source, lengths), model.config.position_limit or 30
+    for _ in range(30):
+        n = min(of.choice([1, 1, 1, 2]), known - tokens.shape[1])
+        fresh = torch.randint(37, (len(tokens), n))
+        tokens = torch.cat((tokens, fresh), dim=1)
+        expected = uncached(model, source, lengths, tokens)[:, -n:]
+        error = 2e-3 if in_8_bits else rounding_error(expected, model=model)
+        torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error if in_8_bits else 0)
+        width = steps._slots.width
+        sentences = list(range(len(tokens) // width))
+        if of.random() < 0.2 and len(sentences) > 1:  # as a search does when some are done
+            sentences.remove(of.choice(sentences))
+        chosen = [sentence * width + of.randrange(width) for sentence in sentences for _ in range(3)]
+        if of.random() < 0.15:
+            chosen = sorted(of.randrange(len(tokens)) for _ in range(of.randint(1, 6)))
+        rows = torch.tensor(chosen)
+        steps.reorder(rows)
+        source, lengths, tokens = source[rows], lengths[rows], tokens[rows]
+        if of.random() < 0.2 or tokens.shape[1] == known:
+            steps.truncate(tokens.shape[1] - 1)
+            tokens = tokens[:, :-1]
+    assert model in selection._decoders
+
+
+@pytest.mark.parametrize("refill", [False, True])
+def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
+    """Of ten sources, that end at different times."""
+    model, lengths = built(of_pairs(3)), torch.arange(10) % 7 + 1
+    source = torch.randint(37, (10, 7), generator=torch.Generator().manual_seed(1))
+
+    def found():
+        return beam_search(
+            EncoderDecoderSteps(model, source, lengths), torch.zeros(10, 1, dtype=torch.long), beam_size=4,
+            max_tokens=[*range(11, 21)], stop_ids=[1, 2], n=2, refill=refill,
+        )  # fmt: skip
+
+    of_step = found()
+    assert model in selection._decoders
+    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    selection._decoders.clear()
+    of_torch = found()
+    assert model not in selection._decoders
+    for a, b in zip(chain(*of_step), chain(*of_torch), strict=True):
+        assert (a.tokens, a.finish_reason) == (b.tokens, b.finish_reason)
+        assert a.score == approx(b.score, model=model)
+
+
+def test_an_output_layer_may_have_a_bias():
+    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1, output_bias=True)
+    model, tokens = built(config), torch.tensor([[1, 2, 3]])
+    steps = DecoderSteps(model)
+    found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
+    assert_close(found, model(tokens), model=model)
+    assert model in selection._decoders
+
+
+def test_the_best_are_found_of_one_token_a_row_after_the_first():
+    model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
+    steps = EncoderDecoderSteps(model, source, torch.tensor([7, 3, 1, 5]))
+    assert steps.feed_for_best(torch.ones(4, 1, dtype=torch.long), 3) is None  # torch reads the source
+    steps.feed(torch.ones(4, 1, dtype=torch.long))
+    assert steps.feed_for_best(torch.ones(4, 2, dtype=torch.long), 3) is None
+    assert steps.length == 1
+    best = steps.feed_for_best(torch.full((4, 1), 2), 3)
+    assert steps.length == 2
+    steps.truncate(1)
+    expected = steps.feed(torch.full((4, 1), 2))[:, -1].topk(3)
+    assert best.places.tolist() == expected.indices.tolist()
+
+
+def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
+    tokenizer = make_tokenizer("bpe")
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
+    generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
+    samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
+    monkeypatch.setattr(selection, "_MOST_TOKENS", 0)
+    assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
+
+
+VALUES = {
+    "vocab_size": [1, 50], "source_vocab_size": [45], "labels": [("good", "bad")], "context_length": [1, 5, 3000],
+    "d_model": [8, 24], "n_layers": [1, 3], "n_encoder_layers": [1, 2], "n_heads": [1, 2], "n_kv_heads": [1, 2],
+    "d_ff": [1, 33], "attention_window": [1, 2, 40], "attention_block": [2], "global_blocks": [0], "random_blocks": [0],
+    "attention_rank": [3], "attention_stride": [2], "max_distance": [20], "rope_base": [1.0, 500.0], "d_head": [2, 18],
+    "rotary_share": [0.5], "rope_factor": [3.0], "rope_context": [4], "rope_slow": [0.5], "rope_fast": [9.0],
+    "rope_temperature": [0.7], "norm_eps": [0.0, 0.1], "dropout": [0.5], "attention_dropout": [0.5],
+    "init_std": [0.0, 1.0], "softcap": [2.0], "experts": [2], "experts_per_token": [2], "expert_every": [2],
+    "expert_capacity": [1.0], "gate_noise": [1.0], "token_types": [2],
+}  # fmt: skip
+"""What fields may be that have no end of values; of all others every value is tried."""
+_PAIRS, _MASKED = {"n_encoder_layers": 1}, {"objective": "masked"}
+NEEDS = {
+    "source_vocab_size": _PAIRS, "syntax": _PAIRS, "labels": _MASKED, "token_types": _MASKED,
+    "recurrent_attention": {"architecture": "gru", **_PAIRS}, "attention_window": {"attention": "window"},
+    **{key: {"attention": "bigbird"} for key in ("attention_block", "global_blocks", "random_blocks")},
+    "attention_rank": {"attention": "linformer", **_PAIRS}, "attention_stride": {"attention": "compressed"},
+    "max_distance": {"positions": "t5"}, "rope_factor": {"rope_scaling": "linear"},
+    **{key: {"rope_scaling": "llama3", "rope_factor": 2.0} for key in ("rope_context", "rope_slow", "rope_fast")},
+    "rope_temperature": {"rope_scaling": "yarn", "rope_factor": 2.0},
+    **{key: {"experts": 2} for key in ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")},
+}  # fmt: skip
+"""What else a model must have for a field to mean something."""
+
+
+def every_value(name: str) -> list[object]:
+    """What a field may be; of those with endless values the ones above."""
+    if name in VALUES:
+        return VALUES[name]
+    kind = get_type_hints(ModelConfig)[name]
+    kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
+    return [value for each in kinds for value in ((True, False) if each is bool else get_args(each))]
+
+
+def configs_with(name: str, value: object) -> Iterator[ModelConfig]:
+    """Small models that have a value, alone and with a source, as far as there are such."""
+    for others in ({}, _PAIRS, NEEDS.get(name, {})):
+        given = {"vocab_size": 37, "context_length": 12, "d_model": 16, "n_layers": 2, "init_std": 0.3, **others}
+        with contextlib.suppress(UsageError):
+            yield ModelConfig(**{**given, name: value})
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ModelConfig)])
+def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name):
+    """A field that is added, or a value, is left to torch until somebody says that the step knows it."""
+    values = every_value(name)
+    assert values, "say in VALUES what it may be"
+    for value in values:
+        configs = list(configs_with(name, value))
+        assert configs, "say in NEEDS what it goes with"
+        for config in configs:
+            if selection.unsupported(config, selection.COMPILED) is None:
+                assert_steps_are_those_of_torch(config)
+            elif not config.is_masked:
+                assert selection.native_decoder(built(config), tokens=1) is None
+
+
+def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
+    model, length = built(config), min(config.context_length, 6)
+    tokens = torch.randint(config.vocab_size, (2, length), generator=torch.Generator().manual_seed(4))
+    if config.is_encoder_decoder:
+        trees = [] if config.syntax == "none" else [4]
+        source = torch.randint(min(config.vocab_size, 5), (2, 7, *trees), generator=torch.Generator().manual_seed(5))
+        steps = EncoderDecoderSteps(model, source)
+        expected = model(source, tokens)
+    else:
+        steps, expected = DecoderSteps(model), model(tokens)
+    found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
+    assert_close(found, expected, model=model)
+    assert length == 1 or model in selection._decoders
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 15, 16, 17, 40])
+def test_a_window_is_as_wide_as_for_torch(width):
+    config = ModelConfig(
+        vocab_size=37, context_length=64, d_model=16, n_layers=2, attention="window", attention_window=width
+    )
+    model, tokens = built(config), torch.randint(37, (2, 50))
+    steps = DecoderSteps(model)
+    parts = tokens.split([3, 1, 1, 7, *[1] * 38], dim=1)
+    found = torch.cat([steps.feed(part) for part in parts], dim=1)
+    assert_close(found, model(tokens), model=model)
+    assert model in selection._decoders
+
+
+@pytest.mark.parametrize("has_source", [False, True])
+@pytest.mark.parametrize("token", [-1, 37, 38, 2**31, 10**12, -(2**63)])
+def test_ids_beyond_the_vocabulary_are_refused(has_source, token):
+    """Whether logits are wanted or the best ones, and wherever the token stands."""
+    layers = int(has_source)
+    model = built(ModelConfig(vocab_size=37, context_length=12, d_model=16, n_layers=1, n_encoder_layers=layers))
+    message = rf"token ID {token} is not in the model's vocabulary: its 37 IDs begin with 0"
+    for place in range(2):
+        tokens = torch.tensor([[3], [4]])
+        tokens[place] = token
+        steps = EncoderDecoderSteps(model, torch.tensor([[1, 2], [3, 4]])) if has_source else DecoderSteps(model)
+        steps.feed(torch.tensor([[1], [2]]))
+        with pytest.raises(UsageError, match=message):
+            steps.feed_for_best(tokens, 3) if has_source else steps.feed(tokens)
+    assert model in selection._decoders
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_tables_of_positions_grow_with_the_text(positions, monkeypatch):
+    """And stay small where a context is long."""
+    monkeypatch.setattr("lm.engine.compiled.decoder._POSITIONS", 4)
+    config = ModelConfig(vocab_size=37, context_length=20, d_model=16, n_layers=1, positions=positions)
+    model, tokens = built(config), torch.randint(37, (1, 20))
+    steps, lengths = DecoderSteps(model), set()
+    found = [steps.feed(tokens[:, :2])]
+    for token in tokens[:, 2:].split(1, dim=1):
+        found.append(steps.feed(token))
+        lengths.add(selection._decoders[model]._tables.length)
+    assert_close(torch.cat(found, dim=1), model(tokens), model=model)
+    assert min(lengths) < max(lengths) <= 20
+
+
+@pytest.mark.parametrize("positions", sorted({*POSITIONS} - {"learned"}))
+def test_a_long_context_takes_no_memory_until_it_is_used(positions):
+    config = ModelConfig(vocab_size=37, context_length=2**30, d_model=16, n_layers=1, positions=positions)
+    model = built(config)
+    steps = DecoderSteps(model)
+    for token in range(4):
+        steps.feed(torch.tensor([[token]]))
+    assert model in selection._decoders
+
+
+def test_a_model_that_is_being_trained_is_left_to_torch():
+    """Its weights may be put elsewhere."""
+    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
+    assert selection.native_decoder(build_model(config).eval(), tokens=1) is None
+    assert selection.native_decoder(built(config), tokens=1) is not None
+
+
+def test_a_model_of_which_only_adapters_are_trained_is_left_to_torch():
+    """The step doesn't know them."""
+    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
+    assert selection.native_decoder(build_adapted(config, LoraConfig(rank=2)).eval(), tokens=1) is None
+
+
+IN_TWO_THREADS = """
+import threading, torch
+from lm.config.model import ModelConfig
+from lm.decoding.steps.steps import DecoderSteps
+from lm.kernels import compiled
+from lm.model.transformer import build_model
+from lm.engine import selection
+compiled._LOADING = 0.0
+model = build_model(ModelConfig(vocab_size=300, d_model=64, n_layers=2), seed=1).eval().requires_grad_(False)
+found = []
+def generate():
+    torch.set_num_threads(2)
+    for _ in range(10):
+        steps = DecoderSteps(model)
+        found.append([steps.feed(torch.tensor([[token]])) for token in range(30)][-1])
+threads = [threading.Thread(target=generate) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+import numba
+same = all(torch.equal(each, found[0]) for each in found)
+print(numba.threading_layer(), len(found), same, model in selection._decoders)
+"""
+
+
+def test_threads_may_generate_side_by_side_with_numbas_own_pool():
+    """Which aborts where two threads use it at once; there is no other where OpenMP can't be loaded."""
+    environment = {**os.environ, "NUMBA_THREADING_LAYER": "workqueue", "NUMBA_NUM_THREADS": "2"}
+    told = run_python(IN_TWO_THREADS, environment)
+    assert told.stdout.strip() == "workqueue 30 True True", told.stderr
+
+
+@pytest.mark.slow
+def test_a_threading_layer_that_cannot_be_loaded_is_replaced():
+    told = run_python(IN_TWO_THREADS, {**os.environ, "NUMBA_THREADING_LAYER": "another"})
+    assert told.stdout.strip().endswith("30 True True"), told.stderr
+
+
+STEPPED = """
+import torch
+from lm.config.model import ModelConfig
+from lm.decoding.steps.steps import DecoderSteps
+from lm.kernels import compiled
+from lm.model.transformer import build_model
+from lm.engine import selection
+from lm.engine.compiled.compiling import compile_step
+compiled._LOADING = 0.0
+compile_step()
+model = build_model(ModelConfig(vocab_size=30, d_model=16, n_layers=1), seed=1).eval().requires_grad_(False)
+steps = DecoderSteps(model)
+for token in range(3):
+    steps.feed(torch.tensor([[token]]))
+from lm.engine.compiled.step import step
+print(model in selection._decoders, sum(step.stats.cache_misses.values()))
+"""
+
+
+OBEYING = """
+import ctypes, os, sys
+if not os.geteuid():  # as root, who may write everywhere, unless CAP_DAC_OVERRIDE is dropped (PR_CAPBSET_DROP)
+    ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drops a capability of Linux")
+def test_a_cache_that_cannot_be_written_to_is_read(tmp_path):
+    """And nothing is written elsewhere: numba would compile again, and put that into the package."""
+    shutil.copytree(compiled._folder().parent, tmp_path / "native")
+    paths, package = [tmp_path, *tmp_path.rglob("*")], Path(compiled.__file__).parents[1]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        told = run_python(OBEYING, {**os.environ, "LM_CACHE": str(tmp_path)}, STEPPED)
+    finally:
+        for path in paths:
+            path.chmod(0o755)
+    assert told.stdout.strip() == "True 0", told.stderr
+    assert not [*package.rglob("*.nbi"), *package.rglob("*.nbc")]
+
+
+def run_python(program: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_learned_positions_end_with_the_context():
+    """As they do for torch: the window moves on before."""
+    config = ModelConfig(vocab_size=37, context_length=4, d_model=16, n_layers=1, positions="learned")
+    steps = DecoderSteps(built(config))
+    for _ in range(9):
+        try:
+            steps.feed(torch.zeros(1, 1, dtype=torch.long))
+        except UsageError as error:  # pragma: no cover (it would be a defect)
+            pytest.fail(str(error))
+
+
+def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
+    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
+    monkeypatch.setattr(compiled, "processor", lambda: "another")
+    compiled.forget()
+    assert selection.native_decoder(built(config), tokens=1) is None
+    compiled.forget()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_torch_keeps_the_threads_it_was_given(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        DecoderSteps(built(drawn(0))).feed(torch.tensor([[1, 2, 3]]))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,161 @@
+"""Attention agrees with a loop in float64 for every mask, whichever kernel serves it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lm.config.model import ModelConfig
+from lm.model import attention
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import Mask, Scope
+from lm.model.cache import KeyValueCache
+from lm.model.variants.block_sparse import Window
+from tests.tolerances import assert_close
+
+BATCH, HEADS, HEAD = 3, 4, 8
+
+
+def naive(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    """One query at a time, in float64, straight from the definition."""
+    query, key, value = query.detach(), key.detach(), value.detach()
+    batch, heads, n_queries, head = query.shape
+    kv_heads, n_keys = key.shape[1:3]
+    output = torch.zeros(batch, heads, n_queries, head, dtype=torch.float64)
+    for row, h, i in itertools.product(range(batch), range(heads), range(n_queries)):
+        position, group = n_keys - n_queries + i, h // (heads // kv_heads)
+        scores = {}
+        for j in range(n_keys):
+            if mask.is_causal and j > position:
+                continue
+            if mask.pattern is not None and position - j > mask.pattern.farthest:
+                continue
+            if mask.key_lengths is not None and j >= mask.key_lengths[row]:
+                continue
+            score = float(query[row, h, i].double() @ key[row, group, j].double()) / math.sqrt(head)
+            scores[j] = score + (float(mask.bias[row % len(mask.bias), h, i, j]) if mask.bias is not None else 0.0)
+        total = sum(math.exp(score) for score in scores.values())
+        for j, score in scores.items():
+            output[row, h, i] += math.exp(score) / total * value[row, group, j].double()
+    return output
+
+
+def masks(n_queries: int, n_keys: int) -> dict[str, Mask]:
+    bias = torch.randn(1, HEADS, n_queries, n_keys)
+    lengths = torch.tensor([n_keys, 2, 0])
+    return {
+        "everything": Mask(),
+        "causal": Mask.causal(),
+        "window": Mask.causal(pattern=Window(2)),
+        "keys": Mask.keys(lengths),
+        "causal keys": Mask(is_causal=True, key_lengths=lengths),
+        "bias": Mask(bias=bias),
+        "causal bias": Mask.causal(bias=bias),
+        "all": Mask(is_causal=True, key_lengths=lengths, pattern=Window(3), bias=bias),
+    }
+
+
+def tensors(n_queries: int, n_keys: int, kv_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(n_queries + 10 * n_keys + 100 * kv_heads)
+    shapes = [(BATCH, HEADS, n_queries, HEAD), (BATCH, kv_heads, n_keys, HEAD), (BATCH, kv_heads, n_keys, HEAD)]
+    query, key, value = (torch.randn(shape, requires_grad=True) for shape in shapes)
+    return query, key, value
+
+
+@pytest.mark.parametrize("kernel", ["fused", "products"])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(7, 7), (2, 2), (1, 7), (3, 7), (1, 1)])
+@pytest.mark.parametrize("name", masks(1, 1))
+def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, monkeypatch):
+    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    mask = masks(n_queries, n_keys)[name]
+    query, key, value = tensors(n_queries, n_keys, kv_heads)
+    attended = attend(query, key, value, mask=mask)
+    assert_close(attended, naive(query, key, value, mask), terms=HEAD, depth=2)
+    attended.square().sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
+
+
+@pytest.mark.parametrize("kernel", ["fused", "products"])
+@pytest.mark.parametrize("name", ["everything", "keys", "bias"])
+def test_many_queries_of_a_short_memory_agree_with_the_definition(name, kernel, monkeypatch):
+    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    mask = masks(20, 5)[name]
+    query, key, value = tensors(20, 5)
+    attended = attend(query, key, value, mask=mask)
+    assert_close(attended, naive(query, key, value, mask), terms=HEAD, depth=2)
+
+
+@pytest.mark.parametrize("length", [32, 40])
+@pytest.mark.parametrize("name", ["everything", "causal", "keys", "causal bias"])
+def test_in_bfloat16_it_stays_near_the_definition(name, length):
+    """Whether rows of scores fill the vectors of a softmax, which is then of bfloat16, or not."""
+    mask = masks(length, length)[name]
+    query, key, value = (tensor.detach().bfloat16().requires_grad_() for tensor in tensors(length, length))
+    attended = attend(query, key, value, mask=mask)
+    assert_close(attended, naive(query, key, value, mask), depth=2)
+    attended.float().square().sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
+
+
+@pytest.mark.parametrize("kernel", ["fused", "products"])
+def test_a_query_that_sees_nothing_gets_zeros(kernel, monkeypatch):
+    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    query, key, value = tensors(5, 5)
+    attended = attend(query, key, value, mask=Mask.keys(torch.tensor([5, 0, 3])))
+    assert not attended[1].any()
+    assert attended[0].any(-1).all()
+
+
+@pytest.mark.parametrize("kernel", ["fused", "products"])
+def test_padding_never_changes_anything(kernel, monkeypatch):
+    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    query, key, value = (tensor.detach() for tensor in tensors(6, 6))
+    lengths = torch.tensor([6, 4, 2])
+    before = attend(query, key, value, mask=Mask.keys(lengths))
+    for row, length in enumerate(lengths.tolist()):
+        key[row, :, length:] = 1e4
+        value[row, :, length:] = -1e4
+    torch.testing.assert_close(attend(query, key, value, mask=Mask.keys(lengths)), before)
+
+
+def test_causal_attention_makes_no_mask(monkeypatch):
+    monkeypatch.setattr(Mask, "allowed", lambda *_: pytest.fail("a mask was made"))
+    query, key, value = (tensor.detach() for tensor in tensors(9, 9))
+    attend(query, key, value, mask=Mask.causal())
+    attend(query[:, :, -1:], key, value, mask=Mask.causal())
+    attend(query, key, value, mask=Mask.causal(pattern=Window(8)))
+
+
+def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
+    query, key, value = (tensor.detach() for tensor in tensors(6, 6))
+    torch.manual_seed(1)
+    draws = torch.stack([attend(query, key, value, mask=Mask.causal(), dropout=0.3) for _ in range(4000)])
+    spread = draws.std(0) / math.sqrt(len(draws))
+    plain = attend(query, key, value, mask=Mask.causal())
+    assert ((draws.mean(0) - plain).abs() <= 6 * spread + 1e-6).all()
+    torch.manual_seed(1)
+    assert torch.equal(attend(query, key, value, mask=Mask.causal(), dropout=0.3), draws[0])
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_cross_attention_uses_the_parts_of_one_projection(qk_norm, bias):
+    """Attending to oneself as a memory is self-attention."""
+    config = ModelConfig(d_model=32, n_heads=4, n_kv_heads=2, qk_norm=qk_norm, bias=bias, positions="none")
+    module = MultiHeadAttention(config)
+    x = torch.randn(2, 5, 32)
+    torch.testing.assert_close(module(x, Scope(Mask(), memory=x)), module(x, Scope(Mask())))
+
+
+def test_memory_is_projected_once():
+    module = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, positions="none"))
+    x, memory, cache = torch.randn(2, 3, 32), torch.randn(2, 5, 32), KeyValueCache()
+    first = module(x, Scope(Mask(), memory=memory, caches=[cache]))
+    assert cache.length == 5
+    again = module(x, Scope(Mask(), memory=torch.full_like(memory, torch.nan), caches=[cache]))
+    torch.testing.assert_close(first, again)

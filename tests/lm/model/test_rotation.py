@@ -1,0 +1,55 @@
+"""Rotary embeddings as multiplication by complex numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from lm.model.attention_inputs import Rotation, rotations
+from tests.tolerances import approx
+
+
+def _plain(width: int, base: float) -> torch.Tensor:
+    return torch.tensor([base ** (-2 * i / width) for i in range(width // 2)], dtype=torch.float64)
+
+
+def test_rotation_turns_pairs_as_complex_numbers():
+    rotation = Rotation(*rotations(7, _plain(8, 100.0))[3:].unbind(1))
+    x = torch.randn(2, 2, 4, 8)
+    turned = rotation(x)
+    for offset in range(4):
+        pairs = torch.complex(x[:, :, offset, :4], x[:, :, offset, 4:])
+        angles = torch.tensor([(3 + offset) * 100.0 ** (-2 * i / 8) for i in range(4)])
+        expected = pairs * torch.polar(torch.ones(4), angles)
+        torch.testing.assert_close(turned[:, :, offset, :4], expected.real)
+        torch.testing.assert_close(turned[:, :, offset, 4:], expected.imag)
+
+
+def test_rotary_scores_depend_on_distance_alone():
+    angles = rotations(200, _plain(16, 10_000.0))
+    query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
+
+    def score(at: int, seen: int) -> float:
+        turned = [Rotation(*angles[place, None].unbind(1))(x) for place, x in ((at, query), (seen, key))]
+        return float((turned[0] * turned[1]).sum())
+
+    assert score(9, 4) == approx(score(105, 100), terms=16, depth=2)
+    assert score(9, 4) != approx(score(9, 5), terms=16, depth=2)
+
+
+def test_the_gradient_is_that_of_the_written_out_product():
+    rotation = Rotation(*rotations(5, _plain(8, 100.0)).double().unbind(1))
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(rotation, x)
+
+
+def test_repeated_it_turns_sequences_one_after_the_other_alike():
+    rotation, x = Rotation(*rotations(5, _plain(8, 100.0)).unbind(1)), torch.randn(2, 3, 5, 8)
+    both = rotation.repeated(2)(torch.cat((x, x), dim=2))
+    assert torch.equal(both, torch.cat((rotation(x), rotation(x)), dim=2))
+
+
+def test_part_of_a_head_is_turned_and_the_rest_stays():
+    rotation, x = Rotation(*rotations(5, _plain(6, 100.0)).unbind(1)), torch.randn(2, 3, 5, 16)
+    turned = rotation(x)
+    assert torch.equal(turned[..., :6], rotation(x[..., :6]))
+    assert torch.equal(turned[..., 6:], x[..., 6:])

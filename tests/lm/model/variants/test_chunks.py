@@ -1,0 +1,45 @@
+"""In chunks and at once are the same, but for what is kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.model.variants.block_sparse import even_chunks, in_chunks
+
+
+def test_chunks_are_even_and_cost_no_more_than_they_may():
+    assert even_chunks(10, 3, most=100) == [(0, 10)]
+    assert even_chunks(10, 3, most=15) == [(0, 5), (5, 10)]
+    assert even_chunks(10, 3, most=14) == [(0, 4), (4, 8), (8, 10)]
+    assert even_chunks(3, 50, most=1) == [(0, 1), (1, 2), (2, 3)]
+    assert even_chunks(6, 1, most=2, start=2) == [(2, 4), (4, 6)]
+    assert even_chunks(2, 1, most=2, start=2) == []
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_the_gradient_is_that_of_one_piece(draws):
+    x = torch.randn(1, 2, 9, 3, dtype=torch.float64, requires_grad=True)
+    kept = []
+
+    def compute(first, end):
+        kept.append((first, end))
+        noise = torch.randn(end - first, 1, dtype=torch.float64) if draws else 1.0
+        return (x[:, :, first:end] * noise).sin()
+
+    torch.manual_seed(0)
+    found = in_chunks(compute, [(0, 4), (4, 9)], draws=draws)
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert sorted(kept) == [(0, 4), (0, 4), (4, 9), (4, 9)]
+    torch.manual_seed(0)
+    noise = torch.cat([torch.randn(n, 1, dtype=torch.float64) for n in (4, 5)]) if draws else torch.ones(9, 1).double()
+    torch.testing.assert_close(found, (x * noise).sin())
+    torch.testing.assert_close(gradient, (x * noise).cos() * noise)
+
+
+def test_nothing_is_computed_again_without_a_gradient():
+    calls = []
+    with torch.no_grad():
+        found = in_chunks(lambda first, end: calls.append(first) or torch.ones(1, 1, end - first, 1), [(0, 2), (2, 3)],
+                          draws=False)  # fmt: skip
+    assert (found.shape[2], calls) == (3, [0, 2])

@@ -1,0 +1,88 @@
+"""Linformer's attention against a loop in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.model.attention import MultiHeadAttention, captured
+from lm.model.attention_inputs import Mask, Scope
+from lm.model.transformer import build_model
+from lm.model.variants.low_rank import LowRankAttention
+from tests.tolerances import assert_close
+
+
+def layer_of(**fields):
+    config = ModelConfig(
+        context_length=20, d_model=16, n_heads=4, n_encoder_layers=1, attention="linformer", attention_rank=5, **fields
+    )
+    layer = LowRankAttention(config).double().eval()
+    for parameter in layer.parameters():
+        parameter.data.normal_(std=0.4, generator=torch.Generator().manual_seed(parameter.numel()))
+    return layer
+
+
+@torch.no_grad()
+def by_hand(layer, x):
+    """One row without padding."""
+    heads, kv_heads, head = layer.heads, layer.kv_heads, layer.head_size
+    width = kv_heads * head
+    query, key, value = (x @ layer.input.weight.T).split((heads * head, width, width), dim=-1)
+    output = torch.zeros(len(x), heads * head, dtype=torch.float64)
+    for i in range(len(x)):
+        for h in range(heads):
+            own, group = slice(h * head, (h + 1) * head), h * kv_heads // heads
+            of_group = slice(group * head, (group + 1) * head)
+            keys = [sum(row[j] * key[j, of_group] for j in range(len(x))) for row in layer.key_lengthwise]
+            values = [sum(row[j] * value[j, of_group] for j in range(len(x))) for row in layer.value_lengthwise]
+            weights = [math.exp(float(query[i, own] @ each) / math.sqrt(head)) for each in keys]
+            for weight, each in zip(weights, values, strict=True):
+                output[i, own] += weight / math.fsum(weights) * each
+    return output @ layer.output.weight.T
+
+
+@pytest.mark.parametrize("fields", [{}, {"n_kv_heads": 2}])
+@pytest.mark.parametrize("length", [1, 7, 20])
+def test_equals_a_loop(fields, length):
+    layer, x = layer_of(**fields), torch.randn(2, length, 16).double()
+    found = layer(x, Scope(Mask()))
+    for row in range(2):
+        assert_close(found[row], by_hand(layer, x[row]), model=layer)
+
+
+def test_padding_counts_nothing():
+    layer, x, lengths = layer_of(), torch.randn(2, 12, 16).double(), torch.tensor([12, 5])
+    found = layer(x, Scope(Mask.keys(lengths)))
+    for row, length in enumerate(lengths.tolist()):
+        expected = by_hand(layer, x[row, :length])
+        assert_close(found[row, :length], expected, model=layer)
+
+
+def test_it_ends_with_the_context():
+    layer = layer_of()
+    with pytest.raises(UsageError, match=r"linformer's projections end at 20, but the sequence has 21 tokens"):
+        layer(torch.randn(1, 21, 16).double(), Scope(Mask()))
+    assert ModelConfig(context_length=20, n_encoder_layers=1, attention="linformer").position_limit == 20
+
+
+def test_encoders_have_it_and_decoders_see_all():
+    model = build_model(ModelConfig(vocab_size=9, d_model=16, n_encoder_layers=1, attention="linformer")).eval()
+    assert isinstance(model.encoder.blocks[0].attention, LowRankAttention)
+    assert {type(block.attention) for block in model.decoder.blocks} == {MultiHeadAttention}
+    source, target = torch.randint(9, (1, 6)), torch.randint(9, (1, 6))
+    with pytest.raises(UsageError, match="there is no map"), captured(model.encoder.attentions()):
+        model(source, target)
+    with captured(model.decoder.attentions(cross=True)) as weights:
+        model(source, target)
+    assert weights[0].shape == (1, 4, 6, 6)
+
+
+def test_projections_start_so_that_sums_keep_the_size_of_what_is_summed():
+    model = build_model(ModelConfig(context_length=256, n_encoder_layers=1, attention="linformer"))
+    attention = model.encoder.blocks[0].attention
+    assert attention.key_lengthwise.std().item() == pytest.approx(1 / 16, rel=0.05)
+    assert attention.value_lengthwise.shape == (128, 256)

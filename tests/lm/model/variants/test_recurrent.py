@@ -1,0 +1,177 @@
+"""Recurrent stacks against loops over positions in float64, written out from the papers' equations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lm.config.data import IGNORED
+from lm.config.model import ModelConfig
+from lm.data.batch import Batch
+from lm.hardware import Hardware
+from lm.model.attention import captured
+from lm.model.transformer import EncoderDecoder, build_model
+from lm.training.objective import summed_loss
+from tests.tolerances import approx, assert_close
+
+LENGTHS = torch.tensor([7, 3, 1])
+
+
+def small(architecture: str = "lstm", *, seed: int = 1, **fields) -> EncoderDecoder:
+    config = {
+        "vocab_size": 23, "context_length": 40, "d_model": 12, "n_layers": 2, "n_encoder_layers": 2, "init_std": 0.5,
+        **fields,
+    }  # fmt: skip
+    model = build_model(ModelConfig(architecture=architecture, **config), seed=seed).eval()
+    chance = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data.normal_(std=0.5, generator=chance)
+    return model.requires_grad_(False)
+
+
+def ids(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, 23, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def lstm_step(x, states, weights):
+    """Hochreiter and Schmidhuber 1997, with forget gates; weights of inputs, states, and their biases."""
+    h, c = states
+    of_input, of_state, input_bias, state_bias = weights
+    i, f, g, o = (of_input @ x + input_bias + of_state @ h + state_bias).chunk(4)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def gru_step(x, states, weights):
+    """Cho et al. 2014, with the reset gate after the product, as cuDNN has it."""
+    (h,) = states
+    of_input, of_state, input_bias, state_bias = weights
+    xr, xz, xn = (of_input @ x + input_bias).chunk(3)
+    hr, hz, hn = (of_state @ h + state_bias).chunk(3)
+    z = (xz + hz).sigmoid()
+    return ((1 - z) * (xn + (xr + hr).sigmoid() * hn).tanh() + z * h,)
+
+
+def layer_loop(layer, xs, states, *, suffix=""):
+    """The states of one direction of a layer after each position."""
+    weights = [getattr(layer, name + suffix) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")]
+    step, found = lstm_step if isinstance(layer, torch.nn.LSTM) else gru_step, []
+    for x in xs:
+        states = step(x, states, weights)
+        found.append(states[0])
+    return found
+
+
+def reference(model: EncoderDecoder, source: list[int], target: list[int]) -> Tensor:
+    """(target length, vocabulary) logits of one pair in float64."""
+    config, parts = model.config, 2 if model.config.architecture == "lstm" else 1
+    width, table = config.d_model, model.embedding.tokens.weight
+    xs = list(table[source])
+    for layer in model.encoder.recurrent:
+        zeros = [torch.zeros(width // 2, dtype=torch.float64)] * parts
+        forward = layer_loop(layer, xs, zeros)
+        backward = layer_loop(layer, xs[::-1], zeros, suffix="_reverse")[::-1]
+        xs = [torch.cat(pair) for pair in zip(forward, backward, strict=True)]
+    memory, start = xs, model.decoder.recurrent_start
+    first = (start.weight @ torch.cat((memory[-1][: width // 2], memory[0][width // 2 :])) + start.bias).tanh()
+    ys = list(table[target])
+    for number, layer in enumerate(model.decoder.recurrent):
+        states = first.view(-1, parts, width)[number].unbind()
+        ys = layer_loop(layer, ys, states)
+    if config.recurrent_scores != "none":
+        ys = [attended(model.decoder.cross_attention, h, memory, config.recurrent_scores) for h in ys]
+    return torch.stack(ys) @ table.T
+
+
+def attended(attention, h, memory, scores) -> Tensor:
+    """One state with what it found in the source: Luong et al. 2015, equations 5 and 7; Bahdanau et al. 2015, A.1.2."""
+    score = {
+        "dot": lambda m: h @ m,
+        "general": lambda m: h @ (attention.key.weight @ m),
+        "additive": lambda m: attention.score.weight[0] @ (
+            attention.query.weight @ h + attention.query.bias + attention.key.weight @ m
+        ).tanh(),
+    }[scores]  # fmt: skip
+    weights = torch.stack([score(m) for m in memory]).softmax(0)
+    found = sum(weight * m for weight, m in zip(weights, memory, strict=True))
+    return (attention.combine.weight @ torch.cat((found, h)) + attention.combine.bias).tanh()
+
+
+@pytest.mark.parametrize("scores", ["none", "dot", "general", "additive"])
+@pytest.mark.parametrize("architecture", ["lstm", "gru"])
+def test_equals_a_loop_in_float64(architecture, scores):
+    model, source, target = small(architecture, recurrent_attention=scores), ids(3, 7), ids(3, 5, seed=1)
+    logits = model(source, target, lengths=LENGTHS)
+    model.double()
+    for row, length in enumerate(LENGTHS):
+        expected = reference(model, source[row, :length].tolist(), target[row].tolist())
+        assert_close(logits[row], expected, model=model)
+
+
+def test_attention_is_additive_unless_set():
+    assert small().config.recurrent_scores == "additive"
+    assert small().state_dict().keys() == small(recurrent_attention="additive").state_dict().keys()
+
+
+@pytest.mark.parametrize("architecture", ["lstm", "gru"])
+def test_padding_never_changes_the_loss(architecture):
+    model, hardware = small(architecture), Hardware("cpu", "float32", 1, "float32")
+    source, inputs = ids(3, 7).numpy(), ids(3, 5, seed=1).numpy()
+    targets, lengths = ids(3, 5, seed=2).numpy(), LENGTHS.numpy()
+    targets[1, 3:] = IGNORED
+    batch = Batch(inputs, targets, source=source, source_lengths=lengths)
+    expected = summed_loss(model, batch, hardware)
+    other, longer = source.copy(), np.pad(source, ((0, 0), (0, 4)), constant_values=9)
+    for row, length in enumerate(lengths):
+        other[row, length:] = 22
+    for padded in (other, longer):
+        loss = summed_loss(model, Batch(inputs, targets, source=padded, source_lengths=lengths), hardware)
+        assert float(loss) == approx(float(expected), model=model)
+    inputs[1, 3:] = 22
+    assert float(summed_loss(model, batch, hardware)) == approx(float(expected), model=model)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 9, [9], [4, 1, 4]])
+@pytest.mark.parametrize("architecture", ["lstm", "gru"])
+def test_cached_states_equal_those_of_the_whole(architecture, sizes):
+    for fields in ({}, {"n_encoder_layers": 0}):
+        model, tokens = small(architecture, **fields), ids(3, 9)
+        seen = {"memory": model.encode(ids(3, 7), lengths=LENGTHS), "lengths": LENGTHS} if not fields else {}
+        cache = model.new_cache()
+        parts = [model.hidden(part, **seen, cache=cache) for part in tokens.split(sizes, dim=1)]
+        assert_close(torch.cat(parts, dim=1), model.hidden(tokens, **seen), model=model)
+
+
+def test_the_future_never_changes_the_past():
+    model, tokens = small(n_encoder_layers=0), ids(2, 9)
+    other = tokens.clone()
+    other[:, 5:] = 22
+    assert_close(model(tokens)[:, :5], model(other)[:, :5], model=model)
+
+
+def test_captured_weights_sum_to_one_and_see_no_padding():
+    model = small()
+    with captured(model.decoder.attentions(cross=True)) as weights:
+        model(ids(3, 7), ids(3, 5), lengths=LENGTHS)
+    (found,) = weights
+    assert found.shape == (3, 1, 5, 7)
+    torch.testing.assert_close(found.sum(-1), torch.ones(3, 1, 5))
+    assert all(not found[row, :, :, length:].any() for row, length in enumerate(LENGTHS))
+    assert model.decoder.attentions() == model.encoder.attentions() == []
+
+
+def test_forget_gates_start_open():
+    model = build_model(ModelConfig(architecture="lstm", d_model=8, n_layers=1))
+    bias = model.decoder.recurrent[0].bias_ih_l0.tolist()
+    assert bias == [0.0] * 8 + [1.0] * 8 + [0.0] * 16
+    assert not model.decoder.recurrent[0].bias_hh_l0.any()
+
+
+def test_dropout_is_drawn_between_layers_and_only_while_training():
+    model, tokens = small(n_encoder_layers=0, dropout=0.5), ids(2, 9)
+    assert torch.equal(model(tokens), model(tokens))
+    model.train()
+    assert not torch.equal(model(tokens), model(tokens))

@@ -1,0 +1,193 @@
+"""Positions by syntax: distances are those of a search, and the encoder is what a loop in float64 gives."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.model.transformer import EncoderDecoder, build_model
+from lm.model.variants.syntax import depths_of, tree_distances
+from lm.text.trees import places_in_tree
+from tests.lm.text.random_trees import random_heads, searched_depth, searched_distance
+from tests.tolerances import assert_close
+
+OUTSIDE = [-1, -1, -1]
+SHAPE = {"vocab_size": 50, "d_model": 24, "n_heads": 4, "n_layers": 1, "n_encoder_layers": 2, "init_std": 0.3}
+
+
+def sentence(words: int, seed: int) -> tuple[tuple[int, ...], list[int], Tensor]:
+    """A random tree, the word of each of its tokens, from 1 (0 for a special token), and a source that they make."""
+    chance = random.Random(seed)
+    heads = random_heads(words, chance)
+    of_tokens = [word for word in range(1, words + 1) for _ in range(chance.randint(1, 3))] + [0]
+    places = [OUTSIDE if word == 0 else places_in_tree(heads)[word - 1].tolist() for word in of_tokens]
+    return heads, of_tokens, torch.tensor([[chance.randrange(50), *place] for place in places])
+
+
+def by_search(heads: tuple[int, ...], of_tokens: list[int]) -> tuple[list[int], list[list[int]]]:
+    """The depth of each token, and the distance of each pair; what is no word is a branch below all others."""
+    deepest = max(searched_depth(heads, word) for word in range(1, len(heads) + 1))
+    depths = [searched_depth(heads, word) if word else deepest + 1 for word in of_tokens]
+
+    def distance(i: int, j: int) -> int:
+        if of_tokens[i] and of_tokens[j]:
+            return searched_distance(heads, of_tokens[i], of_tokens[j])
+        return (depths[i] + depths[j]) * ((j > i) - (j < i))
+
+    places = range(len(of_tokens))
+    return depths, [[distance(i, j) for j in places] for i in places]
+
+
+@pytest.mark.parametrize("words", [1, 2, 5, 12])
+def test_depths_and_distances_are_those_of_a_search(words):
+    for seed in range(8):
+        heads, of_tokens, source = sentence(words, seed)
+        depths, distances = by_search(heads, of_tokens)
+        assert depths_of(source[None, :, 1:])[0].tolist() == depths
+        assert tree_distances(source[None, :, 1:])[0].tolist() == distances
+
+
+def test_distances_that_were_worked_out():
+    """From `talk`, which is below `held` and above `a`, `with` and `Sharon`; Bush is on another branch, before it."""
+    places = torch.tensor(places_in_tree((2, 0, 4, 2, 4, 5)))[None]
+    assert tree_distances(places)[0, 3].tolist() == [-2, -1, 1, 0, 1, 2]
+    assert tree_distances(places)[0, 2].tolist() == [-3, -2, 0, -1, 4, 5]
+
+
+def encoded_by_hand(model: EncoderDecoder, source: Tensor, depths: list[int], distances: list[list[int]]) -> Tensor:
+    """(length, d_model) of one source, pair by pair and in float64: the block of the defaults with syntax beside it."""
+    config, syntax = model.config, model.syntax_positions
+    x = model.embedding.tokens.weight[source[:, 0]]
+    if syntax.depths is not None:
+        waves = torch.tensor([sinusoid(depth, config.d_model) for depth in depths], dtype=x.dtype)
+        if config.positions == "sinusoidal":
+            order = torch.tensor([sinusoid(place, config.d_model) for place in range(len(source))], dtype=x.dtype)
+            waves = torch.cat((order, waves), dim=1)
+        x = x + (waves @ syntax.depths.mix.weight.T + syntax.depths.mix.bias).tanh()
+    elif config.positions == "sinusoidal":
+        x = x + torch.tensor([sinusoid(place, config.d_model) for place in range(len(source))], dtype=x.dtype)
+    for layer, block in enumerate(model.encoder.blocks):
+        x = x + attended(model, block, normalised(block.attention_norm, x), layer, distances)
+        x = x + block.feed_forward(normalised(block.feed_forward_norm, x))
+    return normalised(model.encoder.final_norm, x)
+
+
+def normalised(norm: torch.nn.Module, x: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight
+
+
+def sinusoid(place: int, width: int) -> list[float]:
+    angles = [place / 10_000 ** (2 * pair / width) for pair in range(width // 2)]
+    return [wave for angle in angles for wave in (math.sin(angle), math.cos(angle))]
+
+
+def attended(
+    model: EncoderDecoder, block: torch.nn.Module, x: Tensor, layer: int, distances: list[list[int]]
+) -> Tensor:
+    attention, head = block.attention, model.config.head_size
+    tables = [(model.syntax_positions.distances, distances)] if model.syntax_positions.distances is not None else []
+    if model.config.positions == "relative":
+        tables.append((model.encoder.positions, [[j - i for j in range(len(x))] for i in range(len(x))]))
+    query, key, value = (
+        part.view(len(x), -1, head) for part in (x @ attention.input.weight.T).split(attention.projected, -1)
+    )
+    rows = []
+    for i in range(len(x)):
+        of_heads = []
+        for h in range(attention.heads):
+            group = h // (attention.heads // attention.kv_heads)
+            keys, values = list(key[:, group]), list(value[:, group])
+            for table, apart in tables:
+                clipped = [max(-table.before, min(table.after, apart[i][j])) + table.before for j in range(len(x))]
+                keys = [k + table.keys[layer, group, row] for k, row in zip(keys, clipped, strict=True)]
+                values = [v + table.values[layer, group, row] for v, row in zip(values, clipped, strict=True)]
+            share = torch.stack([query[i, h] @ k / math.sqrt(head) for k in keys]).softmax(0)
+            of_heads.append((share[:, None] * torch.stack(values)).sum(0))
+        rows.append(torch.cat(of_heads))
+    return torch.stack(rows) @ attention.output.weight.T
+
+
+@pytest.mark.parametrize("syntax", ["depth", "distance", "both"])
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "relative"])
+def test_the_encoder_is_a_loop_in_float64(syntax, positions):
+    config = ModelConfig(
+        **SHAPE, n_kv_heads=2, syntax=syntax, positions=positions, max_distance=_clip(syntax, positions)
+    )
+    model = build_model(config, seed=3).eval()
+    exact = build_model(config, seed=3).eval().double()
+    for seed in range(3):
+        heads, of_tokens, source = sentence(6, seed)
+        with torch.no_grad():
+            expected = encoded_by_hand(exact, source, *by_search(heads, of_tokens))
+            found = model.encode(source[None])[0]
+        assert_close(found, expected, model=model)
+
+
+def _clip(syntax: str, positions: str) -> int | None:
+    return 3 if syntax != "depth" or positions == "relative" else None
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned", "relative", "t5"])
+def test_padding_and_neighbours_change_no_logit(positions):
+    model = build_model(ModelConfig(**SHAPE, syntax="both", positions=positions), seed=1).eval()
+    sources = [sentence(words, seed=words)[2] for words in (9, 1, 4)]
+    target, lengths = torch.randint(50, (3, 6)), torch.tensor([len(source) for source in sources])
+    padded = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True)
+    wider = torch.cat((padded, torch.full((3, 5, 4), 7)), dim=1)
+    with torch.no_grad():
+        logits = model(padded, target, lengths=lengths)
+        assert_close(model(wider, target, lengths=lengths), logits, model=model)
+        for row, source in enumerate(sources):
+            alone = model(source[None], target[row : row + 1])
+            assert_close(alone[0], logits[row], model=model)
+
+
+@pytest.mark.parametrize("syntax", ["depth", "distance", "both"])
+def test_another_tree_is_another_sentence(syntax):
+    """Of the same words: with a tree of the same depths only distances tell it apart."""
+    model = build_model(ModelConfig(**SHAPE, syntax=syntax), seed=1).eval()
+    ids = torch.tensor([3, 5, 7, 9])[:, None]
+    sources = [
+        torch.cat((ids, torch.tensor(places_in_tree(heads))), 1) for heads in ((0, 1, 2, 3), (0, 1, 1, 2), (0, 1, 1, 3))
+    ]
+    with torch.no_grad():
+        chain, one, other = (model.encode(source[None]) for source in sources)
+    assert (chain - one).abs().max() > 1e-3
+    assert ((one - other).abs().max() > 1e-3) == (syntax != "depth")
+
+
+def test_all_of_it_is_learned():
+    model = build_model(ModelConfig(**SHAPE, syntax="both", positions="sinusoidal"))
+    _, _, source = sentence(7, 0)
+    model(source[None], torch.randint(50, (1, 5))).square().sum().backward()
+    for name, parameter in model.syntax_positions.named_parameters():
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_a_model_without_it_is_the_same_model():
+    plain, parsed = (build_model(ModelConfig(**SHAPE, syntax=syntax)) for syntax in ("none", "both"))
+    assert plain.syntax_positions is None
+    assert set(parsed.state_dict()) - set(plain.state_dict()) == {
+        f"syntax_positions.{name}"
+        for name in ("depths.mix.weight", "depths.mix.bias", "distances.keys", "distances.values")
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_encoder_layers": 0}, "for the encoder of a translation model"),
+        ({"n_encoder_layers": 0, "decoder_only": True}, "for the encoder of a translation model"),
+        ({"d_model": 27, "n_heads": 3, "positions": "none"}, "depths in trees need an even d_model, not 27"),
+        ({"architecture": "lstm"}, "--syntax is for transformer blocks"),
+    ],
+)
+def test_what_has_no_trees_is_refused(fields, message):
+    with pytest.raises(UsageError, match=message):
+        ModelConfig(**{"n_encoder_layers": 1, **fields}, syntax="both")
