@@ -20,7 +20,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from cli.console.messages import note
-from cli.training import clock
 from lm.distributed import launched
 from lm.hardware import MOST_THREADS
 from lm.signals import ending
@@ -29,7 +28,7 @@ _KILLED = -getattr(signal, "SIGKILL", 9)
 """The exit code of a process that was killed."""
 
 
-def launch(arguments: Sequence[str], *, processes: int) -> int:
+def launch(arguments: Sequence[str], *, processes: int, began: float) -> int:
     """Run a command line in so many processes, each with its share of the threads, and wait until all have ended.
 
     When one fails the others are ended. A signal is passed on to all of them, and waited for.
@@ -37,12 +36,13 @@ def launch(arguments: Sequence[str], *, processes: int) -> int:
     Args:
         arguments: the command line, less the name of `lm`.
         processes: how many.
+        began: when the command began, on the clock of `time.monotonic`.
 
     Returns:
         The exit code: of the first process that failed, or 128 and the number of a signal that came.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MOST_THREADS // processes)))
-    launched.note_beginning(clock.began())
+    launched.note_beginning(began)
     logging.disable()  # torch's launcher logs what the processes themselves say better
     try:
         with tempfile.TemporaryDirectory(prefix="lm-processes-") as logs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -26,12 +26,15 @@ from lm.training.objective import learned_tokens
 from lm.training.run import Run, claim, diverged
 
 
-def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
+def train(
+    run: Run, *, stop: Callable[[], bool] = lambda: False, saves_when_left: Callable[[], bool] = lambda: False
+) -> Generator[Event, None, None]:
     """Train to the last step of the plan, or until `stop()` is true after a step; then save.
 
     Args:
         run: from `start` or `resume`, or from `follow` in a process that is not the first of several.
         stop: asked once a step in each process; one of them is enough.
+        saves_when_left: whether to save the run also where its caller closes this generator before the last step.
 
     Yields:
         what happened, in order; it is in the run's journal by then.
@@ -45,7 +48,12 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Eve
         claim(run.lock)
     try:
         with run.writer:
-            yield from _events(run, stop)
+            try:
+                yield from _events(run, stop)
+            except GeneratorExit:
+                if saves_when_left():
+                    _save_where_left(run)
+                raise
         run.journal.finish()
     finally:
         run.lock.release()
@@ -82,6 +90,16 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
             return
         if run.clock is not None:
             run.clock.note(is_plain=not evaluated and not saved)
+
+
+def _save_where_left(run: Run) -> None:
+    """Save a run between two events of a step, so that the rest of that step comes when it is resumed."""
+    state = run.state
+    if state.step == run.saved_at:
+        return
+    is_due = run.is_complete or _due(run.config.training.evaluate_every, state.step)
+    run.state = dataclasses.replace(state, evaluation_due=is_due, finished=False)
+    run.save(is_best=state.best_step == state.step)
 
 
 def _evaluation_put_off(run: Run) -> Iterator[Event]:

@@ -14,7 +14,7 @@ import pytest
 from safetensors import safe_open
 
 from cli.main import run
-from cli.training.plan import compiling_warnings
+from cli.training.report import compiling_warnings
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware

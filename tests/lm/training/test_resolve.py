@@ -6,12 +6,14 @@ import itertools
 
 import pytest
 
+from lm.config.presets import configure
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 from lm.training import budget as clock
 from lm.training.begin import resume
+from lm.training.budget import Cost, aside
 from lm.training.loop import train
-from lm.training.resolve import planned_steps
+from lm.training.resolve import evaluations, planned_steps
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,38 @@ def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(m
     assert longer.clock is not None
     assert longer.clock.left == 40
     assert longer.config.training.schedule == "wsd"
+
+
+LIMIT = aside(600.0)
+"""Seconds for the evaluations of ten minutes."""
+
+
+@pytest.fixture
+def budgeted():
+    """The settings of a run that is given ten minutes, which begin now."""
+    return configure("tiny", {"training": {"budget": "10m", "bleu_sentences": 500}})
+
+
+def test_cheap_evaluations_are_ten_at_most(budgeted):
+    chosen, each = evaluations(budgeted, Cost(loss=0.1, sentence=0.0), steps=950, limit=LIMIT)
+    assert chosen == {"evaluate_every": 100}
+    assert 0.1 < each < 1
+
+
+def test_the_time_that_is_set_aside_is_never_exceeded(budgeted):
+    for loss in (5.0, 20.0, 70.0):
+        chosen, each = evaluations(budgeted, Cost(loss=loss, sentence=0.0), steps=1000, limit=LIMIT)
+        often = 1 if not chosen["evaluate_every"] else round(1000 / chosen["evaluate_every"] + 0.5)
+        assert often * each <= max(aside(600.0), each)
+
+
+def test_an_evaluation_that_takes_all_the_time_comes_once(budgeted):
+    chosen, _ = evaluations(budgeted, Cost(loss=1000.0, sentence=0.0), steps=1000, limit=LIMIT)
+    assert chosen["evaluate_every"] == 0
+
+
+def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
+    few, _ = evaluations(budgeted, Cost(loss=0.1, sentence=1.0), steps=1000, limit=LIMIT)
+    some, _ = evaluations(budgeted, Cost(loss=0.1, sentence=0.05), steps=1000, limit=LIMIT)
+    all_of_them, _ = evaluations(budgeted, Cost(loss=0.1, sentence=1e-4), steps=1000, limit=LIMIT)
+    assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500

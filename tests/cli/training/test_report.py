@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.training.plan import describe
+from cli.training.report import describe_plan, warn_of_few_steps
 from lm.config.model import ModelConfig
 from lm.config.presets import configure
 from lm.config.run import Plan, RunConfig
@@ -49,7 +49,7 @@ def said(
         hardware=Hardware("cpu", "float32", 1),
         folder=Path("runs/count"),
     )
-    describe(run, is_tuned=is_tuned)  # type: ignore[arg-type]
+    describe_plan(run, is_tuned=is_tuned)  # type: ignore[arg-type]
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -112,3 +112,10 @@ def test_who_trains_blocks_that_others_cannot_run_is_told_of_those_they_can(
     )
     assert ("--portable" in said(capsys, CountData(10), shape=config.model, preset=name)) is hinted
     assert "--portable" not in said(capsys, CountData(10), shape=config.model, preset=name, is_tuned=True)
+
+
+def test_few_steps_are_warned_of(capsys):
+    warn_of_few_steps(50, "1m is enough for about")
+    assert capsys.readouterr().err == ""
+    warn_of_few_steps(0.4, "1m is enough for about")
+    assert capsys.readouterr().err.startswith("warning 1m is enough for about 1 step only: more time would teach more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.main import run
-from cli.training.request import PairFiles, TrainingFiles
+from lm.config.run_spec import DataFiles
 
 
 def test_validation_is_held_out_in_one_way(pairs, capsys):
@@ -42,7 +42,7 @@ def test_contradictions_are_one_line(capsys, arguments, message):
 
 
 def test_files_have_a_first_name_whatever_they_hold():
-    assert TrainingFiles(("a.txt", "b.txt"), PairFiles()).first == "a.txt"
-    assert TrainingFiles((), PairFiles(("a.en",), ("a.de",))).first == "a.en"
-    assert TrainingFiles((), PairFiles(pairs=("a.tsv",))).first == "a.tsv"
-    assert not TrainingFiles((), PairFiles())
+    assert DataFiles(("a.txt", "b.txt")).first == "a.txt"
+    assert DataFiles(source=("a.en",), target=("a.de",)).first == "a.en"
+    assert DataFiles(pairs=("a.tsv",)).first == "a.tsv"
+    assert not DataFiles()

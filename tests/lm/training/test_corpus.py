@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cli.training.preparing import corpus_of, prepare
-from cli.training.request import PairFiles, TrainingFiles
 from lm.config.presets import configure
+from lm.config.run_spec import DataFiles
+from lm.training.corpus import TrainingCorpus, corpus_of, without_progress
 
 
 @pytest.fixture(autouse=True)
@@ -14,9 +14,15 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
 
 
+def prepare(corpus, config, tokenizer) -> TrainingCorpus:
+    """The corpus that the last event of its preparation has."""
+    *_, event = corpus.prepare(config, tokenizer, without_progress)
+    return event.corpus
+
+
 def test_text_has_one_tokenizer(tmp_path):
     (tmp_path / "text.txt").write_text("the owl saw the fox\n" * 40)
-    corpus = corpus_of(TrainingFiles((str(tmp_path / "text.txt"),), PairFiles()))
+    corpus = corpus_of(DataFiles((str(tmp_path / "text.txt"),)))
     assert not corpus.holds_pairs
     prepared = prepare(corpus, configure("tiny", {"tokenizer": {"kind": "char"}}), None)
     assert prepared.source_tokenizer is None
@@ -27,7 +33,7 @@ def test_text_has_one_tokenizer(tmp_path):
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_pairs_have_one_or_two(pairs, separate):
-    corpus = corpus_of(TrainingFiles((), PairFiles((pairs[1],), (pairs[3],))))
+    corpus = corpus_of(DataFiles(source=(pairs[1],), target=(pairs[3],)))
     assert corpus.holds_pairs
     settings = {"tokenizer": {"vocab_size": 280}, "parallel": {"separate_vocabularies": separate}}
     prepared = prepare(corpus, configure("translation-tiny", settings), None)
