@@ -1,4 +1,4 @@
-"""Work shared out among processes: items go in, results come out, and each process is set up once.
+"""Work divided among processes or threads: items go in, results come out, and each process is set up once.
 
 A process is a fresh Python that imports what its work needs and nothing else of its caller, so that one who works on
 text never loads torch, and a script that calls this needs no guard around its own lines. Its standard input ends when
@@ -15,7 +15,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import Pipe, connection
 from multiprocessing.connection import Connection, wait
@@ -76,6 +78,39 @@ def in_order(
     with Workers(partial(numbered, work), processes, environment=environment) as workers:
         share: Share[Item, Result] = mapped(workers)
         yield from share(items)
+
+
+def on_threads(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    threads: int,
+    ahead: int | None = None,
+    prepare: Callable[[], object] | None = None,
+) -> Iterator[Result]:
+    """What a function makes of each item, in the order of the items, by threads of this process.
+
+    Args:
+        work: lets go of Python's lock for most of its time, as compiled code does.
+        items: the items.
+        threads: how many.
+        ahead: most results that wait for the caller [default: all of them].
+        prepare: called once in each thread.
+
+    Raises:
+        Exception: what the function raised, of the first item for which it did; no other item is begun then.
+    """
+    pool = ThreadPoolExecutor(threads, initializer=prepare)
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if ahead is not None and len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Workers(Generic[Item, Result]):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Protocol, TypeVar
 
 from lm.errors import InputError
+from lm.processes import on_threads
 from lm.text.files import Progress
 from lm.text.grouping import grouped
 
@@ -81,16 +81,8 @@ def encoded(
 
 def encoded_ahead(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:
     """As `encoded`, without looking at how much text there is."""
-    with ThreadPoolExecutor(_GROUPS_AHEAD) as pool:
-        waiting: deque[tuple[list[E], Future[R]]] = deque()
-        for group in grouped(items, _characters, limit=GROUP_CHARACTERS):
-            waiting.append((group, pool.submit(_encoded_or_named, group, encode)))
-            if len(waiting) > _GROUPS_AHEAD:
-                first, result = waiting.popleft()
-                yield first, result.result()
-        while waiting:
-            first, result = waiting.popleft()
-            yield first, result.result()
+    groups = grouped(items, _characters, limit=GROUP_CHARACTERS)
+    yield from on_threads(partial(_encoded, encode=encode), groups, threads=_GROUPS_AHEAD, ahead=_GROUPS_AHEAD)
 
 
 def _characters(item: Encodable) -> int:
@@ -102,10 +94,10 @@ def text_bytes(item: Encodable) -> int:
     return sum(len(text.encode()) for text in item.texts)
 
 
-def _encoded_or_named(group: Sequence[E], encode: Callable[[Sequence[E]], R]) -> R:
-    """The group encoded; the InputError for an item that cannot be encoded names its place."""
+def _encoded(group: list[E], encode: Callable[[Sequence[E]], R]) -> tuple[list[E], R]:
+    """The group, and the group encoded; the InputError for an item that cannot be encoded names its place."""
     try:
-        return encode(group)
+        return group, encode(group)
     except InputError:
         for item in group:
             try:

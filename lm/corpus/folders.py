@@ -22,7 +22,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -315,5 +314,5 @@ def _read(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 def _hashed(paths: list[Path]) -> dict[str, str]:
     """The SHA-256 of files, several at a time."""
-    with ThreadPoolExecutor(max(1, min(processes.cores(), len(paths)))) as pool:
-        return dict(zip((path.name for path in paths), pool.map(files.sha256, paths), strict=True))
+    found = processes.on_threads(files.sha256, paths, threads=processes.cores())
+    return dict(zip((path.name for path in paths), found, strict=True))

@@ -9,12 +9,13 @@ Source: Provilkov et al. 2020, algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lm.corpus.ragged import Ragged
+from lm.data.bucketing import length_batches
 from lm.pseudorandom import Indices, mix
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -89,20 +90,10 @@ def segment(words: Ragged, merges: Merges, *, dropout: float, keys: Indices) -> 
     Returns:
         Their tokens.
     """
-    lengths = words.lengths()
-    order = np.argsort(lengths, kind="stable")
-    done = [_merge(words.take(rows), merges, dropout, keys[rows]) for rows in _groups(order, lengths[order])]
+    batches = length_batches(words.lengths(), tokens=_CELLS, ratio=1.25)
+    done = [_merge(words.take(rows), merges, dropout, keys[rows]) for rows in batches]
+    order = np.concatenate([np.empty(0, dtype=np.int64), *batches])
     return Ragged.join(done).take(np.argsort(order, kind="stable"))
-
-
-def _groups(order: Integers, lengths: Integers) -> Iterator[Integers]:
-    """Words in order of length, cut where padding them to the longest would waste much or need much memory."""
-    start = 0
-    while start < len(order):
-        longest = int(lengths[start]) * 5 // 4
-        rows = min(int(np.searchsorted(lengths, longest, side="right")) - start, max(1, _CELLS // longest))
-        yield order[start : start + rows]
-        start += rows
 
 
 class _Table:

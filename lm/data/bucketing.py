@@ -1,92 +1,65 @@
-"""Batches of pairs of similar length, so that little of them is padding."""
+"""Bucketing: batches of items of similar length, so that little of them is padding.
+
+Whatever is batched by length is batched here: pairs in training, examples and pairs that are scored, windows of
+documents, lines that are translated, and the words of BPE dropout.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.ragged import Ragged
-from lm.data.batch import Batch
-from lm.data.pair_layout import PairLayout, TwoSides
-from lm.pseudorandom import Indices, mix
-
 Integers = NDArray[np.int64]
 
-_TWO_SIDES = TwoSides()
 
-
-@dataclass(frozen=True)
-class PairBatches:
-    """Some pairs cut into batches.
-
-    Attributes:
-        sources: (pairs,) ids of the sources, in the order in which they are trained on.
-        targets: (pairs,) ids to be predicted.
-        ends: (batches,) where each batch ends.
-        layout: how they are laid out in a batch.
-    """
-
-    sources: Ragged
-    targets: Ragged
-    ends: Integers
-    layout: PairLayout
-
-    def __len__(self) -> int:
-        """How many batches there are."""
-        return len(self.ends)
-
-    @property
-    def firsts(self) -> list[int]:
-        """The number of the first pair of each batch."""
-        return [0, *self.ends[:-1].tolist()] if len(self) else []
-
-    def batch(self, first: int, start: int, *, share: float = 1.0) -> Batch:
-        """The rest, from pair `first` on, of the batch that it is in, or of such a share of this batch if that is less.
-
-        Args:
-            first: number of the pair in the order in which they are trained on.
-            start: the id that comes before a target.
-            share: of the pairs of the whole batch.
-        """
-        number = int(np.searchsorted(self.ends, first, side="right"))
-        begin, end = (int(self.ends[number - 1]) if number else 0), int(self.ends[number])
-        rows = np.arange(first, min(end, first + math.ceil(share * (end - begin))))
-        return self.layout.batch(self.sources.take(rows), self.targets.take(rows), start=start)
-
-    def permuted(self, key: Indices) -> PairBatches:
-        """The same batches in another order, which follows from a key."""
-        batches = Ragged(np.arange(len(self.sources)), self.ends)
-        order = batches.take(np.argsort(mix(key ^ np.arange(len(self), dtype=np.uint64)), kind="stable"))
-        return PairBatches(self.sources.take(order.values), self.targets.take(order.values), order.ends, self.layout)
-
-
-def bucketed(
-    sources: Ragged, targets: Ragged, *, tokens: int | None, rows: int | None, layout: PairLayout = _TWO_SIDES
-) -> PairBatches:
-    """Pairs sorted by length and cut into batches, each as large as the limits allow.
+def length_batches(
+    lengths: Sequence[int] | Integers,
+    *,
+    tokens: int | None = None,
+    rows: int | None = None,
+    ratio: float | None = None,
+    order: Integers | None = None,
+) -> list[Integers]:
+    """Batches of items of similar length, each as large as the limits allow.
 
     Args:
-        sources: (pairs,) ids.
-        targets: (pairs,) ids.
-        tokens: most positions of a batch on any side, padding included; one pair may have more.
-        rows: most pairs of a batch.
-        layout: says how long pairs are, and which are alike.
+        lengths: (items,) of each item.
+        tokens: most positions of a batch, padding included; one item may have more.
+        rows: most items of a batch.
+        ratio: of the longest item of a batch to its first, which is the shortest, at most.
+        order: (items,) their numbers, those of similar length together [default: the shortest first].
+
+    Returns:
+        The numbers of the items of each batch.
     """
-    order, lengths = layout.order(sources, targets), layout.lengths(sources, targets)
-    return PairBatches(sources.take(order), targets.take(order), _ends(lengths[order].tolist(), tokens, rows), layout)
+    lengths = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(lengths, kind="stable") if order is None else order
+    return np.split(order, batch_ends(lengths[order], tokens=tokens, rows=rows, ratio=ratio)[:-1]) if len(order) else []
 
 
-def _ends(lengths: list[int], tokens: int | None, rows: int | None) -> Integers:
-    """Where batches of pairs end that are so long: each takes pairs until the next is too much."""
-    ends: list[int] = []
-    start = longest = 0
-    for place, length in enumerate(lengths):
-        longest = max(longest, length)
-        count = place - start + 1
-        if count > 1 and ((tokens and count * longest > tokens) or (rows and count > rows)):
-            ends.append(place)
-            start, longest = place, length
-    return np.array([*ends, len(lengths)] if lengths else [], dtype=np.int64)
+def batch_ends(
+    lengths: Integers, *, tokens: int | None = None, rows: int | None = None, ratio: float | None = None
+) -> Integers:
+    """(batches,) where batches of neighbours end: each takes items until the next exceeds a limit of `length_batches`.
+
+    Args:
+        lengths: (items,) in the order of the batches; ascending if there is a `ratio`.
+        tokens: see `length_batches`.
+        rows: see `length_batches`.
+        ratio: see `length_batches`.
+    """
+    ends, start = [0], 0
+    while start < len(lengths):
+        stop = len(lengths) if rows is None else min(len(lengths), start + rows)
+        if ratio is not None:
+            stop = min(stop, int(np.searchsorted(lengths, ratio * lengths[start], side="right")))
+        if tokens is not None:
+            if lengths[start]:
+                stop = min(stop, start + max(1, tokens // int(lengths[start])))
+            padded = np.maximum.accumulate(lengths[start:stop]) * np.arange(1, stop - start + 1)
+            stop = start + max(1, int(np.searchsorted(padded, tokens, side="right")))
+        ends.append(stop)
+        start = stop
+    return np.array(ends[1:], dtype=np.int64)

@@ -18,6 +18,7 @@ from lm.corpus.examples import Examples, open_examples
 from lm.corpus.manifest import Manifest
 from lm.corpus.shards import read_manifest
 from lm.data.batch import Batch, batch_rows
+from lm.data.bucketing import length_batches
 from lm.data.training_data import TrainingData
 from lm.errors import InputError
 from lm.pseudorandom import mix, permute
@@ -76,9 +77,8 @@ class ExampleData(TrainingData):
     def validation(self) -> Iterator[Batch]:
         """The validation split, examples of similar length together."""
         rows = max(1, _EVALUATION_TOKENS // self._context)
-        order = np.argsort(self._validation.lengths(), kind="stable").tolist()
-        for first in range(0, len(order), rows):
-            yield self._of(self._validation, order[first : first + rows])
+        for numbers in length_batches(self._validation.lengths(), rows=rows):
+            yield self._of(self._validation, numbers.tolist())
 
     def batch_size(self) -> str:
         """How much a batch is: so many examples."""

@@ -14,7 +14,7 @@ from lm.corpus.pairs import SIDES, SideName, StoredPairs
 from lm.corpus.ragged import Ragged
 from lm.corpus.trees import beside, framed
 from lm.data.bpe_dropout import Merges, segment
-from lm.data.pair_layout import PairLayout, TwoSides
+from lm.data.pair_batches import PairLayout, TwoSides
 from lm.errors import UsageError
 from lm.pseudorandom import Indices, mix
 from lm.text.trees import Places

@@ -17,8 +17,7 @@ from lm.corpus.pair_manifest import PairManifest
 from lm.corpus.pairs import StoredPairs, is_pairs, open_pairs
 from lm.corpus.ragged import Ragged
 from lm.data.batch import Batch
-from lm.data.bucketing import PairBatches, bucketed
-from lm.data.pair_layout import PairLayout, TwoSides, layout_of
+from lm.data.pair_batches import PairBatches, PairLayout, TwoSides, bucketed, layout_of
 from lm.data.pair_tokens import FramedPairs, directions
 from lm.data.training_data import Reference, TrainingData, too_large
 from lm.errors import InputError, UsageError

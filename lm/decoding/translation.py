@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
+from lm.data.bucketing import length_batches
 from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.continuation import Continuation
 from lm.decoding.filters import Filter, History
@@ -27,7 +29,7 @@ from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly
-from lm.processes import Share
+from lm.processes import Share, on_threads
 from lm.text.repeats import Repeats
 from lm.text.trees import Heads, check_heads
 from lm.tokenizer.framing import Frame, PairFrames, pair_frames
@@ -164,11 +166,11 @@ class Translator:
         if workers < 2 or device != "cpu" or self.config.coverage_penalty:  # which is watched for in the model itself
             yield from map(self.translate_batch, batches)
             return
-        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
         try:
-            yield from pool.map(self.translate_batch, batches)
+            yield from on_threads(
+                self.translate_batch, batches, threads=workers, prepare=partial(torch.set_num_threads, 1)
+            )
         finally:
-            pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
 
     def _read(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[Line]:
@@ -191,16 +193,14 @@ class Translator:
         return Translated(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
 
     def _batches(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
-        """Lines of like length side by side, those with prefixes of one length together; the longest first."""
-        batch: list[Line] = []
-        for line in sorted(lines, key=lambda line: (len(line.prefix), line.length), reverse=True):
-            is_full = batch and (len(batch) + 1) * batch[0].length > self.config.batch_tokens
-            if batch and (is_full or len(line.prefix) != len(batch[0].prefix)):
-                yield batch
-                batch = []
-            batch.append(line)
-        if batch:
-            yield batch
+        """Batches of lines of similar length, those with prefixes of one length together; the longest first."""
+        begun = sorted(lines, key=lambda line: len(line.prefix), reverse=True)
+        for _, same in itertools.groupby(begun, key=lambda line: len(line.prefix)):
+            some = list(same)
+            lengths = np.array([line.length for line in some])
+            order = np.argsort(-lengths, kind="stable")
+            for rows in length_batches(lengths, tokens=self.config.batch_tokens, order=order):
+                yield [some[row] for row in rows]
 
     def translate_batch(self, batch: Sequence[Line]) -> list[Translated]:
         """Translate lines side by side, all of which were read as this translator reads them."""

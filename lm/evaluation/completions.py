@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.batch import Batch
+from lm.data.bucketing import length_batches
 from lm.data.examples import shortened, too_long
 from lm.decoding.finite import not_a_number
 from lm.errors import InputError
@@ -74,8 +75,8 @@ def measure_completions(
     while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
         framed = _framed(chunk, tokenizer, context, name)
         count += sum(example.is_shortened for example in framed)
-        framed.sort(key=lambda example: len(example.ids))
-        parts = [framed[first : first + batch_size] for first in range(0, len(framed), batch_size)]
+        numbers = length_batches([len(example.ids) for example in framed], rows=batch_size)
+        parts = [[framed[row] for row in rows] for rows in numbers]
         batches = (Batch.of_rows([each.ids for each in part], [each.learned for each in part]) for part in parts)
         for part, scored in zip(parts, scored_batches(model, batches, share), strict=True):
             for each, nats in zip(part, scored, strict=True):

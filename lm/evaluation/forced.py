@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from lm.corpus.ragged import Ragged
 from lm.corpus.trees import TreeReader, framed
 from lm.data.batch import Batch
-from lm.data.pair_layout import PairLayout, layout_of
+from lm.data.bucketing import length_batches
+from lm.data.pair_batches import PairLayout, layout_of
 from lm.decoding.finite import not_a_number
 from lm.errors import InputError
 from lm.evaluation.perplexity import Tally
@@ -56,9 +57,8 @@ class TokenPairs:
         """(pairs,) positions that each takes in a layout."""
         return layout.lengths(self.sources, self.targets)
 
-    def batch(self, numbers: Sequence[int], layout: PairLayout) -> Batch:
-        """Some of them, laid out for a model."""
-        rows = np.array(numbers)
+    def batch(self, rows: NDArray[np.int64], layout: PairLayout) -> Batch:
+        """Some of them, by their numbers, laid out for a model."""
         return layout.batch(self.sources.take(rows), self.targets.take(rows), start=self.start)
 
 
@@ -121,29 +121,14 @@ def score_pairs(
     Returns:
         (target tokens,) nats in float64 for each pair.
     """
-    order = np.lexsort((pairs.sources.lengths(), pairs.targets.lengths())).tolist()
-    layout = layout_of(model.config)
-    lengths, scored = pairs.lengths(layout).tolist(), [np.zeros(0)] * len(pairs)
-    parts = list(_batches(order, lengths, batch_tokens))
-    batches = (pairs.batch(numbers, layout) for numbers in parts)
-    for numbers, found in zip(parts, scored_batches(model, batches, share), strict=True):
-        for number, nats in zip(numbers, found, strict=True):
-            scored[number] = nats
+    order, layout = np.lexsort((pairs.sources.lengths(), pairs.targets.lengths())), layout_of(model.config)
+    numbers = length_batches(pairs.lengths(layout), tokens=batch_tokens, order=order)
+    batches = (pairs.batch(rows, layout) for rows in numbers)
+    scored = [np.zeros(0)] * len(pairs)
+    for rows, found in zip(numbers, scored_batches(model, batches, share), strict=True):
+        for row, nats in zip(rows, found, strict=True):
+            scored[row] = nats
     return scored
-
-
-def _batches(numbers: Iterable[int], lengths: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Neighbours together, so many that they have at most `limit` positions, padding included, or one alone."""
-    batch: list[int] = []
-    longest = 0
-    for number in numbers:
-        longest = max(longest, lengths[number])
-        if batch and longest * (len(batch) + 1) > limit:
-            yield batch
-            batch, longest = [], lengths[number]
-        batch.append(number)
-    if batch:
-        yield batch
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.data.bucketing import length_batches
 from lm.evaluation.windows import Ids
 
 _FULL = 0.9
@@ -34,17 +38,16 @@ class Packing(Generic[W]):
     def __init__(self, windows: Iterable[W], size: int) -> None:
         """Of windows in reading order, and batches of so many."""
         self._windows, self._size = iter(windows), size
-        self._packs: deque[list[list[int]]] = deque()  # of windows packed together, which of them are in each batch
+        self._packs: deque[list[NDArray[np.int64]]] = deque()  # for each pack, the numbers of the windows in each batch
 
     def batches(self) -> Iterator[list[W]]:
         """The batches, each as it is asked for."""
         while pack := list(islice(self._windows, self._size)):
             lengths = [len(window.tokens) for window in pack]
-            order = list(range(len(pack)))
+            parts = [np.arange(len(pack))]
             if sum(lengths) < _FULL * len(pack) * max(lengths):
                 pack += islice(self._windows, (_READ_AHEAD - 1) * self._size)
-                order = sorted(range(len(pack)), key=[len(window.tokens) for window in pack].__getitem__)
-            parts = [order[first : first + self._size] for first in range(0, len(pack), self._size)]
+                parts = length_batches([len(window.tokens) for window in pack], rows=self._size)
             self._packs.append(parts)
             yield from ([pack[place] for place in part] for part in parts)
 
@@ -53,7 +56,7 @@ class Packing(Generic[W]):
         held: dict[int, T] = {}
         done = 0
         for batch in scored:
-            held |= zip(self._packs[0][done], batch, strict=True)
+            held |= zip(self._packs[0][done].tolist(), batch, strict=True)
             done += 1
             if done == len(self._packs[0]):
                 self._packs.popleft()

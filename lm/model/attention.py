@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,10 @@ from lm.config.model import ModelConfig
 from lm.hardware import times_as_fast
 from lm.model.attention_inputs import Mask, RelativeTables, Scope
 from lm.model.cache import KeyValueCache
+from lm.model.layers import RMSNorm, output_std
 from lm.model.layers import dropout as dropped_out
 from lm.model.linear import Linear
+from lm.model.module import Module, multiplied
 
 _LONGEST_FOR_PRODUCTS = 512
 """Keys up to which two products beat torch's fused kernel forward and backward in bfloat16."""
@@ -160,7 +163,7 @@ class _Heads(torch.autograd.Function):
         return of_projected, None
 
 
-class Attention(nn.Module):
+class Attention(Module):
     """Attention of a layer, whose weights can be computed for looking at."""
 
     def weights(self, x: Tensor, scope: Scope) -> Tensor:
@@ -179,18 +182,39 @@ class MultiHeadAttention(Attention):
     on `x` and the rest on the memory.
     """
 
+    part = "attention"
+    parts: ClassVar = {"value_shares": "learned shares"}
+
     def __init__(self, config: ModelConfig, *, layer: int = 0, value_residual: bool = False) -> None:
         """Attention of a layer, counted from 0 in its stack, which tells it its cache."""
         super().__init__()
         self.layer = layer
         self.heads, self.kv_heads, self.head_size = config.n_heads, config.kv_heads, config.head_size
         self.dropout = config.dropped_attention
-        self.projected = [heads * self.head_size for heads in (self.heads, self.kv_heads, self.kv_heads)]
-        self.input = Linear(config.d_model, sum(self.projected), bias=config.biased_attention != "none")
-        self.output = Linear(self.projected[0], config.d_model, bias=config.biased_attention == "all")
-        self.query_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
-        self.key_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
+        projected = [heads * self.head_size for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        self.input = Linear(
+            config.d_model, sum(projected), bias=config.biased_attention != "none", std=config.initial_std,
+            projected=projected,
+        )  # fmt: skip
+        self.output = Linear(
+            projected[0], config.d_model, bias=config.biased_attention == "all", std=output_std(config)
+        )
+        self.query_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
+        self.key_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.value_shares = nn.Parameter(torch.empty(2)) if value_residual else None
+
+    def initialise(self) -> None:
+        """Start with equal shares of both values. Source: Zhou et al. 2024."""
+        if self.value_shares is not None:
+            nn.init.constant_(self.value_shares, 0.5)
+
+    def pairs(self, length: int, *, is_causal: bool) -> float:
+        """How many pairs of a query and a key meet in a sequence, of which causal attention sees half."""
+        return length * length / 2 if is_causal else float(length * length)
+
+    def cached_values(self) -> Fraction:
+        """How many numbers a cache holds for each position."""
+        return Fraction(2 * self.kv_heads * self.head_size)
 
     def forward(self, x: Tensor, scope: Scope) -> Tensor:
         """Attend from each position of `x` to what `scope` lets it see.
@@ -278,6 +302,20 @@ class MultiHeadAttention(Attention):
         if norm is None:
             return x
         return F.rms_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.eps).to(x.dtype)
+
+
+class CrossAttention(MultiHeadAttention):
+    """Attention from each position of a target to a memory, which is projected once whatever the target's length."""
+
+    part = "cross-attention"
+
+    def weights_per_position(self) -> float:
+        """The weights that a position of the target is multiplied by: queries, outputs and all adapters."""
+        return super().weights_per_position() - self.weights_per_source_position()
+
+    def weights_per_source_position(self) -> float:
+        """The weights that a position of the memory is multiplied by: those of keys and values."""
+        return multiplied(self.input.weight) * 2 * self.kv_heads / (self.heads + 2 * self.kv_heads)
 
 
 _BLOCK = 128

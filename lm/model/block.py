@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import chain
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention
+from lm.model.attention import CrossAttention, MultiHeadAttention
 from lm.model.attention_inputs import FirstValues, Scope
 from lm.model.cache import DecoderCache
 from lm.model.layers import Dropout, FeedForward, make_norm
+from lm.model.module import Module
 from lm.model.positions import relative_positions
 from lm.model.quantised import int8_matrices
 from lm.model.variants.block_sparse import PatternedAttention, pattern_of
@@ -22,7 +25,7 @@ from lm.model.variants.experts import Experts
 from lm.model.variants.low_rank import LowRankAttention
 
 
-class Block(nn.Module):
+class Block(Module):
     """Self-attention, cross-attention to a memory if asked, and a feed-forward layer, each with a residual connection.
 
     In the place of the feed-forward layer there may be experts.
@@ -40,7 +43,7 @@ class Block(nn.Module):
         self.attention_norm = make_norm(config)
         self.attention = self_attention(config, layer=layer, is_causal=is_causal)
         self.cross_attention_norm = make_norm(config) if cross_attention else None
-        self.cross_attention = MultiHeadAttention(config, layer=layer) if cross_attention else None
+        self.cross_attention = CrossAttention(config, layer=layer) if cross_attention else None
         self.feed_forward_norm = make_norm(config)
         self.feed_forward = Experts(config) if config.has_experts(layer) else FeedForward(config)
         self.dropout = Dropout(config.dropout)
@@ -80,12 +83,14 @@ class Block(nn.Module):
         return norm(x + self.dropout(sublayer(x, *seen)))
 
 
-class Stack(nn.Module):
+class Stack(Module):
     """Blocks one after the other, with a last normalisation where blocks normalise first.
 
     With an embedding shortcut, each block reads a·x + b·embedding instead of x, with shares a and b of its own.
     Source: Jordan et al. 2024 (modded-nanogpt).
     """
+
+    parts: ClassVar = {"stream_shares": "learned shares", "embedding_shares": "learned shares"}
 
     def __init__(
         self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False, is_causal: bool = True
@@ -100,7 +105,13 @@ class Stack(nn.Module):
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.stream_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.embedding_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
-        self.recomputes = False
+        self.recomputes, self.is_causal = False, is_causal
+
+    def initialise(self) -> None:
+        """Start with the stream alone. Source: Jordan et al. 2024 (modded-nanogpt)."""
+        if self.stream_shares is not None and self.embedding_shares is not None:
+            nn.init.ones_(self.stream_shares)
+            nn.init.zeros_(self.embedding_shares)
 
     def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
         """Transform (batch, length, d_model) embeddings, block by block, by what `Block.forward` is given to see."""
@@ -122,9 +133,32 @@ class Stack(nn.Module):
         found = [block.cross_attention if cross else block.attention for block in self.blocks]
         return [attention for attention in found if isinstance(attention, MultiHeadAttention)]
 
+    def cross_attentions(self) -> list[CrossAttention]:
+        """The cross-attention of each block, where blocks have it."""
+        return [block.cross_attention for block in self.blocks if isinstance(block.cross_attention, CrossAttention)]
+
     def new_cache(self) -> DecoderCache:
         """An empty cache for decoding step by step."""
         return DecoderCache([attention.new_cache() for attention in self.attentions()])
+
+    def cached_values(self) -> Fraction:
+        """How many numbers its cache holds for each position."""
+        return sum((attention.cached_values() for attention in self.attentions()), Fraction())
+
+    def weights_per_source_position(self) -> float:
+        """The weights that each position of a memory is multiplied by: keys and values of cross-attention."""
+        return sum(each.weights_per_source_position() for each in self.cross_attentions())
+
+    def attention_products(self, length: int, source_length: int) -> float:
+        """Multiplications of queries with keys and of weights with values, of one sequence and of the source it reads.
+
+        Each pair of positions takes two for each feature of all heads.
+        """
+        own, across = self.attentions(), self.cross_attentions()
+        if not length:
+            return 0.0
+        pairs = sum(attention.pairs(length, is_causal=self.is_causal) for attention in own)
+        return 2 * own[0].heads * own[0].head_size * (pairs + len(across) * length * source_length)
 
 
 def recompute(model: nn.Module, *, if_training: bool) -> None:
@@ -134,54 +168,6 @@ def recompute(model: nn.Module, *, if_training: bool) -> None:
     """
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
         stack.recomputes = if_training
-
-
-_VECTORS = {"value_shares": 0.5, "embedding_shares": 0.0, "output_bias": 0.0}
-"""What vectors start at, by name; biases start at zero, and all others at one."""
-
-
-def initialise(module: nn.Module, config: ModelConfig) -> None:
-    """Draw the matrices from normal distributions, the same whatever vectors there are, which start at constants.
-
-    Source of the shares: Zhou et al. 2024 and Jordan et al. 2024 (modded-nanogpt).
-    """
-    for name, parameter in module.named_parameters():
-        kind = name.rpartition(".")[2]
-        if parameter.ndim == 1:
-            nn.init.constant_(parameter, 0.0 if kind.startswith("bias") else _VECTORS.get(kind, 1.0))
-        else:
-            nn.init.normal_(parameter, std=_standard_deviation(name, config))
-    for layer in (layer for layer in module.modules() if isinstance(layer, nn.LSTM)):
-        _open_forget_gates(layer)
-
-
-def _open_forget_gates(layer: nn.LSTM) -> None:
-    """Start by remembering: a bias of one for the second of the four gates. Source: Jozefowicz et al. 2015."""
-    for name, parameter in layer.named_parameters():
-        if name.startswith("bias_ih"):
-            nn.init.constant_(parameter.detach()[layer.hidden_size : 2 * layer.hidden_size], 1.0)
-
-
-def _standard_deviation(name: str, config: ModelConfig) -> float:
-    """The standard deviation that a matrix starts with.
-
-    It is smaller by √(2·layers), or zero, for the outputs of sublayers. Embeddings that are scaled by √d_model start at
-    1/√d_model.
-
-    Source: Radford et al. 2019, section 2.3; zeros for sublayers and the output layer: Zhang et al. 2019 (Fixup),
-    section 3.
-    """
-    is_output = name.endswith(("output.weight", "down.weight"))
-    if config.zero_init and (is_output or name == "head.weight"):
-        return 0.0
-    if is_output:
-        layers = max(config.n_layers, config.n_encoder_layers)
-        return config.initial_std / (2 * layers) ** 0.5
-    if name.endswith("_lengthwise"):
-        return config.context_length**-0.5
-    if name.endswith("tokens.weight") and config.scale_embeddings:
-        return config.d_model**-0.5
-    return config.initial_std
 
 
 def count_parameters(module: nn.Module) -> int:

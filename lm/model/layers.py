@@ -8,13 +8,38 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.linear import Linear
+from lm.model.module import Module
 
 
-def make_norm(config: ModelConfig) -> nn.Module:
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over d_model."""
+class RMSNorm(nn.RMSNorm, Module):
+    """torch's, whose weights start at one. Source: Zhang and Sennrich 2019."""
+
+    part = "norms"
+
+
+class LayerNorm(nn.LayerNorm, Module):
+    """torch's, whose weights start at one and biases at zero. Source: Ba et al. 2016."""
+
+    part = "norms"
+
+
+def make_norm(config: ModelConfig, *, part: str = "norms") -> RMSNorm | LayerNorm:
+    """The kind of normalisation that a model has, over d_model, counted in a part of it."""
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.d_model, config.norm_eps)
-    return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
+        norm: RMSNorm | LayerNorm = RMSNorm(config.d_model, config.norm_eps)
+    else:
+        norm = LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
+    norm.part = part
+    return norm
+
+
+def output_std(config: ModelConfig) -> float:
+    """The standard deviation of the initial weights of a sublayer's output: smaller by √(2·layers), or zero.
+
+    Source: Radford et al. 2019, section 2.3; zeros: Zhang et al. 2019 (Fixup), section 3.
+    """
+    layers = max(config.n_layers, config.n_encoder_layers)
+    return 0.0 if config.zero_init else config.initial_std / (2 * layers) ** 0.5
 
 
 class Dropout(nn.Module):
@@ -60,15 +85,16 @@ def _(like: Tensor, dropped: int) -> Tensor:  # noqa: ARG001
     return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
-class FeedForward(nn.Module):
+class FeedForward(Module):
     """Two linear layers with an activation between them, at each position alone."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, part: str = "feed-forward") -> None:
         super().__init__()
+        self.part = part
         width = config.feed_forward_width
-        self.projected = [width, width] if config.activation == "swiglu" else [width]
-        self.up = Linear(config.d_model, sum(self.projected), bias=config.bias)
-        self.down = Linear(width, config.d_model, bias=config.bias)
+        projected = [width, width] if config.activation == "swiglu" else [width]
+        self.up = Linear(config.d_model, sum(projected), bias=config.bias, std=config.initial_std, projected=projected)
+        self.down = Linear(width, config.d_model, bias=config.bias, std=output_std(config))
         self.activation = config.activation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,25 +102,27 @@ class FeedForward(nn.Module):
         return self.down(self.up.activated(x, self.activation))
 
 
-class OutputTransform(nn.Module):
+class OutputTransform(Module):
     """One more layer at each position, before the output layer: linear, activation, normalisation.
 
     Source: Devlin et al. 2019 (in their code).
     """
 
+    part = "output transform"
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         widths = 2 if config.activation == "swiglu" else 1  # a gate, and what it lets through
-        self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias)
+        self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias, std=config.initial_std)
         self.activation = config.activation
-        self.norm = make_norm(config)
+        self.norm = make_norm(config, part=self.part)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> the same shape."""
         return self.norm(self.up.activated(x, self.activation))
 
 
-class LabelHead(nn.Module):
+class LabelHead(Module):
     """What a classifier makes of a text: the state of its first token, pooled, and a row of weights for each label.
 
     The first token is the one that starts a text, as BERT's [CLS].
@@ -102,11 +130,13 @@ class LabelHead(nn.Module):
     Source: Devlin et al. 2019, section 3.2 and their code (the pooler).
     """
 
+    part = "label head"
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.pooler = Linear(config.d_model, config.d_model)
+        self.pooler = Linear(config.d_model, config.d_model, std=config.initial_std)
         self.dropout = Dropout(config.dropout)
-        self.labels = Linear(config.d_model, len(config.labels))
+        self.labels = Linear(config.d_model, len(config.labels), std=config.initial_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) final states -> (batch, 1, d_model)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.hardware import times_as_fast
+from lm.model.module import Module, multiplied
 from lm.model.quantised import Int8Matrix
 
 
@@ -79,8 +80,29 @@ def rows(weight: Tensor | Int8Matrix, outputs: Tensor) -> Tensor:
     return weight.rows(outputs) if isinstance(weight, Int8Matrix) else F.embedding(outputs, weight)
 
 
-class Linear(nn.Linear):
-    """torch's linear layer, with `linear` for the product."""
+class Linear(nn.Linear, Module):
+    """torch's linear layer, with `linear` for the product.
+
+    Attributes:
+        std: standard deviation of its initial weights; biases start at zero.
+        projected: the number of outputs of each projection that it holds, such as queries, keys and values.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, bias: bool = True, std: float = 0.02, projected: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+        self.std, self.projected = std, [outputs] if projected is None else [*projected]
+
+    def initialise(self) -> None:
+        """Draw the weights from a normal distribution."""
+        nn.init.normal_(self.weight, std=self.std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def weights_per_position(self) -> float:
+        """See `Module`."""
+        return multiplied(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,12 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
-from lm.model.layers import FeedForward, dropout
+from lm.model.layers import FeedForward, LabelHead, dropout
 from lm.model.linear import ACTIVATIONS, Linear, linear
+from lm.model.module import multiplied
 from lm.model.transformer import Model, build_model, without_weights
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
-_OF_SEVERAL = ("input", "up")
-"""Layers of these that hold several projections."""
-_OF_LABELS = "classifier."
-"""How the names of the weights begin that are trained whole: what a classifier has for its labels starts at random."""
 
 
 class LoraLinear(Linear):
@@ -38,22 +36,24 @@ class LoraLinear(Linear):
     Source: Hu et al. 2021 (LoRA), section 4.1.
     """
 
-    def __init__(self, layer: Linear, projected: list[int], config: LoraConfig) -> None:
-        """A layer in the place of another, whose weights it takes.
+    parts: ClassVar = {"lora_a": "adapters", "lora_b": "adapters"}
 
-        Args:
-            layer: the other one.
-            projected: the number of outputs of each of its projections.
-            config: of the adapters.
-        """
+    def __init__(self, layer: Linear, config: LoraConfig) -> None:
+        """A layer in the place of another, whose weights it takes."""
         with without_weights():
-            super().__init__(layer.in_features, layer.out_features, bias=False)
+            super().__init__(
+                layer.in_features, layer.out_features, bias=False, std=layer.std, projected=layer.projected
+            )
         self.weight, self.bias = layer.weight, layer.bias
-        self.projected, self.rank, self.scale, self.dropout = projected, config.width, config.scale, config.dropout
+        self.rank, self.scale, self.dropout = config.width, config.scale, config.dropout
         bound = layer.in_features**-0.5
-        a = torch.empty(len(projected) * self.rank, layer.in_features, device=layer.weight.device)
+        a = torch.empty(len(self.projected) * self.rank, layer.in_features, device=layer.weight.device)
         self.lora_a = nn.Parameter(a.uniform_(-bound, bound))
         self.lora_b = nn.Parameter(torch.zeros(layer.out_features, self.rank, device=layer.weight.device))
+
+    def weights_per_position(self) -> float:
+        """See `Module`."""
+        return super().weights_per_position() + multiplied(self.lora_a) + multiplied(self.lora_b)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
@@ -85,7 +85,7 @@ class LoraLinear(Linear):
         parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
         products = [b.float() * self.scale @ a for a, b in parts]
         with without_weights():
-            plain = Linear(self.in_features, self.out_features, bias=False)
+            plain = Linear(self.in_features, self.out_features, bias=False, std=self.std, projected=self.projected)
         plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(products)), self.bias
         return plain
 
@@ -94,13 +94,14 @@ def build_adapted(model: ModelConfig, lora: LoraConfig, *, seed: int = 0) -> Mod
     """`build_model`, and if there is a rank, with adapters, all other weights being frozen but those for labels."""
     built = build_model(model, seed=seed)
     if lora:
-        for name, parameter in built.named_parameters():
-            parameter.requires_grad_(name.startswith(_OF_LABELS))
+        built.requires_grad_(False)
+        for module in built.modules():
+            if isinstance(module, LabelHead):  # it starts at random
+                module.requires_grad_()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for owner, name, layer in list(_linear_layers(built, lora)):
-                projected = owner.projected if name in _OF_SEVERAL else [layer.out_features]
-                setattr(owner, name, LoraLinear(layer, projected, lora))
+                setattr(owner, name, LoraLinear(layer, lora))
     return built
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from lm.errors import UsageError
 from lm.model.attention_inputs import RelativeTables, Rotation, Scope, remembered, rotations
 from lm.model.layers import Dropout, make_norm
 from lm.model.linear import rows
+from lm.model.module import Module, multiplied
 
 BUCKETS = 32
 """Of T5's distances, in encoders half of them for each direction."""
@@ -81,12 +83,18 @@ class PositionTable(nn.Module):
         return values
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositions(Module):
     """A trained vector for each position of the context, and none beyond."""
+
+    part = "positions"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.context_length, config.d_model))
+        self.weight, self.std = nn.Parameter(torch.empty(config.context_length, config.d_model)), config.initial_std
+
+    def initialise(self) -> None:
+        """Draw the vectors from a normal distribution."""
+        nn.init.normal_(self.weight, std=self.std)
 
     def forward(self, start: int, length: int, _device: torch.device) -> Tensor:
         """(length, d_model) to be added to the embeddings; UsageError beyond the table."""
@@ -258,16 +266,22 @@ def slopes(heads: int) -> list[float]:
     return whole if power == heads else whole + slopes(2 * power)[::2][: heads - power]
 
 
-class BucketedBiases(nn.Module):
+class BucketedBiases(Module):
     """A learned bias of the scores for each head and bucket of distances, the same in all layers of a stack.
 
     Source: Raffel et al. 2020 (T5), section 2.1.
     """
 
+    part = "positions"
+
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
         super().__init__()
         self.is_causal, self.farthest, self.is_asked = is_causal, config.farthest, config.attention != "full"
-        self.biases = nn.Parameter(torch.empty(BUCKETS, config.n_heads))
+        self.biases, self.std = nn.Parameter(torch.empty(BUCKETS, config.n_heads)), config.initial_std
+
+    def initialise(self) -> None:
+        """Draw the biases from a normal distribution."""
+        nn.init.normal_(self.biases, std=self.std)
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with a bias in its mask."""
@@ -301,11 +315,13 @@ def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     return found if is_causal else found + of_direction * (distances > 0)
 
 
-class DistanceTables(nn.Module):
+class DistanceTables(Module):
     """Learned vectors for keys and values by a clipped distance from the query, for each layer and head.
 
     Source: Shaw et al. 2018, sections 3.1 and 3.2.
     """
+
+    part = "positions"
 
     def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
         """Tables for so many layers, and for distances from -before to after."""
@@ -313,6 +329,16 @@ class DistanceTables(nn.Module):
         self.before, self.after, self.is_asked = before, after, config.attention != "full"
         shape = (n_layers, config.kv_heads, before + 1 + after, config.head_size)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+        self.std, self.heads_of_group = config.initial_std, config.n_heads // config.kv_heads
+
+    def initialise(self) -> None:
+        """Draw the vectors from a normal distribution."""
+        nn.init.normal_(self.keys, std=self.std)
+        nn.init.normal_(self.values, std=self.std)
+
+    def weights_per_position(self) -> float:
+        """See `Module`; each head of a group multiplies by all of its vectors."""
+        return self.heads_of_group * (multiplied(self.keys) + multiplied(self.values))
 
     def added(self, scope: Scope, distances: Tensor) -> Scope:
         """The scope with the tables of each layer, given (batch or 1, queries, keys) distances."""
@@ -372,13 +398,16 @@ def relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -
     return None if scheme is None else scheme(config, n_layers, is_causal)
 
 
-class Embedding(nn.Module):
+class Embedding(Module):
     """Tokens to vectors: the token's own, scaled if asked, plus its position's in an absolute scheme, with dropout.
 
     If asked, their sum is normalised, and the vector of the first type of tokens added before, which all are of.
 
     Source: Vaswani et al. 2017, sections 3.4 and 3.5; normalised: Devlin et al. 2019 (in their code).
     """
+
+    part = "token embeddings"
+    parts: ClassVar = {"types": "token types"}
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -388,6 +417,18 @@ class Embedding(nn.Module):
         self.positions = absolute_positions(config)
         self.norm = make_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
+        self.std = config.initial_std
+        self.token_std = config.d_model**-0.5 if config.scale_embeddings else self.std
+
+    def initialise(self) -> None:
+        """Draw the vectors from a normal distribution; those of tokens that are scaled by √d_model at 1/√d_model."""
+        if self.types is not None:
+            nn.init.normal_(self.types, std=self.std)
+        nn.init.normal_(self.tokens.weight, std=self.token_std)
+
+    def weights_per_position(self) -> float:
+        """See `Module`: a look-up multiplies by nothing."""
+        return 0.0
 
     def forward(
         self,

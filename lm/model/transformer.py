@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from fractions import Fraction
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,11 @@ from torch.overrides import TorchFunctionMode
 
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Mask, Scope
-from lm.model.block import Stack, initialise
+from lm.model.block import Stack
 from lm.model.cache import DecoderCache, RecurrentCache
 from lm.model.layers import LabelHead, OutputTransform
-from lm.model.linear import linear
+from lm.model.linear import Linear, linear
+from lm.model.module import Module, initialise, multiplied
 from lm.model.positions import Embedding
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.model.variants.syntax import SyntaxPositions, without_padding
@@ -24,11 +26,23 @@ HEADS = ("head.", "transform.", "output_bias", "classifier.")
 """How the names of what stands behind a model's layers begin."""
 
 
-class Transformer(nn.Module):
+class Head(Linear):
+    """An output layer of its own, without a bias; `zero_init` starts it at zero."""
+
+    part = "output layer"
+
+    def __init__(self, config: ModelConfig) -> None:
+        std = 0.0 if config.zero_init else config.initial_std
+        super().__init__(config.d_model, config.vocab_size, bias=False, std=std)
+
+
+class Transformer(Module):
     """What all models share: an embedding of what is predicted, the layers that read it, and an output layer.
 
     The layers are called the decoder, also where they see both sides and predict nothing but masked tokens.
     """
+
+    parts: ClassVar = {"output_bias": "output bias"}
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -46,11 +60,43 @@ class Transformer(nn.Module):
         )
         predicts_tokens = not config.labels
         has_head = predicts_tokens and not config.tie_embeddings
-        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_head else None
+        self.head = Head(config) if has_head else None
         transforms = predicts_tokens and config.output_transform
         self.transform = OutputTransform(config) if transforms else None
         has_bias = transforms or (predicts_tokens and config.output_bias)
         self.output_bias = nn.Parameter(torch.empty(config.vocab_size)) if has_bias else None
+
+    def initialise(self) -> None:
+        """Start with a bias of zero."""
+        if self.output_bias is not None:
+            nn.init.zeros_(self.output_bias)
+
+    def multiplications(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
+        """What one sequence takes to go forward; what is frozen has no gradient, and counts two thirds.
+
+        Each position takes a multiplication for each weight of the matrices that it goes through, and each pair of
+        positions that see each other two for each feature of all heads. The output layer counts whether or not it is
+        tied, but only where a token is predicted. Biases, and looking up embeddings, take none.
+
+        Args:
+            length: positions, in an encoder-decoder those of the target.
+            source_length: positions that an encoder reads.
+            predicted: positions that the output layer is for [default: all].
+        """
+        transform = 0.0 if self.transform is None else self.transform.weights_per_position()
+        of_layers = self.decoder.weights_per_position() + transform
+        of_output = (length if predicted is None else predicted) * self.output_weights
+        return length * of_layers + self.decoder.attention_products(length, source_length) + of_output
+
+    @property
+    def output_weights(self) -> float:
+        """The weights that a position which is predicted is multiplied by."""
+        weight, _ = self.output_layer
+        return multiplied(weight)
+
+    def cached_values(self) -> Fraction:
+        """How many numbers its cache holds for each position of a sequence."""
+        return self.decoder.cached_values()
 
     def new_cache(self) -> DecoderCache | RecurrentCache:
         """An empty cache for decoding step by step."""
@@ -154,6 +200,15 @@ class EncoderOnly(Transformer):
         self.classifier = LabelHead(config) if config.labels else None
 
     @property
+    def output_weights(self) -> float:
+        """See `Transformer.output_weights`."""
+        return super().output_weights if self.classifier is None else self.classifier.weights_per_position()
+
+    def cached_values(self) -> Fraction:
+        """None: it reads a text at once."""
+        return Fraction()
+
+    @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
         """See `Transformer.output_layer`."""
         if self.classifier is None:
@@ -185,6 +240,13 @@ class EncoderDecoder(Transformer):
             RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers, is_causal=False)
         )
         self.syntax_positions = None if config.syntax == "none" else SyntaxPositions(config)
+
+    def multiplications(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
+        """See `Transformer.multiplications`; keys and values of cross-attention count for the source."""
+        of_target = super().multiplications(length=length, source_length=source_length, predicted=predicted)
+        syntax = 0.0 if self.syntax_positions is None else self.syntax_positions.weights_per_position()
+        of_source = self.encoder.weights_per_position() + syntax + self.decoder.weights_per_source_position()
+        return of_target + source_length * of_source + self.encoder.attention_products(source_length, 0)
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
@@ -250,7 +312,7 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
         torch.manual_seed(seed)
         kind = EncoderDecoder if config.is_encoder_decoder else EncoderOnly if config.is_masked else DecoderOnly
         model: Model = kind(config)
-        initialise(model, config)
+        initialise(model)
     return model
 
 

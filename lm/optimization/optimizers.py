@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
-from lm.model.attention import MultiHeadAttention
 from lm.model.block import Block
-from lm.model.layers import FeedForward
+from lm.model.linear import Linear
 from lm.model.lora import LoraLinear, build_adapted
 from lm.model.transformer import without_weights
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
@@ -78,11 +77,9 @@ def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
     for block in (module for module in model.modules() if isinstance(module, Block)):
         found |= {parameter: (len(parameter),) for parameter in block.parameters() if parameter.ndim == 2}
         for module in block.modules():
-            if isinstance(module, MultiHeadAttention):
-                found[module.input.weight] = module.projected
-            elif isinstance(module, FeedForward):
-                found[module.up.weight] = module.projected
-            elif isinstance(module, LoraLinear):
+            if isinstance(module, Linear):
+                found[module.weight] = module.projected
+            if isinstance(module, LoraLinear):
                 found |= {module.lora_a: [module.rank] * len(module.projected), module.lora_b: module.projected}
     for stack in (module for module in model.modules() if isinstance(module, (RecurrentEncoder, RecurrentDecoder))):
         width = stack.recurrent[0].hidden_size

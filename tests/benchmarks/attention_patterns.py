@@ -31,7 +31,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Mask, Scope
-from lm.model.block import initialise, self_attention
+from lm.model.block import self_attention
+from lm.model.module import initialise
 from lm.model.positions import relative_positions
 from lm.model.variants.block_sparse import in_chunks
 from lm.training.measuring import alternate
@@ -141,9 +142,9 @@ def pass_of(kind: str, length: int, setting: Setting) -> Callable[[], None]:
         self_attention(config, layer=layer, is_causal=is_causal) for layer in range(setting.layers)
     )
     positions = relative_positions(config, setting.layers, is_causal=is_causal)
-    initialise(layers, config)
+    initialise(layers)
     if positions is not None:
-        initialise(positions, config)
+        initialise(positions)
     x, gradient = (torch.randn(1, length, setting.d_model) for _ in range(2))
 
     def forward_and_back() -> None:

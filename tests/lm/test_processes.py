@@ -15,7 +15,7 @@ import pytest
 
 from lm import processes
 from lm.errors import InputError, LMError
-from lm.processes import Workers, cores, in_order, mapped, numbered, ordered
+from lm.processes import Workers, cores, in_order, mapped, numbered, on_threads, ordered
 
 
 def test_results_are_in_the_order_of_the_items_whatever_each_takes() -> None:
@@ -196,3 +196,22 @@ def test_an_interrupt_of_the_terminal_ends_them() -> None:
         processes = [int(parent.stdout.readline()) for _ in range(2)]
         parent.send_signal(signal.SIGINT)
     assert not any(map(is_alive, processes))
+
+
+def test_results_of_threads_are_in_order_and_errors_come_in_their_turn() -> None:
+    def wait(seconds: float) -> float:
+        time.sleep(seconds)
+        return 1 / (0.5 - seconds)
+
+    found = on_threads(wait, [0.1, 0.0, 0.5, 0.2], threads=2)
+    assert [next(found), next(found)] == [2.5, 2.0]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+
+
+def test_threads_run_ahead_by_a_bounded_number_of_items() -> None:
+    taken: list[int] = []
+    found = on_threads(abs, (taken.append(one) or one for one in range(100)), threads=2, ahead=3)
+    assert next(found) == 0
+    assert taken == [0, 1, 2, 3]
+    assert list(found) == list(range(1, 100))

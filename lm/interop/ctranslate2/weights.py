@@ -76,7 +76,7 @@ def _set_norm(spec: Any, norm: nn.Module) -> None:  # noqa: ANN401
 
 def _set_attention(spec: Any, attention: MultiHeadAttention, *, parts: int) -> None:  # noqa: ANN401
     """One product for queries, keys and values, or, across, one for queries and one for the other two."""
-    queries, everything = attention.projected[0], sum(attention.projected)
+    queries, everything = attention.input.projected[0], attention.input.out_features
     ends = [0, everything] if parts == 1 else [0, queries, everything]
     for linear, start, end in zip(spec.linear, ends, ends[1:], strict=False):
         _set_linear(linear, attention.input, slice(start, end))

@@ -30,6 +30,10 @@ class PatternedAttention(MultiHeadAttention):
         super().__init__(config, layer=layer, value_residual=config.value_residual)
         self.pattern = pattern
 
+    def pairs(self, length: int, *, is_causal: bool) -> float:
+        """How many pairs of a query and a key meet, those of whole blocks."""
+        return pattern_pairs(self.pattern, length, is_causal=is_causal)
+
     def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
         """What (batch, heads, length, head) queries find in the values: as many."""
         length, is_causal = query.shape[2], scope.mask.is_causal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 
 import torch
@@ -33,8 +34,23 @@ class CompressedAttention(MultiHeadAttention):
         super().__init__(config, layer=layer, value_residual=config.value_residual)
         self.stride, self.is_causal = config.pattern("attention_stride"), is_causal
         width = self.kv_heads * self.head_size
-        self.key_convolution = Linear(self.stride * width, width, bias=config.biased_attention != "none")
-        self.value_convolution = Linear(self.stride * width, width, bias=config.biased_attention != "none")
+        self.key_convolution, self.value_convolution = (
+            Linear(self.stride * width, width, bias=config.biased_attention != "none", std=config.initial_std)
+            for _ in range(2)
+        )
+
+    def weights_per_position(self) -> float:
+        """See `Module`; a convolution is computed once in a stride."""
+        of_strides = sum(each.weights_per_position() for each in (self.key_convolution, self.value_convolution))
+        return super().weights_per_position() - of_strides + of_strides / self.stride
+
+    def pairs(self, length: int, *, is_causal: bool) -> float:
+        """How many pairs of a query and a compressed key meet."""
+        return length * (length / self.stride) / (2 if is_causal else 1)
+
+    def cached_values(self) -> Fraction:
+        """How many numbers a cache holds for each position: compressed keys and values beside the others."""
+        return super().cached_values() * (1 + Fraction(1, self.stride))
 
     def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`, and all the compressed keys and values that they may meet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Scope
 from lm.model.layers import FeedForward
 from lm.model.linear import Linear, linear
+from lm.model.module import Module, weights_per_position
 from lm.model.quantised import Int8Matrix
 
 
@@ -37,7 +39,7 @@ class Routes(NamedTuple):
         return self.experts.flatten().bincount(minlength=self.probabilities.shape[1] + 1)
 
 
-class Gate(nn.Module):
+class Gate(Module):
     """Scores the experts by a linear layer, with noise of a learned size while training, and takes the best.
 
     Several are weighed by a softmax over their own scores; one alone by its probability among all, without which its
@@ -46,10 +48,12 @@ class Gate(nn.Module):
     Source: Shazeer et al. 2017, section 2.1; one alone: Fedus et al. 2021, section 2.1, and in float32, section 2.4.
     """
 
+    part = "gates"
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.score = Linear(config.d_model, config.experts, bias=False)
-        self.noise = Linear(config.d_model, config.experts, bias=False) if config.gate_noise else None
+        of_scores = partial(Linear, config.d_model, config.experts, bias=False, std=config.initial_std)
+        self.score, self.noise = of_scores(), of_scores() if config.gate_noise else None
         self.noise_scale, self.experts_per_token = config.gate_noise, config.experts_per_token
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Routes:
@@ -74,7 +78,7 @@ def _in_type_of(x: Tensor, layer: Linear) -> Tensor:
     return linear(x, weight if isinstance(weight, Int8Matrix) else weight.to(x.dtype))
 
 
-class Experts(nn.Module):
+class Experts(Module):
     """Feed-forward layers of which each position goes through a few: grouped by expert, one pass for each.
 
     In training each takes only as many positions as its capacity allows, the first ones; those beyond, like padding,
@@ -84,11 +88,17 @@ class Experts(nn.Module):
     Source: Shazeer et al. 2017; capacity: Lepikhin et al. 2020; Fedus et al. 2021, section 2.2.
     """
 
+    part = "experts"
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate = Gate(config)
-        self.experts = nn.ModuleList(FeedForward(config) for _ in range(config.experts))
+        self.gate, self.experts_per_token = Gate(config), config.experts_per_token
+        self.experts = nn.ModuleList(FeedForward(config, part=self.part) for _ in range(config.experts))
         self.capacity = config.expert_capacity
+
+    def weights_per_position(self) -> float:
+        """See `Module`: the gate, and as many experts as a position goes through."""
+        return self.gate.weights_per_position() + self.experts_per_token * weights_per_position(self.experts[0])
 
     def forward(self, x: Tensor, scope: Scope) -> Tensor:
         """(batch, length, d_model) -> the same shape."""

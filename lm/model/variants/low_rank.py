@@ -9,6 +9,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention, attend
 from lm.model.attention_inputs import Mask, Scope
+from lm.model.module import multiplied
 
 
 class LowRankAttention(MultiHeadAttention):
@@ -24,6 +25,21 @@ class LowRankAttention(MultiHeadAttention):
         super().__init__(config, layer=layer, value_residual=config.value_residual)
         shape = (config.pattern("attention_rank"), config.context_length)
         self.key_lengthwise, self.value_lengthwise = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+
+    def initialise(self) -> None:
+        """Draw projections that keep the size of what they sum over a whole context."""
+        super().initialise()
+        for projection in (self.key_lengthwise, self.value_lengthwise):
+            nn.init.normal_(projection, std=projection.shape[1] ** -0.5)
+
+    def weights_per_position(self) -> float:
+        """See `Module`; each key and value takes part in as many sums as there are rows."""
+        rows = sum(multiplied(each[:, :1]) for each in (self.key_lengthwise, self.value_lengthwise))
+        return super().weights_per_position() + rows * self.kv_heads * self.head_size
+
+    def pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
+        """How many pairs of a query and a combination meet."""
+        return length * float(len(self.key_lengthwise))
 
     def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`; keys and values (batch, kv_heads, rank, head).

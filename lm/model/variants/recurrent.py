@@ -6,6 +6,7 @@ The models are the same two, with these stacks instead of `Stack`: what trains, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from lm.model.attention_inputs import Mask, Scope
 from lm.model.cache import RecurrentCache, State
 from lm.model.layers import Dropout
 from lm.model.linear import Linear
+from lm.model.module import Module, multiplied
 
 
 def _layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
@@ -31,16 +33,54 @@ def _layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) 
     )
 
 
-class RecurrentEncoder(nn.Module):
+def _initialise(layers: nn.ModuleList, std: float) -> None:
+    """Draw the matrices of recurrent layers from a normal distribution; biases start at zero.
+
+    But LSTMs start by remembering: of the four gates the second, which forgets, has a bias of one.
+
+    Source: Jozefowicz et al. 2015.
+    """
+    for layer in layers:
+        for parameter in layer.parameters():
+            if parameter.ndim == 1:
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.normal_(parameter, std=std)
+        if isinstance(layer, nn.LSTM):
+            for name, bias in layer.named_parameters():
+                if name.startswith("bias_ih"):  # as torch calls those of either direction
+                    nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
+
+
+def _matrices(layers: nn.ModuleList) -> float:
+    """The weights of recurrent layers that each position is multiplied by."""
+    return sum(multiplied(parameter) for parameter in layers.parameters() if parameter.ndim == 2)
+
+
+class RecurrentEncoder(Module):
     """Layers that read a source in both directions; a position has the states of both, half of d_model each.
 
     Source: Schuster and Paliwal 1997; for translation, Bahdanau et al. 2015, section 3.2.
     """
 
+    part = "recurrent layers"
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.recurrent = _layers(config, config.n_encoder_layers, bidirectional=True)
-        self.dropout = Dropout(config.dropout)
+        self.dropout, self.std = Dropout(config.dropout), config.initial_std
+
+    def initialise(self) -> None:
+        """Draw what recurrent layers start with."""
+        _initialise(self.recurrent, self.std)
+
+    def weights_per_position(self) -> float:
+        """See `Module`."""
+        return _matrices(self.recurrent)
+
+    def attention_products(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
+        """None: see `attentions`."""
+        return 0.0
 
     def forward(self, x: Tensor, own: Scope) -> Tensor:
         """(batch, length, d_model) embeddings -> the same shape; padding is never read, and its states are zero."""
@@ -61,7 +101,7 @@ class RecurrentEncoder(nn.Module):
         return []
 
 
-class RecurrentDecoder(nn.Module):
+class RecurrentDecoder(Module):
     """Layers that read a target from left to right, and, with a source, look for what they need in it.
 
     Without a source the first states are zeros. With one they are made of the last states of the encoder's two
@@ -72,16 +112,39 @@ class RecurrentDecoder(nn.Module):
     without their input feeding.
     """
 
+    part = "recurrent layers"
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.recurrent = _layers(config, config.n_layers)
         self.states_of_layer = 2 if config.architecture == "lstm" else 1
         self.recurrent_start, self.cross_attention = None, None
         if config.is_encoder_decoder:
-            self.recurrent_start = Linear(config.d_model, config.n_layers * self.states_of_layer * config.d_model)
+            states = config.n_layers * self.states_of_layer * config.d_model
+            self.recurrent_start = Linear(config.d_model, states, std=config.initial_std)
             if config.recurrent_scores != "none":
                 self.cross_attention = RecurrentAttention(config)
-        self.dropout = Dropout(config.dropout)
+        self.dropout, self.std, self.d_model = Dropout(config.dropout), config.initial_std, config.d_model
+
+    def initialise(self) -> None:
+        """Draw what recurrent layers start with."""
+        _initialise(self.recurrent, self.std)
+
+    def weights_per_position(self) -> float:
+        """See `Module`; the first states are computed once for a sequence, and count nothing."""
+        return _matrices(self.recurrent) + sum(each.weights_per_position() for each in self.attentions(cross=True))
+
+    def weights_per_source_position(self) -> float:
+        """The weights that each position of a memory is multiplied by."""
+        return sum(each.weights_per_source_position() for each in self.attentions(cross=True))
+
+    def attention_products(self, length: int, source_length: int) -> float:
+        """Multiplications of states with keys and of weights with values; see `Stack.attention_products`."""
+        return 2 * self.d_model * len(self.attentions(cross=True)) * float(length * source_length)
+
+    def cached_values(self) -> Fraction:
+        """None: states don't grow with the positions."""
+        return Fraction()
 
     def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
         """Transform each position by those before it and by the source.
@@ -142,13 +205,24 @@ class RecurrentAttention(Attention):
     Source: Luong et al. 2015, section 3.1; the additive score, Bahdanau et al. 2015, appendix A.1.2.
     """
 
+    part = "cross-attention"
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, is_additive = config.d_model, config.recurrent_scores == "additive"
-        self.key = None if config.recurrent_scores == "dot" else Linear(width, width, bias=False)
-        self.query = Linear(width, width) if is_additive else None
-        self.score = Linear(width, 1, bias=False) if is_additive else None
-        self.combine = Linear(2 * width, width)
+        std = config.initial_std
+        self.key = None if config.recurrent_scores == "dot" else Linear(width, width, bias=False, std=std)
+        self.query = Linear(width, width, std=std) if is_additive else None
+        self.score = Linear(width, 1, bias=False, std=std) if is_additive else None
+        self.combine = Linear(2 * width, width, std=std)
+
+    def weights_per_position(self) -> float:
+        """The weights that each state of the decoder is multiplied by."""
+        return super().weights_per_position() - self.weights_per_source_position()
+
+    def weights_per_source_position(self) -> float:
+        """The weights that a position of the memory is multiplied by."""
+        return 0.0 if self.key is None else self.key.weights_per_position()
 
     def forward(self, x: Tensor, scope: Scope) -> Tensor:
         """(batch, length, d_model) states, and the memory of `scope` that they look at -> the same shape."""

@@ -13,19 +13,22 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Scope
 from lm.model.linear import Linear
+from lm.model.module import Module
 from lm.model.positions import ABSOLUTE, DistanceTables, waves
 
 Combine = Callable[[Tensor | None], Tensor]
 """The vectors of positions in the sentence, if there are any, to those that are added to embeddings in their place."""
 
 
-class SyntaxPositions(nn.Module):
+class SyntaxPositions(Module):
     """What an encoder knows of trees: depths, distances, or both."""
+
+    part = "positions"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -55,7 +58,7 @@ def depths_of(places: Tensor) -> Tensor:
     return torch.where(depths < 0, depths.amax(1, keepdim=True).clamp(min=0) + 1, depths)
 
 
-class TreeDepths(nn.Module):
+class TreeDepths(Module):
     """Sinusoids of depths beside the vectors of sequential positions, mixed by a layer: tanh(W [order; depth] + b).
 
     Without vectors of order, as with rotary positions, there is the depth alone.
@@ -67,7 +70,7 @@ class TreeDepths(nn.Module):
         super().__init__()
         of_order = config.d_model if config.positions in ABSOLUTE else 0
         self.d_model = config.d_model
-        self.mix = Linear(of_order + config.d_model, config.d_model)
+        self.mix = Linear(of_order + config.d_model, config.d_model, std=config.initial_std)
 
     def forward(self, depths: Tensor, of_order: Tensor | None) -> Tensor:
         """(batch, length) depths and (length, d_model) vectors of order -> (batch, length, d_model)."""

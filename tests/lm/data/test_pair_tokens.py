@@ -12,7 +12,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.data.batch import Batch
-from lm.data.pair_layout import TwoSides
+from lm.data.pair_batches import TwoSides
 from lm.data.pair_tokens import Direction, FramedPairs, directions
 from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
@@ -65,8 +65,8 @@ def test_training_and_scoring_give_a_model_the_same_batches(stored: StoredPairs)
             assert batch.source is not None
             assert batch.source_lengths is not None
             rows = zip(batch.source, batch.source_lengths, strict=True)
-            same = pairs.batch([numbers[tuple(row[:length].tolist())] for row, length in rows], TwoSides())
-            assert_equal(batch, same)
+            same = [numbers[tuple(row[:length].tolist())] for row, length in rows]
+            assert_equal(batch, pairs.batch(np.array(same), TwoSides()))
             seen += batch.rows
     assert next(batches, None) is None
 

@@ -8,7 +8,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import InputError
-from lm.evaluation.forced import PairEncoder, _batches, measure_pairs, score_pairs
+from lm.evaluation.forced import PairEncoder, measure_pairs, score_pairs
 from lm.model.transformer import build_model
 from lm.text.parallel import Pair
 from lm.tokenizer.languages import LanguageTag
@@ -104,19 +104,3 @@ def test_learned_positions_end_and_numbers_are_numbers(tokenizer):
     broken.embedding.tokens.weight.data[:] = torch.nan
     with pytest.raises(InputError, match="test: line 1: the model's output is not a number"):
         list(measure_pairs(broken, encoder, PAIRS, name="test"))
-
-
-@pytest.mark.parametrize(
-    ("lengths", "batches"),
-    [
-        ([], []),
-        ([9], [[9]]),
-        ([3, 3, 3, 3], [[3, 3], [3, 3]]),
-        ([1, 2, 3, 4], [[1, 2], [3], [4]]),
-        ([6, 1], [[6], [1]]),
-    ],
-)
-def test_batches_hold_as_many_positions_as_they_may(lengths, batches):
-    """Six, padding included; a longer pair is one of its own."""
-    found = _batches(range(len(lengths)), lengths, 6)
-    assert [[lengths[row] for row in batch] for batch in found] == batches

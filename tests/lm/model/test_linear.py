@@ -80,7 +80,7 @@ def test_products_and_activations_that_are_trained_or_adapted_stay_apart(monkeyp
     layer, x = Linear(1000, 1000), torch.randn(2, 1000)
     expected = ACTIVATIONS["gelu-tanh"](layer(x))
     torch.testing.assert_close(layer.activated(x, "gelu-tanh"), expected)
-    adapted = LoraLinear(layer, [1000], LoraConfig(rank=2))
+    adapted = LoraLinear(layer, LoraConfig(rank=2))
     with torch.no_grad():
         adapted.lora_b.normal_()
         assert torch.equal(adapted.activated(x, "gelu-tanh"), ACTIVATIONS["gelu-tanh"](adapted(x)))

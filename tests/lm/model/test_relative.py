@@ -41,7 +41,8 @@ def by_hand(stack: Stack, x: Tensor, *, layer: int, is_causal: bool, lengths: Te
     tables, clip = stack.positions, stack.positions.before
     batch, length, _ = x.shape
     query, key, value = (
-        part.view(batch, length, -1, head) for part in (x @ attention.input.weight.T).split(attention.projected, dim=-1)
+        part.view(batch, length, -1, head)
+        for part in (x @ attention.input.weight.T).split(attention.input.projected, dim=-1)
     )
     if attention.query_norm is not None:
         query = query / (query.square().mean(-1, keepdim=True) + 1e-5).sqrt() * attention.query_norm.weight

@@ -95,7 +95,7 @@ def attended(
     if model.config.positions == "relative":
         tables.append((model.encoder.positions, [[j - i for j in range(len(x))] for i in range(len(x))]))
     query, key, value = (
-        part.view(len(x), -1, head) for part in (x @ attention.input.weight.T).split(attention.projected, -1)
+        part.view(len(x), -1, head) for part in (x @ attention.input.weight.T).split(attention.input.projected, -1)
     )
     rows = []
     for i in range(len(x)):

@@ -11,7 +11,7 @@ from lm.config.data import IGNORED
 from lm.config.model import ModelConfig
 from lm.corpus.pairs import StoredPairs
 from lm.corpus.ragged import Ragged
-from lm.data.pair_layout import OneSequence, TwoSides, layout_of
+from lm.data.pair_batches import OneSequence, TwoSides, layout_of
 from lm.data.pairs import PairData
 from lm.errors import InputError
 from tests.lm.data.test_pairs import ALL, PLAIN, epoch

@@ -1,7 +1,8 @@
-"""How pairs are laid out for a model: on two sides, or one after the other in a single sequence."""
+"""Sentence pairs in batches: bucketed by length, and laid out on two sides or as one sequence for a model."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from lm.config.model import ModelConfig
 from lm.corpus.ragged import Ragged
 from lm.data.batch import Batch
+from lm.data.bucketing import batch_ends
+from lm.pseudorandom import Indices, mix
 
 Integers = NDArray[np.int64]
 
@@ -90,3 +93,65 @@ def layout_of(model: ModelConfig, *, learns_source: bool = False) -> PairLayout:
         learns_source: see `OneSequence`; there is nothing that an encoder could predict.
     """
     return OneSequence(learns_source) if model.decoder_only else TwoSides()
+
+
+@dataclass(frozen=True)
+class PairBatches:
+    """Some pairs cut into batches.
+
+    Attributes:
+        sources: (pairs,) ids of the sources, in the order in which they are trained on.
+        targets: (pairs,) ids to be predicted.
+        ends: (batches,) where each batch ends.
+        layout: how they are laid out in a batch.
+    """
+
+    sources: Ragged
+    targets: Ragged
+    ends: Integers
+    layout: PairLayout
+
+    def __len__(self) -> int:
+        """How many batches there are."""
+        return len(self.ends)
+
+    @property
+    def firsts(self) -> list[int]:
+        """The number of the first pair of each batch."""
+        return [0, *self.ends[:-1].tolist()] if len(self) else []
+
+    def batch(self, first: int, start: int, *, share: float = 1.0) -> Batch:
+        """The rest, from pair `first` on, of the batch that it is in, or of such a share of this batch if that is less.
+
+        Args:
+            first: number of the pair in the order in which they are trained on.
+            start: the id that comes before a target.
+            share: of the pairs of the whole batch.
+        """
+        number = int(np.searchsorted(self.ends, first, side="right"))
+        begin, end = (int(self.ends[number - 1]) if number else 0), int(self.ends[number])
+        rows = np.arange(first, min(end, first + math.ceil(share * (end - begin))))
+        return self.layout.batch(self.sources.take(rows), self.targets.take(rows), start=start)
+
+    def permuted(self, key: Indices) -> PairBatches:
+        """The same batches in another order, which follows from a key."""
+        batches = Ragged(np.arange(len(self.sources)), self.ends)
+        order = batches.take(np.argsort(mix(key ^ np.arange(len(self), dtype=np.uint64)), kind="stable"))
+        return PairBatches(self.sources.take(order.values), self.targets.take(order.values), order.ends, self.layout)
+
+
+def bucketed(
+    sources: Ragged, targets: Ragged, *, tokens: int | None, rows: int | None, layout: PairLayout
+) -> PairBatches:
+    """Pairs sorted by length and cut into batches, each as large as the limits allow.
+
+    Args:
+        sources: (pairs,) ids.
+        targets: (pairs,) ids.
+        tokens: most positions of a batch on any side, padding included; one pair may have more.
+        rows: most pairs of a batch.
+        layout: says how long pairs are, and which are alike.
+    """
+    order, lengths = layout.order(sources, targets), layout.lengths(sources, targets)
+    ends = batch_ends(lengths[order], tokens=tokens, rows=rows)
+    return PairBatches(sources.take(order), targets.take(order), ends, layout)
