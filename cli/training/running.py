@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,12 +17,12 @@ from cli.console.progress import encode_progress
 from cli.flags.options import Given
 from cli.training.display import TrainingDisplay
 from cli.training.report import report, warn_of_few_steps
-from cli.training.signals import StopSignals
 from cli.training.tensorboard import check_installed, is_recorded, recorder
 from lm.config.run_spec import RunSpec
 from lm.distributed import launched
 from lm.errors import OutOfMemoryError
 from lm.hardware import matrix_rate, peak_memory
+from lm.signals import StopSignals
 from lm.training.events import Warned
 from lm.training.run import Run
 from lm.training.trainer import Event, SettingsChosen, Started, Trainer
@@ -71,7 +72,8 @@ def _begun(trainer: Trainer, given: Given) -> Run:
 
 def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
-    with StopSignals(says_so=trainer.world.size == 1) as signals:
+    says_so = trainer.world.size == 1
+    with StopSignals(tell=_say_stopping if says_so else lambda: None) as signals:
         trainer.stop = signals.received
         try:
             if trainer.world.writes:
@@ -87,6 +89,10 @@ def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
         fact("stopped", f"at step {run.state.step:,}, saved")
         note(f"next    lm train --resume {run.folder}")
     return number
+
+
+def _say_stopping() -> None:
+    print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
 
 
 def _draw(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> None:

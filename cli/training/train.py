@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from cli.console.messages import note
 from cli.flags import completion
 from cli.flags.options import Given, takes
 from lm.config.presets import DEFAULT_PRESET, PRESETS, configure, named_by_depth
@@ -244,15 +245,26 @@ def train(
     together = launched.size() if is_launched else max(launched.size(), spec.processes)
     given.refuse_without_effect("processes", processes=together, is_launched=is_launched)
     if not is_launched and launched.size() == 1 and spec.processes > 1:
-        from cli.training import launching
-
-        raise typer.Exit(launching.launch(given.arguments, processes=spec.processes, began=given.began))
+        raise typer.Exit(_launched(given, processes=spec.processes))
     launched.quieten()
     if launched.rank() == 0:  # the first of several processes prepares the run for all, and alone reads files
         spec = _with_settings(spec, given, preset=preset, depth=depth, file=config)
     from cli.training import running
 
     running.run(spec, given, tensorboard=tensorboard, as_json=as_json)
+
+
+def _launched(given: Given, *, processes: int) -> int:
+    """The exit code of this command line in so many processes."""
+    from lm.distributed.launching import launch
+
+    ended = launch(["-m", "cli", *given.arguments], processes=processes, began=given.began)
+    if ended.were_killed:
+        note(
+            "lm: all processes of this training were killed; what was saved is there: go on with --resume, or anew if "
+            "nothing was"
+        )
+    return ended.code
 
 
 def _text(path: Path | None) -> str | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config.presets import overlaid
-from lm.config.run import SECTIONS
+from lm.config.run import CHANGEABLE, SECTIONS
+from lm.config.training import LENGTHS
 from lm.errors import UsageError
 
 Settings = dict[str, dict[str, Any]]
@@ -113,9 +114,15 @@ class RunSpec:
     sources: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", {name: dict(self.settings.get(name, {})) for name in SECTIONS})
+        settings = {
+            section: {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+            for section, values in self.settings.items()
+        }
+        object.__setattr__(self, "settings", {section: settings.get(section, {}) for section in SECTIONS})
         if self.resume is None and not self.data:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
+        if self.resume is not None:
+            self._check_resumed()
 
     def typed(self, section: str) -> dict[str, Any]:
         """What was given of a section for this run alone, in flags or in Python."""
@@ -124,6 +131,15 @@ class RunSpec:
             for name, value in self.settings[section].items()
             if self.sources.get(f"{section}.{name}") in TYPED
         }
+
+    def _check_resumed(self) -> None:
+        """UsageError if a value is given for this run alone that a resumed run has kept since its start."""
+        new = {name for name in ("out", "preset", "from_run", "tokenizer") if getattr(self, name) is not None}
+        changeable = {f"{section}.{name}" for section, names in CHANGEABLE.items() for name in names}
+        changeable |= {f"training.{name}" for name in LENGTHS}
+        kept = new | {name for name in self.sources if "." in name and name not in changeable}
+        if typed := sorted(name for name in kept if self.sources.get(name) in TYPED):
+            raise UsageError(f"a resumed run keeps its {', '.join(typed)}: leave it out, or start a new run")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

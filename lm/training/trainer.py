@@ -215,7 +215,7 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Save a run whose loop was left early, and close it; on SystemExit, which ends a process at once, only close."""
+        """Save a run whose loop was left early, and close it; on SystemExit, which ends the process, only close."""
         if kind is not None and issubclass(kind, SystemExit):
             self._saves_when_left = False
         self._stack.__exit__(kind, error, trace)

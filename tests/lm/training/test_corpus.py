@@ -32,8 +32,10 @@ def test_text_has_one_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_pairs_have_one_or_two(pairs, separate):
-    corpus = corpus_of(DataFiles(source=(pairs[1],), target=(pairs[3],)))
+def test_pairs_have_one_or_two(tmp_path, separate):
+    for language in ("en", "de"):
+        (tmp_path / f"text.{language}").write_text("".join(f"{number} {language}\n" for number in range(200)))
+    corpus = corpus_of(DataFiles(source=(str(tmp_path / "text.en"),), target=(str(tmp_path / "text.de"),)))
     assert corpus.holds_pairs
     settings = {"tokenizer": {"vocab_size": 280}, "parallel": {"separate_vocabularies": separate}}
     prepared = prepare(corpus, configure("translation-tiny", settings), None)

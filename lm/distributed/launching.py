@@ -1,4 +1,4 @@
-"""`lm train --processes N`: the same command in N processes of this machine, by torch's own launcher."""
+"""Start several processes of this machine that train together, by torch's own launcher."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from cli.console.messages import note
 from lm.distributed import launched
 from lm.hardware import MOST_THREADS
 from lm.signals import ending
@@ -28,19 +28,30 @@ _KILLED = -getattr(signal, "SIGKILL", 9)
 """The exit code of a process that was killed."""
 
 
-def launch(arguments: Sequence[str], *, processes: int, began: float) -> int:
-    """Run a command line in so many processes, each with its share of the threads, and wait until all have ended.
+@dataclass(frozen=True)
+class Ended:
+    """How processes that train together have ended.
+
+    Attributes:
+        code: of the first process that failed, or 128 and the number of a signal that came; 0 where all is well.
+        were_killed: whether all of them were killed, so that none has said why.
+    """
+
+    code: int
+    were_killed: bool = False
+
+
+def launch(command: Sequence[str], *, processes: int, began: float) -> Ended:
+    """Run a command in so many processes, each with its share of the threads, and wait until all have ended.
 
     When one fails the others are ended. A signal is passed on to all of them, and waited for.
 
     Args:
-        arguments: the command line, less the name of `lm`.
+        command: arguments of Python, such as -m and a module.
         processes: how many.
-        began: when the command began, on the clock of `time.monotonic`.
-
-    Returns:
-        The exit code: of the first process that failed, or 128 and the number of a signal that came.
+        began: when a budget began, on the clock of `time.monotonic`.
     """
+    threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MOST_THREADS // processes)))
     launched.note_beginning(began)
     logging.disable()  # torch's launcher logs what the processes themselves say better
@@ -58,16 +69,21 @@ def launch(arguments: Sequence[str], *, processes: int, began: float) -> int:
                 logs_specs=DefaultLogsSpecs(log_dir=logs),
                 signals_to_handle=_signals(),
             )
-            places = (Path(logs, f"pipe-{number}", Path(name).name) for number, name in enumerate(arguments))
-            passed_on = map(_passed_on, arguments, places)
-            elastic_launch(config, sys.executable)("-m", "cli", *passed_on)
+            places = (Path(logs, f"pipe-{number}", Path(name).name) for number, name in enumerate(command))
+            elastic_launch(config, sys.executable)(*map(_passed_on, command, places))
     except SignalException as error:
-        return 128 + int(error.sigval)
+        return Ended(128 + int(error.sigval))
     except ChildFailedError as error:
-        return _exit_code(error)
+        _, first = error.get_first_failure()
+        ended_by = [-int(number) for number in (signal.SIGINT, *ending())]
+        code = 128 - first.exitcode if first.exitcode in ended_by else max(first.exitcode, 1)
+        return Ended(code, all(failure.exitcode == _KILLED for failure in error.failures.values()))
     finally:
         logging.disable(logging.NOTSET)
-    return 0
+        launched.forget_beginning()
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
+    return Ended(0)
 
 
 def _signals() -> str:
@@ -100,15 +116,3 @@ def _fill(pipe: Path, path: str) -> None:
     """Copy a file or pipe into a named pipe, once that has a reader."""
     with contextlib.suppress(OSError), pipe.open("wb") as copy, Path(path).open("rb") as original:
         shutil.copyfileobj(original, copy)
-
-
-def _exit_code(error: ChildFailedError) -> int:
-    """That of the first process that failed; where all of them were killed, none has said so."""
-    _, first = error.get_first_failure()
-    if all(failure.exitcode == _KILLED for failure in error.failures.values()):
-        note(
-            "lm: all processes of this training were killed; what was saved is there: go on with --resume, or anew if "
-            "nothing was"
-        )
-    ended_by = [-int(number) for number in (signal.SIGINT, *ending())]
-    return 128 - first.exitcode if first.exitcode in ended_by else max(first.exitcode, 1)
