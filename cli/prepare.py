@@ -160,9 +160,9 @@ def _make_partition(
             processes=processes,
             progress=progress,
         )
-    own, found = len(made.partition.own), made.chunks_found
+    own, found = len(made.manifest.own), made.chunks_found
     before = f", {found:,} of them made before" if found else ""
-    note(f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.partition.chunks):,} chunks{before}")
+    note(f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.manifest.chunks):,} chunks{before}")
     if as_json:
         print(json_line({"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": found}))
 

@@ -10,8 +10,7 @@ from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable
 from lm.config.run import RunConfig
 from lm.config.training import LENGTHS
-from lm.corpus.manifest import Manifest
-from lm.corpus.pair_manifest import PairManifest
+from lm.corpus.manifest import Manifest, PairManifest
 from lm.hardware import matrix_rate
 from lm.model.block import count_parameters
 from lm.model.lora import trained_weights

@@ -32,8 +32,8 @@ from lm.corpus.chunks import Chunk, ChunkSplit, Done, HeldOut, StoredChunk, Stre
 from lm.corpus.corpus import Corpus
 from lm.corpus.encoding import encoded_ahead, text_bytes
 from lm.corpus.held_out import hash_bound, text_hash
-from lm.corpus.manifest import SPLITS, SplitName, SplitRecord, WrittenTokens
-from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, token_dtype
+from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
+from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, WrittenTokens, token_dtype
 from lm.errors import InputError
 from lm.text.examples import DELIMITER, Example
 from lm.tokenizer.framing import Frame, example_frame

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lm import files, locks, processes
-from lm.corpus.manifest import Provenance
+from lm.corpus.manifest import MANIFEST, PreparedManifest, has_manifest
 from lm.errors import InputError
 from lm.files import cache_root
 
@@ -158,7 +158,7 @@ def _lock(descriptor: int) -> bool:
 KEY_VERSION = 1
 """Of what keys are made of: raised when the same inputs become other data."""
 
-M = TypeVar("M", bound=Provenance)
+M = TypeVar("M", bound=PreparedManifest)
 
 _LOG = logging.getLogger(__name__)
 
@@ -186,19 +186,17 @@ class Preparation(Generic[M]):
 
     Attributes:
         key: a hash of the inputs (see `key_of`).
-        manifest: the file name of the manifest.
         read: gives the manifest of a complete folder; raises InputError for any other.
         write: writes all files but the manifest into an empty folder; gives the manifest.
     """
 
     key: str
-    manifest: str
     read: Callable[[Path], M]
     write: Callable[[Path], M]
 
     def check(self, folder: Path) -> M | None:
         """The manifest of a folder; None if there is none, or of other inputs; InputError if the data are damaged."""
-        if not (folder / self.manifest).is_file():
+        if not has_manifest(folder):
             return None
         manifest = self.read(folder)
         if manifest.key != self.key:
@@ -228,7 +226,7 @@ class Preparation(Generic[M]):
             for file in partial.iterdir():
                 files.sync(file)
             made = made.with_checksums(checksums(partial))
-            files.write_json(partial / self.manifest, made.to_dict())
+            files.write_json(partial / MANIFEST, made.to_dict())
             put_in_place(partial, place, is_there=lambda: self.find(place) is not None)
         return Prepared(folder, made, reused=False)
 

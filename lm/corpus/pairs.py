@@ -10,7 +10,7 @@ where sources come with dependency trees
     SPLIT-places.npy, SPLIT-places-ends.npy the three numbers of each token's place in its tree, by sentence
 
 and `validation.jsonl`, the text of the validation split; `tokenizer.json`, and `source_tokenizer.json` where sources
-have their own; and `pairs.json`, the manifest. A folder with a manifest is complete: it is written last, and the folder
+have their own; and the manifest. A folder with a manifest is complete: it is written last, and the folder
 gets its name only then.
 
 Words are kept apart so that they can be segmented anew in each epoch (see `lm.data.bpe_dropout`), and numbered as they
@@ -31,8 +31,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.manifest import SplitName
-from lm.corpus.pair_manifest import MANIFEST, PairManifest
+from lm.corpus.manifest import PairManifest, SplitName
 from lm.corpus.ragged import Ragged
 from lm.corpus.shards import ArrayWriter
 from lm.errors import InputError
@@ -100,11 +99,6 @@ class StoredPairs:
                 values = json.loads(line)
                 heads = values.get("heads")
                 yield values["source"], values["target"], None if heads is None else tuple(heads)
-
-
-def is_pairs(folder: Path | str) -> bool:
-    """Whether a folder holds prepared pairs."""
-    return (Path(folder) / MANIFEST).is_file()
 
 
 def open_pairs(folder: Path | str) -> StoredPairs:

@@ -23,8 +23,8 @@ from lm.corpus.folders import (
     remove_finished,
     unfinished_folder,
 )
-from lm.corpus.manifest import MANIFEST, Manifest, SourceRecord, WrittenTokens
-from lm.corpus.shards import read_manifest, token_dtype
+from lm.corpus.manifest import MANIFEST, Manifest, SourceRecord
+from lm.corpus.shards import WrittenTokens, read_manifest, token_dtype
 from lm.corpus.text import held_out_text, join_text, write_text
 from lm.errors import InputError
 from lm.text.documents import Survey
@@ -101,7 +101,7 @@ class Origin:
             dtype=token_dtype(tokenizer.vocab_size),
             separator=config.separator,
             validation=config.validation,
-            supervised=config.supervised,
+            kind="examples" if config.supervised else "text",
             sources=self.sources,
             validation_sources=self.validation_sources,
             splits=written.splits,
@@ -218,7 +218,7 @@ def tokens_of_chunks(
             found = chunks.found
             return origin.manifest(written, tokenizer)
 
-        preparation = Preparation(origin.key, MANIFEST, read, make)
+        preparation = Preparation(origin.key, read, make)
         damage = there = None
         try:
             there = preparation.check(place)

@@ -17,8 +17,7 @@ from lm.config.data import ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.encoding import encoded
 from lm.corpus.folders import Preparation, Prepared, key_of
-from lm.corpus.manifest import SPLITS, SourceRecord, SplitName
-from lm.corpus.pair_manifest import MANIFEST, PairManifest, PairSplit
+from lm.corpus.manifest import SPLITS, PairManifest, PairSplit, SourceRecord, SplitName
 from lm.corpus.pairs import (
     SIDES,
     SOURCE_TOKENIZER,
@@ -123,7 +122,7 @@ def prepare_pairs(
     sums = [tokenizer.sha256, source_tokenizer.sha256 if source_tokenizer else None]
     settings = [str(corpus.fraction), config.max_length, float(config.max_ratio), corpus.languages]
     key = key_of("pairs", sums, settings, contents)
-    preparation = Preparation(key, MANIFEST, lambda folder: open_pairs(folder).manifest, write)
+    preparation = Preparation(key, lambda folder: open_pairs(folder).manifest, write)
     return preparation.find_or_make_in_cache("pairs", root=root)
 
 

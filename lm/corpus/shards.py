@@ -8,6 +8,7 @@ written last, and the folder gets its name only then.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lm import files
-from lm.corpus.manifest import Manifest, SplitName, SplitRecord
+from lm.corpus.manifest import Manifest, Repetition, SplitName, SplitRecord
 from lm.errors import InputError
 
 
@@ -179,6 +180,21 @@ def open_split(folder: Path | str, split: SplitName) -> Tokens:
         InputError: the folder holds no prepared tokens, or they are damaged.
     """
     return Tokens(Path(folder), split, read_manifest(Path(folder)).splits[split])
+
+
+@dataclass(frozen=True)
+class WrittenTokens:
+    """The tokens of a corpus in shards.
+
+    Attributes:
+        splits: what each split holds.
+        repetition: how much of the text occurs more than once, where that is measured.
+        labels: how many labels there are (see `lm.corpus.examples`), where examples may have some.
+    """
+
+    splits: dict[str, SplitRecord]
+    repetition: Repetition | None = None
+    labels: int | None = None
 
 
 class ShardWriter:

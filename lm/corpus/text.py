@@ -16,9 +16,9 @@ from lm.corpus.chunks import Chunk, ChunkSplit, Done, HeldOut, StoredChunk, Stre
 from lm.corpus.corpus import Corpus
 from lm.corpus.encoding import encoded_ahead, text_bytes
 from lm.corpus.held_out import divided_at, hash_bound, text_hash
-from lm.corpus.manifest import SPLITS, Repetition, SplitName, SplitRecord, WrittenTokens
+from lm.corpus.manifest import SPLITS, Repetition, SplitName, SplitRecord
 from lm.corpus.repetition import Documents
-from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, token_dtype
+from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, WrittenTokens, token_dtype
 from lm.text import documents
 from lm.text.documents import Fragment
 from lm.tokenizer.pieces import Piece, pieces

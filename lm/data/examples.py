@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from lm.config.run import RunConfig
 from lm.corpus.examples import Examples, open_examples
-from lm.corpus.manifest import Manifest
-from lm.corpus.shards import read_manifest
 from lm.data.batch import Batch, batch_rows
 from lm.data.bucketing import length_batches
 from lm.data.training_data import TrainingData
@@ -45,16 +43,6 @@ class ExampleData(TrainingData):
         self.steps_per_epoch = self.samples / rows
         self.validation_bytes = int(validation.index["bytes"].sum())
         self.shortened = int((train.lengths() > context + 1).sum())
-
-    @classmethod
-    def is_in(cls, folder: Path) -> bool:
-        """Whether a folder holds examples."""
-        return read_manifest(folder).supervised
-
-    @classmethod
-    def manifest(cls, folder: Path) -> Manifest:
-        """What the folder says of its examples."""
-        return read_manifest(folder)
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:

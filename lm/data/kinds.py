@@ -7,21 +7,20 @@ from pathlib import Path
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.corpus import folders
+from lm.corpus.manifest import PartitionManifest, PreparedManifest
 from lm.data.examples import ExampleData
 from lm.data.labels import LabelledData
 from lm.data.pairs import PairData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 
-KINDS: tuple[type[TrainingData], ...] = (PairData, ExampleData, WindowData)
-"""Asked in this order whether a folder is theirs."""
-
-_OF_MASKED_MODELS: dict[type[TrainingData], type[TrainingData]] = {
-    ExampleData: LabelledData,
-    WindowData: MaskedWindowData,
+KINDS: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = {
+    "text": (WindowData, MaskedWindowData),
+    "examples": (ExampleData, LabelledData),
+    "pairs": (PairData, None),
 }
-"""What a masked model makes of data of a kind."""
+"""By the kind that a manifest says: the data of a model that continues texts or translates, and of a masked one."""
 
 
 def open_data(folder: Path, config: RunConfig) -> TrainingData:
@@ -35,9 +34,12 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
         InputError: the folder holds no prepared data, or too little of it.
         UsageError: the model is not one for this data.
     """
-    kind = _kind(folder)
-    check_model(config.model, pairs=kind.holds_pairs)
-    return (_OF_MASKED_MODELS[kind] if config.model.is_masked else kind).open(folder, config)
+    kind = PreparedManifest.read(folder).kind
+    if kind not in KINDS:
+        raise InputError(f"{folder}: holds {PartitionManifest.noun}; join all of them first")
+    data, masked = KINDS[kind]
+    check_model(config.model, pairs=data.holds_pairs)
+    return (masked or data if config.model.is_masked else data).open(folder, config)
 
 
 def check_model(config: ModelConfig, *, pairs: bool) -> None:
@@ -54,19 +56,14 @@ def check_model(config: ModelConfig, *, pairs: bool) -> None:
 
 def data_key(folder: Path) -> str:
     """A hash of what the data in a folder was made from; InputError if it holds none."""
-    return _kind(folder).manifest(folder).key
+    return PreparedManifest.read(folder).key
 
 
 def verify(folder: Path, *, advice: str) -> None:
     """InputError if the data in a folder are damaged, by their checksums; `advice` says what to do, in the message."""
-    folders.verify(folder, _kind(folder).manifest(folder).sha256, advice=advice)
+    folders.verify(folder, PreparedManifest.read(folder).sha256, advice=advice)
 
 
 def data_files(folder: Path) -> list[str]:
     """The files that the data in a folder was made from, as the user named them; InputError if it holds none."""
-    return [record.path for record in _kind(folder).manifest(folder).sources]
-
-
-def _kind(folder: Path) -> type[TrainingData]:
-    """What kind of data a folder holds; InputError if it holds none."""
-    return next(kind for kind in KINDS if kind.is_in(folder))
+    return [record.path for record in PreparedManifest.read(folder).sources]

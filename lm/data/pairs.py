@@ -13,8 +13,7 @@ from lm.config.data import ParallelConfig
 from lm.config.model import check_heads_given
 from lm.config.run import RunConfig
 from lm.corpus.manifest import SPLITS
-from lm.corpus.pair_manifest import PairManifest
-from lm.corpus.pairs import StoredPairs, is_pairs, open_pairs
+from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.ragged import Ragged
 from lm.data.batch import Batch
 from lm.data.pair_batches import PairBatches, PairLayout, TwoSides, bucketed, layout_of
@@ -141,16 +140,6 @@ class PairData(TrainingData):
         self._pool: tuple[tuple[int, int, bool], PairBatches] | None = None  # made last, and which it is
         first = self._batches(0, 0, dropout=self._has_dropout)
         self.steps_per_epoch = len(first) * self.samples / int(self._order.starts[1])
-
-    @classmethod
-    def is_in(cls, folder: Path) -> bool:
-        """Whether a folder holds pairs."""
-        return is_pairs(folder)
-
-    @classmethod
-    def manifest(cls, folder: Path) -> PairManifest:
-        """What the folder says of its pairs."""
-        return PairManifest.read(folder)
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:

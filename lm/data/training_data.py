@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 from lm.config.run import RunConfig
-from lm.corpus.manifest import Provenance
 from lm.data.batch import Batch
 from lm.text.trees import Heads
 from lm.tokenizer.languages import LanguageTag
@@ -50,16 +49,6 @@ class TrainingData(ABC):
     steps_per_epoch: float
     validation_bytes: int
     tag: LanguageTag | None = None
-
-    @classmethod
-    @abstractmethod
-    def is_in(cls, folder: Path) -> bool:
-        """Whether a folder holds data of this kind, as its manifest says; InputError if it is damaged."""
-
-    @classmethod
-    @abstractmethod
-    def manifest(cls, folder: Path) -> Provenance:
-        """The manifest of a folder that holds data of this kind; InputError if it is damaged."""
 
     @classmethod
     @abstractmethod

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.run import RunConfig
-from lm.corpus.manifest import Manifest
-from lm.corpus.shards import TokenReader, Tokens, open_split, read_manifest
+from lm.corpus.shards import TokenReader, Tokens, open_split
 from lm.data.batch import Batch, batch_rows
 from lm.data.masking import Masking, keys_of
 from lm.data.training_data import TrainingData, too_large, too_often, too_small
@@ -92,16 +91,6 @@ class WindowData(TrainingData):
         self.tokens = self.samples * context
         self.steps_per_epoch = self.samples / rows
         self.validation_bytes = validation.bytes
-
-    @classmethod
-    def is_in(cls, folder: Path) -> bool:
-        """Whether a folder holds the tokens of running text."""
-        return not read_manifest(folder).supervised
-
-    @classmethod
-    def manifest(cls, folder: Path) -> Manifest:
-        """What the folder says of its tokens."""
-        return read_manifest(folder)
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:

@@ -15,8 +15,7 @@ from lm.config.options import options
 from lm.config.run import RunConfig
 from lm.config.run_spec import DataFiles
 from lm.corpus.corpus import Corpus, survey, train_tokenizer
-from lm.corpus.manifest import MANIFEST, Manifest
-from lm.corpus.pair_manifest import PairManifest
+from lm.corpus.manifest import MANIFEST, Manifest, PairManifest
 from lm.corpus.parallel import ParallelCorpus
 from lm.corpus.parallel import survey as survey_pairs
 from lm.corpus.prepare import prepare_corpus

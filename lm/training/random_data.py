@@ -8,9 +8,7 @@ import numpy as np
 
 from lm import files
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
-from lm.corpus.manifest import MANIFEST as WINDOWS_MANIFEST
-from lm.corpus.manifest import SPLITS, Manifest, SplitRecord
-from lm.corpus.pair_manifest import MANIFEST, PairManifest, PairSplit
+from lm.corpus.manifest import MANIFEST, SPLITS, Manifest, PairManifest, PairSplit, SplitRecord
 from lm.corpus.pairs import SIDES, TEXTS, SentenceWriter, WordTable, write_table
 from lm.corpus.ragged import Ragged
 from lm.corpus.shards import ShardWriter, token_dtype
@@ -67,7 +65,7 @@ def write_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:
         writer.close()
         splits[split] = SplitRecord(documents=1, tokens=tokens, bytes=tokens, shards=tuple(writer.shards))
     manifest = Manifest(
-        key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
+        kind="text", key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
         validation_sources=(), splits=splits,
     )  # fmt: skip
-    files.write_json(folder / WINDOWS_MANIFEST, manifest.to_dict())
+    files.write_json(folder / MANIFEST, manifest.to_dict())

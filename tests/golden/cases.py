@@ -223,6 +223,12 @@ _TRANSLATION: Mapping[str, str] = {
     "stdout": "--beam 2",
 }
 
+_HUGGING_FACE: Mapping[str, bool] = {
+    "gpt": False, "gpt2": True, "llama": True, "smollm": True, "portable": True, "neox": False, "bert": True,
+    "marian": True, "marian-swish": True,
+}  # fmt: skip
+"""Runs that are exported, and whether the folder can be imported again without code of ours."""
+
 
 def cases() -> list[Case]:
     """All cases, those that others need first."""
@@ -538,15 +544,13 @@ def _tools() -> Iterator[Case]:
     yield _case("tools/presets", "info --json", *(f"info {name} --json" for name in presets), tags="tools")
     yield _case(
         "tools/shards", "info gpt2 --processes 8 --shard --batch-tokens 524288 --micro-batch-size 8 --json",
-        "info switch-base --processes 4 --batch-tokens 65536 --micro-batch-size 8 --json", tags="tools",
+        "info small --processes 4 --batch-tokens 65536 --micro-batch-size 8 --json", tags="tools",
     )  # fmt: skip
     yield _case("tools/corpora", "corpus list --json", "plot runs/gpt --width 60", tags="tools", needs=("gpt",))
-    huggingface = ("gpt", "gpt2", "llama", "smollm", "portable", "neox", "bert", "marian", "marian-swish")
-    for name in huggingface:
+    for name, reads_back in _HUGGING_FACE.items():
+        imported = ["import exported -o run"] if reads_back else []
         yield _case(
-            f"export/huggingface-{name}", f"export runs/{name} -o exported",
-            *(["import exported -o run"] if name in {"gpt2", "llama", "smollm", "portable", "neox", "bert", "marian", "marian-swish"} else []),
-            tags="interop", needs=(name,),
+            f"export/huggingface-{name}", f"export runs/{name} -o exported", *imported, tags="interop", needs=(name,)
         )  # fmt: skip
     yield _case("export/peft", "export runs/lora-attention --to peft -o exported", tags="interop",
                 needs=("lora-attention",))  # fmt: skip

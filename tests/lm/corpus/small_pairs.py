@@ -8,8 +8,7 @@ from pathlib import Path
 from lm.config.data import DataConfig, ParallelConfig
 from lm.corpus import parallel
 from lm.corpus.folders import Prepared
-from lm.corpus.manifest import SplitName
-from lm.corpus.pair_manifest import PairManifest
+from lm.corpus.manifest import PairManifest, SplitName
 from lm.corpus.pairs import SIDES, open_pairs
 from lm.corpus.parallel import ParallelCorpus
 from lm.text.parallel import parallel_texts

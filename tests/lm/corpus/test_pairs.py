@@ -28,5 +28,5 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         open_pairs(folder)
     assert not prepare_pairs(made, BYTES, PLAIN).reused
     assert open_pairs(folder).manifest.splits["train"].pairs == 30
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="it has no manifest.json"):
         open_pairs(tmp_path)

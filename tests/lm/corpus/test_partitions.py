@@ -10,8 +10,9 @@ import pytest
 from lm.config.data import DataConfig
 from lm.corpus import chunks
 from lm.corpus.corpus import Corpus, survey
-from lm.corpus.folders import locked_folder
-from lm.corpus.partitions import PreparedPartition, join_partitions, prepare_partition
+from lm.corpus.folders import Prepared, locked_folder
+from lm.corpus.manifest import PartitionManifest
+from lm.corpus.partitions import join_partitions, prepare_partition
 from lm.corpus.prepare import prepare_corpus
 from lm.errors import InputError
 from lm.tokenizer.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 def made(
     corpus: Corpus, folder: Path, number: int, count: int, tokenizer: Tokenizer | None = None
-) -> PreparedPartition:
+) -> Prepared[PartitionManifest]:
     return prepare_partition(corpus, tokenizer or byte_tokenizer(), folder, number=number, count=count, processes=1)
 
 
@@ -49,19 +50,19 @@ def test_joined_they_are_what_one_makes(count: int, corpus: Corpus, gpt2: Tokeni
 
 def test_no_part_is_made_twice(corpus: Corpus, tmp_path: Path) -> None:
     first, second = made(corpus, tmp_path / "a", 1, 2), made(corpus, tmp_path / "b", 2, 2)
-    assert set(first.partition.own).isdisjoint(second.partition.own)
-    assert first.partition.chunks == second.partition.chunks
-    assert len(first.partition.own) + len(second.partition.own) == len(first.partition.chunks)
-    shutil.rmtree(tmp_path / "a" / "parts" / first.partition.own[0])
+    assert set(first.manifest.own).isdisjoint(second.manifest.own)
+    assert first.manifest.chunks == second.manifest.chunks
+    assert len(first.manifest.own) + len(second.manifest.own) == len(first.manifest.chunks)
+    shutil.rmtree(tmp_path / "a" / "parts" / first.manifest.own[0])
     again = made(corpus, tmp_path / "a", 1, 2)
-    assert (first.chunks_found, again.chunks_found) == (0, len(first.partition.own) - 1)
+    assert (first.chunks_found, again.chunks_found) == (0, len(first.manifest.own) - 1)
 
 
 def test_a_missing_partition_is_named(corpus: Corpus, tmp_path: Path) -> None:
     made(corpus, tmp_path / "a", 2, 3)
     with pytest.raises(InputError, match="partitions are missing: 1/3, 3/3; make them with --part"):
         join_partitions([tmp_path / "a"], folder=tmp_path / "out")
-    with pytest.raises(InputError, match="no complete partition"):
+    with pytest.raises(InputError, match="not a folder of a partition of a corpus"):
         join_partitions([tmp_path / "a", tmp_path], folder=tmp_path / "out")
 
 
@@ -78,14 +79,14 @@ def test_partitions_of_other_corpora_are_refused(corpus: Corpus, gpt2: Tokenizer
 
 def test_damage_is_named_with_the_partition_to_make_again(corpus: Corpus, tmp_path: Path) -> None:
     found = made(corpus, tmp_path / "a", 1, 1)
-    path = tmp_path / "a" / "parts" / found.partition.own[1] / "train-tokens.npy"
+    path = tmp_path / "a" / "parts" / found.manifest.own[1] / "train-tokens.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=rf"{found.partition.own[1]}: missing or damaged; .* \(--part 1/1\)"):
+    with pytest.raises(InputError, match=rf"{found.manifest.own[1]}: missing or damaged; .* \(--part 1/1\)"):
         join_partitions([tmp_path / "a"], folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     for text in ("{", "[]", '{"format_version": 1}', '{"format_version": 9}'):
-        (tmp_path / "a" / "share.json").write_text(text)
-        with pytest.raises(InputError, match=r"share\.json: "):
+        (tmp_path / "a" / "manifest.json").write_text(text)
+        with pytest.raises(InputError, match=r"manifest\.json: "):
             join_partitions([tmp_path / "a"], folder=tmp_path / "out")
 
 

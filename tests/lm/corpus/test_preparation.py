@@ -38,7 +38,7 @@ def test_a_key_is_a_hash_of_all_inputs_and_the_version_of_their_list() -> None:
 
 
 def made_once(folder: Path, write: Callable[[Path], Manifest]) -> Prepared[Manifest]:
-    return Preparation(MADE.key, "manifest.json", Manifest.read, write).find_or_make(folder)
+    return Preparation(MADE.key, Manifest.read, write).find_or_make(folder)
 
 
 def test_of_two_processes_that_prepare_the_same_the_first_wins(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import encoding, parallel
-from lm.corpus.pairs import is_pairs, open_pairs
+from lm.corpus.manifest import PairManifest
+from lm.corpus.pairs import open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training
@@ -49,8 +50,6 @@ def test_the_same_is_prepared_once(tmp_path: Path) -> None:
     assert again.manifest == first.manifest
     assert len(seen) == 1
     assert seen[0][0] == seen[0][1] == sum(len(line.encode()) for side in sides for line in side)
-    assert is_pairs(first.folder)
-    assert not is_pairs(tmp_path)
     for other in (ParallelConfig(max_length=99), ParallelConfig(max_ratio=2)):
         assert prepare_pairs(corpus(tmp_path, *sides), BYTES, other).folder != first.folder
     sides[1][3] += "!"
@@ -121,8 +120,8 @@ def test_heads_make_other_pairs_and_leave_those_without_as_they_were(tmp_path: P
     assert names[1] - names[0] == {
         f"{split}-places{ends}.npy" for split in ("train", "validation") for ends in ("", "-ends")
     }
-    for name in ("pairs.json", "validation.jsonl"):
-        assert ['"heads":' in (folder / name).read_text() for folder in folders] == [False, True]
+    assert [PairManifest.read(folder).heads for folder in folders] == [False, True]
+    assert ['"heads":' in (folder / "validation.jsonl").read_text() for folder in folders] == [False, True]
     assert [open_pairs(folder).manifest.heads for folder in folders] == [False, True]
     (folders[1] / "train-places.npy").unlink()
     with pytest.raises(InputError, match=r"train-places.npy: missing or damaged"):

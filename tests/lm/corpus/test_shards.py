@@ -22,7 +22,7 @@ def write(folder: Path, values: np.ndarray, *, dtype: str = "uint16", shard_toke
         writer.append(values[start : start + 7])
     writer.close()
     manifest = Manifest(
-        key="k", tokenizer="t", vocab_size=300, dtype=dtype, separator="S", validation="0",
+        kind="text", key="k", tokenizer="t", vocab_size=300, dtype=dtype, separator="S", validation="0",
         sources=(SourceRecord("a.txt", 3, "h"),), validation_sources=(),
         splits={
             "train": SplitRecord(1, len(values), 99, tuple(writer.shards)),

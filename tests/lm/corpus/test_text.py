@@ -89,7 +89,7 @@ class TestManifest:
         assert (record.documents, record.bytes, record.tokens) == (3, 3 + 3 + 5, len(ids(prepared)))
         assert prepared.manifest.tokenizer == gpt2.sha256 == Tokenizer.load(prepared.folder / "tokenizer.json").sha256
         assert [source.path for source in prepared.manifest.sources] == ["corpus-0.txt", "corpus-1.txt"]
-        assert json.loads((prepared.folder / "manifest.json").read_text())["format_version"] == 1
+        assert json.loads((prepared.folder / "manifest.json").read_text())["format_version"] == 2
 
     def test_progress_ends_with_all_bytes(self, gpt2: Tokenizer, tmp_path: Path) -> None:
         seen: list[tuple[int, int]] = []

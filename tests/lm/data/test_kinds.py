@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from lm import files
 from lm.config.data import DataConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
+from lm.corpus import manifest
+from lm.corpus.manifest import SourceRecord
 from lm.corpus.pairs import StoredPairs
 from lm.data import kinds
 from lm.data.examples import ExampleData
@@ -27,7 +30,7 @@ from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Step
 from lm.training.loop import train
 from tests.lm.corpus.preparing import prepare
-from tests.lm.data.test_training_data import CountData
+from tests.lm.data.test_training_data import CountData, CountManifest
 
 GPT = ModelConfig(context_length=8, d_model=16, n_layers=1, n_heads=2)
 TRANSLATOR = ModelConfig(context_length=64, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2)
@@ -63,7 +66,7 @@ def test_a_folder_says_what_it_was_made_from(folders: dict[str, Path], stored: S
 
 def test_an_empty_folder_holds_no_data(tmp_path: Path) -> None:
     for ask in (data_key, data_files, lambda folder: open_data(folder, RunConfig())):
-        with pytest.raises(InputError, match="not a folder of prepared tokens"):
+        with pytest.raises(InputError, match="not a folder of prepared data"):
             ask(tmp_path)
 
 
@@ -113,10 +116,14 @@ def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored
     assert len(open_data(stored.folder, RunConfig(TRANSLATOR, training=TRAINING)).references(5)) == 5
 
 
-def test_a_new_kind_takes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_kind_takes_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a run on it starts, evaluates, and goes on."""
-    (tmp_path / "count.txt").write_text("10")
-    monkeypatch.setattr(kinds, "KINDS", (CountData, *kinds.KINDS))
+    monkeypatch.setitem(manifest.CLASSES, "count", CountManifest)
+    monkeypatch.setitem(kinds.KINDS, "count", (CountData, None))
+    made = CountManifest(
+        kind="count", key="count-10", sources=(SourceRecord("one to ten", 10, ""),), validation_sources=(), most=10
+    )
+    files.write_json(tmp_path / manifest.MANIFEST, made.to_dict())
     assert isinstance(open_data(tmp_path, RunConfig()), CountData)
     assert (data_key(tmp_path), data_files(tmp_path)) == ("count-10", ["one to ten"])
     config = RunConfig(

@@ -11,33 +11,24 @@ import numpy as np
 import pytest
 
 from lm.config.run import RunConfig
-from lm.corpus.manifest import SourceRecord
+from lm.corpus.manifest import PreparedManifest
 from lm.data.batch import Batch
 from lm.data.training_data import TrainingData
 
 
-@dataclass(frozen=True)
-class CountManifest:
-    key: str
-    sources: tuple[SourceRecord, ...]
-    sha256: dict[str, str] | None = None
+@dataclass(frozen=True, kw_only=True)
+class CountManifest(PreparedManifest):
+    noun = "numbers"
+
+    most: int
 
 
 class CountData(TrainingData):
-    """A kind of data that is added: rows that count up; a folder of it has a file that says how far."""
-
-    @classmethod
-    def is_in(cls, folder: Path) -> bool:
-        return (folder / "count.txt").is_file()
-
-    @classmethod
-    def manifest(cls, folder: Path) -> CountManifest:
-        text = (folder / "count.txt").read_text()
-        return CountManifest(f"count-{text}", (SourceRecord("one to ten", 10, ""),))
+    """A kind of data that is added: rows that count up; the manifest says how far."""
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        return cls(int((folder / "count.txt").read_text()))
+        return cls(CountManifest.read(folder).most)
 
     def __init__(self, most: int) -> None:
         self.samples = self.tokens = self.validation_bytes = most

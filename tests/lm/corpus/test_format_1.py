@@ -1,0 +1,91 @@
+"""Folders that were prepared in format 1, each kind with a manifest of its own, are read, found and joined.
+
+`format_1/` was written by the last version that wrote this format, of the files that lie there too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
+from lm.corpus import parallel
+from lm.corpus.corpus import survey
+from lm.corpus.folders import place_in_cache
+from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
+from lm.corpus.partitions import join_partitions, prepare_partition
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_pairs import prepare_pairs
+from lm.data.kinds import open_data, verify
+from lm.text.files import text_files
+from lm.text.parallel import parallel_texts
+from tests.lm.corpus.preparing import byte_tokenizer
+from tests.lm.corpus.test_prepare import contents
+
+FORMAT_1 = Path(__file__).with_name("format_1")
+GPT = ModelConfig(context_length=16, d_model=16, n_layers=1, n_heads=2)
+TRANSLATOR = ModelConfig(context_length=64, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folders, and the files that they were made from."""
+    shutil.copytree(FORMAT_1, tmp_path / "before")
+    monkeypatch.chdir(tmp_path / "before")
+    return tmp_path / "before"
+
+
+def test_each_kind_is_told(folder: Path) -> None:
+    read = {name: PreparedManifest.read(folder / name) for name in ("text", "examples", "pairs", "partition")}
+    assert {name: manifest.kind for name, manifest in read.items()} == {name: name for name in read}
+    assert [Manifest.read(folder / name).supervised for name in ("text", "examples")] == [False, True]
+    assert PairManifest.read(folder / "pairs").languages == ("en", "de")
+    assert PartitionManifest.read(folder / "partition").key == Manifest.read(folder / "text").key
+
+
+@pytest.mark.parametrize("name", ["text", "examples"])
+def test_tokens_are_found_and_the_same_as_now(name: str, folder: Path, tmp_path: Path) -> None:
+    supervised = name == "examples"
+    files = text_files([f"{name}.{'jsonl' if supervised else 'txt'}"], supervised=supervised)
+    corpus = survey(files, DataConfig(validation="0.25", supervised=supervised))
+    assert prepare_corpus(corpus, byte_tokenizer(), folder=folder / name).reused
+    made = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "now")
+    assert made.manifest == Manifest.read(folder / name)
+    before, now = contents(folder / name), contents(tmp_path / "now")
+    assert before.pop(MANIFEST) != now.pop(MANIFEST)
+    assert before == now
+
+
+def test_pairs_are_found_in_the_cache(folder: Path, tmp_path: Path) -> None:
+    config = ParallelConfig()
+    texts = parallel_texts(config, source=["a.en"], target=["a.de"])
+    corpus = parallel.survey(texts, DataConfig(validation="0.25"), config)
+    made = prepare_pairs(corpus, byte_tokenizer(), config, root=tmp_path / "now")
+    before = place_in_cache("pairs", made.manifest.key, root=tmp_path / "cache")
+    shutil.copytree(folder / "pairs", before)
+    found = prepare_pairs(corpus, byte_tokenizer(), config, root=tmp_path / "cache")
+    assert (found.folder, found.reused, found.manifest) == (before, True, made.manifest)
+
+
+def test_data_are_opened_and_verified(folder: Path) -> None:
+    for name, model in (("text", GPT), ("examples", GPT), ("pairs", TRANSLATOR)):
+        verify(folder / name, advice="")
+        data = open_data(folder / name, RunConfig(model, training=TrainingConfig(batch_size=2)))
+        assert data.batch(0).rows == 2
+
+
+def test_a_partition_is_joined_and_resumed(folder: Path, tmp_path: Path) -> None:
+    joined = join_partitions([folder / "partition"], folder=tmp_path / "joined")
+    assert joined.manifest == Manifest.read(folder / "text")
+    corpus = survey(text_files(["text.txt"]), DataConfig(validation="0.25"))
+    again = prepare_partition(corpus, byte_tokenizer(), folder / "partition", number=1, count=1)
+    assert again.chunks_found == 1
+    assert sorted(path.name for path in (folder / "partition").iterdir()) == [MANIFEST, "parts", "tokenizer.json"]
+    shards = [np.load(each / "train-00000.npy").tolist() for each in (folder / "text", tmp_path / "joined")]
+    assert shards[0] == shards[1]
