@@ -18,7 +18,7 @@ SMALL = {"kind": "byte", "d_model": 32, "n_layers": 1, "n_heads": 2, "context": 
 def main() -> None:
     """Train one run of each kind."""
     # A budget: size, regularisation and number of steps are chosen for the text and this machine.
-    model = lm.train("text.txt", out="runs/budget", budget="8s")
+    model = lm.train("text.txt", out="runs/budget", budget="20s")
     print(model.config.n_layers, "layers")
 
     # A plain run, watched as it trains.

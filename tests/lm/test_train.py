@@ -210,6 +210,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_made(tmp_path, cor
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_script_in_the_docs_runs(tmp_path, monkeypatch, files):
     """Each of its runs is there in the end, and one that was resumed has the weights of one that never stopped."""
     monkeypatch.chdir(tmp_path)

@@ -1,11 +1,14 @@
-"""How long a run is to be."""
+"""The stages that choose what a specification leaves open, and what each says that it chose."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
 
+from lm.config.keywords import run_spec
+from lm.config.model import ModelConfig
 from lm.config.presets import configure
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
@@ -13,7 +16,14 @@ from lm.training import budget as clock
 from lm.training.begin import resume
 from lm.training.budget import Cost, aside
 from lm.training.loop import train
-from lm.training.resolve import evaluations, planned_steps
+from lm.training.resolve import (
+    Resolution,
+    evaluations,
+    from_spec,
+    needs_size,
+    planned_steps,
+    size_for_budget,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +97,53 @@ def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
     some, _ = evaluations(budgeted, Cost(loss=0.1, sentence=0.05), steps=1000, limit=LIMIT)
     all_of_them, _ = evaluations(budgeted, Cost(loss=0.1, sentence=1e-4), steps=1000, limit=LIMIT)
     assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500
+
+
+def given(*corpus: str, **options: object) -> Resolution:
+    return from_spec(run_spec(*corpus, **options))
+
+
+def test_each_value_has_what_chose_it(tmp_path):
+    (tmp_path / "settings.toml").write_text("[model]\nn_layers = 3\n[training]\nseed = 4\n")
+    chosen = given("text.txt", preset="small", config=tmp_path / "settings.toml", n_layers=2, lora=None)
+    assert (chosen.config.model.n_layers, chosen.config.training.seed) == (2, 4)
+    by = chosen.reasons
+    assert (by["preset"], by["model.n_layers"], by["training.seed"]) == ("python", "python", "file")
+    assert (by["model.d_model"], by["model.dropout"]) == ("preset", "default")
+    assert given("text.txt", budget="1m").reasons["training.schedule"] == "other settings"
+    assert given("text.txt").reasons["preset"] == "default"
+
+
+def test_a_fine_tuned_model_is_that_of_its_run_where_nothing_else_is_given():
+    base = ModelConfig(d_model=96, n_layers=3, n_heads=3, dropout=0.3)
+    chosen = from_spec(run_spec("text.txt", from_run="runs/base", dropout=0.1, portable=True), base=base)
+    assert chosen.config.model == dataclasses.replace(base, dropout=0.1)
+    assert (chosen.config.preset, chosen.reasons["model.d_model"]) == ("tiny", "from_run")
+    assert chosen.reasons["model.dropout"] == "python"
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
+    files = {"source": "a.en", "target": "a.de"} if pairs else {}
+    corpus = () if pairs else ("text.txt",)
+    spec = run_spec(*corpus, budget="10m", vocab_size=300, batch_size=5, **files)
+    assert needs_size(spec)
+    assert not needs_size(run_spec(*corpus, budget="10m", preset="tiny", **files))
+    assert not needs_size(run_spec(*corpus, steps=5, **files))
+    small, large = (
+        size_for_budget(from_spec(spec), seconds=seconds, rate=1e11, text_bytes=10_000_000, pairs=pairs)
+        for seconds in (60.0, 60_000.0)
+    )
+    for chosen, size in (small, large):
+        assert chosen.is_sized
+        assert chosen.config.preset == f"{'translation-' if pairs else ''}depth-{size.depth}"
+        assert (chosen.config.tokenizer.vocab_size, chosen.config.training.batch_size) == (300, 5)
+        assert chosen.config.training.batch_tokens is None
+        assert (chosen.reasons["preset"], chosen.reasons["tokenizer.vocab_size"]) == ("budget", "python")
+    assert large[1].depth > small[1].depth
+
+
+def test_what_is_fixed_is_never_chosen_otherwise():
+    chosen = given("text.txt", dropout=0.2).choose("a later stage", {"model": {"dropout": 0.5, "n_layers": 7}})
+    assert (chosen.config.model.dropout, chosen.config.model.n_layers) == (0.2, 7)
+    assert (chosen.reasons["model.dropout"], chosen.reasons["model.n_layers"]) == ("python", "a later stage")
