@@ -19,8 +19,9 @@ import typer
 from cli.console import streams
 from cli.console.escapes import label
 from cli.flags.command_line import CommandLine
-from cli.flags.environment import misspelled, options_in
+from cli.flags.environment import in_message, misspelled, options_in, set_by_environment
 from cli.flags.help import CONTEXT_SETTINGS, describe
+from cli.flags.settings import with_flags
 from cli.flags.usage import message_of
 from lm.distributed import launched
 from lm.errors import LMError
@@ -127,12 +128,13 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
         alone: whether the process is there for this command alone, so that the command began with it.
     """
     began = _PROCESS_BEGAN if alone else time.monotonic()
+    given = list(arguments)
     try:
         given = _completed(arguments)
         asked = _command(*[name for name in given[:1] if name in COMMANDS])
         return asked(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run, began)) or 0
     except LMError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(_with_flags(error, given), error.exit_code)
     except _UsageProblem as error:
         return _fail(message_of(error), 2)
     except typer.Abort:
@@ -144,6 +146,16 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
         if not _is_about_memory(error):
             raise
         return _fail("the memory is not enough for this: ask for less at a time, or for a smaller model", 1)
+
+
+def _with_flags(error: LMError, arguments: Sequence[str]) -> str:
+    """The message of an error, with the flags or variables of the settings that put it right."""
+    if not error.settings:
+        return str(error)
+    command = _command(*[name for name in arguments[:1] if name in COMMANDS])
+    for word in arguments:
+        command = getattr(command, "commands", {}).get(word, command)
+    return in_message(with_flags(error, command, _command), set_by_environment(command, arguments))
 
 
 def _completed(arguments: Sequence[str]) -> list[str]:

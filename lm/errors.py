@@ -1,12 +1,28 @@
-"""The errors a user can cause, each with the exit code it ends the program with."""
+"""The errors a user can cause, each with the exit code it ends the program with, and advice beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 
 class LMError(Exception):
-    """Something the user can put right: the message names the file, field or offset and says what to do."""
+    """Something the user can put right: the message names the file, field or offset and says what to do.
+
+    Attributes:
+        settings: the names of settings to change, such as "batch_size"; the command line adds their flags.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str = "", *, settings: Sequence[str] = ()) -> None:
+        """Say what is wrong, without flags, and which settings put it right."""
+        super().__init__(message)
+        self.settings = tuple(settings)
+
+    def at(self, place: str) -> Self:
+        """The same error with a place in front of the message, such as a file and its line."""
+        return type(self)(f"{place}: {self}", settings=self.settings)
 
 
 class UsageError(LMError):
@@ -25,3 +41,19 @@ class TrainingError(LMError):
 
 class OutOfMemoryError(TrainingError):
     """A training step needs more memory than there is; the message names the settings that lower it."""
+
+
+class Advice(str):
+    """A warning as plain text.
+
+    Attributes:
+        settings: the names of settings that the advice is about; the command line adds their flags.
+    """
+
+    settings: tuple[str, ...]
+
+    def __new__(cls, text: str, *, settings: Sequence[str] = ()) -> Self:
+        """Say what is likely to go wrong, without flags, and which settings would help."""
+        advice = super().__new__(cls, text)
+        advice.settings = tuple(settings)
+        return advice

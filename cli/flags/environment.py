@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -59,6 +60,13 @@ def used(context: typer.Context) -> dict[str, str]:
         if name and parameter.name in given and source is not None and source.name == "DEFAULT_MAP":
             found[str(parameter.name)] = name
     return found
+
+
+def set_by_environment(command: Any, arguments: Sequence[str]) -> list[str]:  # noqa: ANN401
+    """The variables that set options of a command which are not typed."""
+    typed = {argument.partition("=")[0] for argument in arguments}
+    options = [one for one in command.params if not typed & {*one.opts, *one.secondary_opts}]
+    return [name for name in map(variable, options) if name and os.environ.get(name)]
 
 
 def options_in(environment: Mapping[str, str]) -> dict[str, str]:

@@ -104,7 +104,8 @@ def takes(
             try:
                 command(**values, given=given)
             except UsageError as error:
-                raise UsageError(environment.in_message(str(error), variables.values())) from error
+                named = environment.in_message(str(error), variables.values())
+                raise UsageError(named, settings=error.settings) from error
 
         kept = [parameter for name, parameter in own.parameters.items() if name != "given"]
         added = [

@@ -113,7 +113,7 @@ class _Reader:
                 entry["folder"] = Path(entry["folder"])
             self._on_event(_PASSED_ON[name](**entry))
         else:
-            self.error = getattr(errors, name, LMError)(entry["message"])
+            self.error = getattr(errors, name, LMError)(entry["message"], settings=entry["settings"])
 
 
 def main(spec_file: str, happened: str) -> int:
@@ -138,7 +138,7 @@ def main(spec_file: str, happened: str) -> int:
                         tell(type(event).__name__, **dataclasses.asdict(event))
         except LMError as error:
             if launched.speaks():
-                tell(type(error).__name__, message=str(error))
+                tell(type(error).__name__, message=str(error), settings=error.settings)
             return error.exit_code
     return 0
 

@@ -38,9 +38,16 @@ from tests.golden.texts import TEXT, write_texts
 
 BASE = "dbb4d0c6977c01330f9a117d8425a507c9c9ab90"
 """The commit before the refactoring."""
-RENAMED: tuple[tuple[str, str, str], ...] = ()
+_ONE_MANIFEST = "format 2 has one manifest.json for all kinds of prepared data, which says the kind"
+RENAMED: tuple[tuple[str, str, str], ...] = (
+    (r"(^|/)(pairs|share)\.json:", r"\1manifest.json:", _ONE_MANIFEST),
+    (r"(manifest\.json:)origin\.", r"\1", _ONE_MANIFEST),
+    (r"(manifest\.json:)parts\b", r"\1chunks", _ONE_MANIFEST),
+)
 """Names that have changed: a pattern of the base tree's names, what replaces it, and why."""
-CHANGED: tuple[tuple[str, str], ...] = ()
+CHANGED: tuple[tuple[str, str], ...] = (
+    (r"(^|/)manifest\.json:(format_version|supervised|kind|heads|sha256)$", _ONE_MANIFEST),
+)
 """Names that are not compared: a pattern, and why it may differ."""
 
 _ENVIRONMENT = {

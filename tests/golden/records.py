@@ -71,9 +71,10 @@ def _of_file(path: Path, folder: Path) -> Iterator[tuple[str, str]]:
         yield "bytes", _hash(content)
     elif path.name == "manifest.json":
         manifest = json.loads(text)
-        for name in manifest.get("sha256", manifest):
+        sums = manifest.get("sha256") or manifest
+        for name in sums:
             if name in _OF_DURATIONS:
-                manifest.get("sha256", manifest)[name] = "…"
+                sums[name] = "…"
         yield from _flat("", manifest, folder)
     else:
         yield from _of_text(text, folder)
