@@ -38,7 +38,10 @@ def _plain(setting: str) -> str:
 def _option(command: Any, setting: str) -> str | None:  # noqa: ANN401
     """The flag of a command for a setting: the one made of its field (`section__field`), or of its name."""
     options = [one for one in getattr(command, "params", ()) if one.param_type_name == "option"]
-    for named in (lambda one: one.name.partition("__")[2] == setting, lambda one: _plain(setting) in one.opts):
+    for named in (
+        lambda one: setting in (one.name, one.name.partition("__")[2]),
+        lambda one: _plain(setting) in one.opts,
+    ):
         if found := next(filter(named, options), None):
             return name_of(found)
     return None

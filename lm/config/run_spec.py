@@ -53,17 +53,24 @@ class DataFiles:
         if [*self.source, *self.target, *self.pairs, *self.heads, *validation].count("-") > 1:
             raise UsageError("stdin (-) stands for one file only: name the others")
         if bool(self.source) != bool(self.target):
-            raise UsageError("--source and --target go together (or both in one file: --pairs)")
+            raise UsageError("source and target go together, or both in one file", settings=("pairs",))
         if (self.validation_source is None) != (self.validation_target is None):
-            raise UsageError("--validation-source and --validation-target go together")
+            held_out = ("validation_source", "validation_target")
+            raise UsageError("sources and targets that are held out go together", settings=held_out)
         if self.heads and not self.are_pairs:
-            raise UsageError("--heads are of the words of sources: give these too (--source, or --pairs)")
+            raise UsageError("heads are of the words of sources: give these too", settings=("source", "pairs"))
         if self.heads and self.validation_source and not self.validation_heads:
-            raise UsageError("give the heads of --validation-source too (--validation-heads)")
+            raise UsageError("give the heads of sources that are held out too", settings=("validation_heads",))
         if self.validation_heads and not (self.heads and self.validation_source):
-            raise UsageError("--validation-heads goes with --heads and --validation-source")
+            raise UsageError(
+                "heads of sources that are held out go with these, and with heads of the others",
+                settings=("validation_source", "heads"),
+            )
         if self.text and self.are_pairs:
-            raise UsageError("a run learns from a text or from pairs: give either a corpus, or --source and --target")
+            raise UsageError(
+                "a run learns from a text or from pairs: give either a corpus, or source and target",
+                settings=("source", "target"),
+            )
 
     def __bool__(self) -> bool:
         return bool(self.text or self.are_pairs)
@@ -120,7 +127,10 @@ class RunSpec:
         }
         object.__setattr__(self, "settings", {section: settings.get(section, {}) for section in SECTIONS})
         if self.resume is None and not self.data:
-            raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or --source and --target")
+            raise UsageError(
+                "name a corpus: text files, folders, globs, or - for stdin; or source and target",
+                settings=("source", "target"),
+            )
         if self.resume is not None:
             self._check_resumed()
 

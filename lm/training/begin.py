@@ -233,8 +233,8 @@ def _built(
 def _plan(config: RunConfig, found: Path) -> Plan:
     """The plan of a run; InputError where it has none, as the mean of several checkpoints."""
     if config.plan is None:
-        wrong = "has no plan, so this run cannot be resumed; --from starts from its weights"
-        raise InputError(f"{found / run_folder.CONFIG}: {wrong}")
+        wrong = "has no plan, so this run cannot be resumed; start a new one from its weights"
+        raise InputError(f"{found / run_folder.CONFIG}: {wrong}", settings=("from_run",))
     return config.plan
 
 
@@ -264,10 +264,10 @@ def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
 def _refuse_finished(run: Path, plan: Plan, state: TrainingState, *, is_longer: bool) -> None:
     """UsageError if a run has come to its end, and none of its steps is left to take."""
     if plan.deadline is None and state.step >= plan.steps and not state.evaluation_due:
-        raise UsageError(f"{run}: finished after {state.step} steps; give a larger --steps to train on")
+        raise UsageError(f"{run}: finished after {state.step} steps; give more to train on", settings=("steps",))
     if state.finished and not is_longer:
-        ended = f"ended after {state.step} of {plan.steps} steps, when --patience ran out"
-        raise UsageError(f"{run}: {ended}; give --steps to train on all the same")
+        ended = f"ended after {state.step} of {plan.steps} steps, when patience ran out"
+        raise UsageError(f"{run}: {ended}; give more to train on all the same", settings=("steps",))
 
 
 def _shared_by(world: World, plan: Plan) -> Plan:

@@ -72,7 +72,8 @@ class TrainingCorpus:
         """UsageError unless BPE dropout has merges to leave out on both sides."""
         if not self.has_merges:
             side = "tokenizer" if self.source_tokenizer is None else "tokenizer of one side"
-            raise UsageError(f"BPE dropout leaves out merges, and the {side} has none: leave it out (--bpe-dropout)")
+            problem = f"BPE dropout leaves out merges, and the {side} has none: leave it out"
+            raise UsageError(problem, settings=("bpe_dropout",))
 
 
 @dataclass(frozen=True)

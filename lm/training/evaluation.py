@@ -225,7 +225,7 @@ def check_samples(run: Run) -> None:
         try:
             _read(run, prompt)
         except LMError as error:
-            raise type(error)(f"sample {prompt!r}: {error} (--sample)") from None
+            raise type(error)(f"sample {prompt!r}: {error}", settings=("sample",)) from None
 
 
 def _read(run: Run, prompt: str) -> None:

@@ -404,10 +404,11 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, sp
         steps = max(1, steps_for(epochs * data.steps_per_epoch, config=config))
         if steps > _MOST_STEPS:
             length = "epochs" if config.tokens is None else "tokens"
-            raise UsageError(f"{length} come to {steps:.1e} steps, more than can be trained; give fewer (--{length})")
+            problem = f"{length} come to {steps:.1e} steps, more than can be trained; give fewer"
+            raise UsageError(problem, settings=(length,))
         return steps
     if config.budget is not None:
         return max(1, round((durations.seconds(config.budget) - spent) / pace))
     if config.steps is None:
-        raise UsageError("say how long to train: --steps, --epochs, --tokens or --budget")
+        raise UsageError("say how long to train", settings=LENGTHS)
     return config.steps

@@ -289,7 +289,8 @@ def diverged(run: Run, problem: str, *, step: int | None = None) -> TrainingErro
     """The error for a quantity of a step, by default the one just taken, that is no longer a finite number."""
     return TrainingError(
         f"{run.folder}: {problem} at step {run.state.step if step is None else step}; "
-        "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
+        "saved checkpoints are untouched: try a lower learning rate, or float32",
+        settings=("learning_rate", "dtype"),
     )
 
 

@@ -361,7 +361,8 @@ class Trainer:
             preparing = text_bytes * _PREPARING
             if self._elapsed() + preparing >= durations.seconds(budget):
                 takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
-                raise UsageError(f"{budget} is too short: {takes}; give more (--budget), or use lm prepare first")
+                problem = f"{budget} is too short: {takes}; give more, or prepare it first"
+                raise UsageError(problem, settings=("budget",))
         probe = resolve.probe(chosen, pairs=pairs)
         rate = self.world.size * self._machine.rate(probe, seconds=_seconds_to_measure(budget))
         left = self._left(budget)
@@ -400,8 +401,8 @@ class Trainer:
         """Seconds of a budget from now on; UsageError if there are none."""
         gone = self._elapsed()
         if gone >= durations.seconds(budget):
-            problem = f"{gone:.1f} s went into getting ready; give several times that (--budget)"
-            raise UsageError(f"{budget} is too short: {problem}")
+            problem = f"{gone:.1f} s went into getting ready; give several times that"
+            raise UsageError(f"{budget} is too short: {problem}", settings=("budget",))
         return durations.seconds(budget) - gone
 
     def _check_before_work(self, folder: Path, config: RunConfig) -> None:
@@ -414,7 +415,7 @@ class Trainer:
             _, differing = nearest_family(config.model)
             if differing:
                 raise UsageError(
-                    f"other systems don't run {differing}: leave it out of a portable model, or --portable"
+                    f"other systems don't run {differing}: leave it out of a portable model", settings=("portable",)
                 )
         if spec.from_run is not None:
             check_weights(config.model, Path(spec.from_run))
@@ -423,7 +424,8 @@ class Trainer:
         if config.lora:
             if spec.from_run is None:
                 raise UsageError(
-                    "adapters are trained beside the weights of a run: name it (--from), or leave out --lora"
+                    "adapters are trained beside the weights of a run: name it, or leave them out",
+                    settings=("from_run", "lora"),
                 )
             refuse_adapted(find_checkpoint(Path(spec.from_run)))
         if config.training.compile:

@@ -193,7 +193,7 @@ def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
     ("corpus", "options", "message"),
     [
         ([], {}, "name a corpus"),
-        ([], {"source": "a.en"}, "source and --target go together"),
+        ([], {"source": "a.en"}, "source and target go together"),
         (["text.txt"], {"d_modle": 16}, "unknown keyword 'd_modle'.*d_model"),
         (["text.txt"], {"steps": "many"}, "steps must be"),
         (["text.txt"], {"steps": 5, "epochs": 1.0}, "only one of"),

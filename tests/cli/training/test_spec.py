@@ -18,9 +18,15 @@ def test_validation_is_held_out_in_one_way(pairs, capsys):
     ("arguments", "message"),
     [
         ([], "name a corpus"),
-        (["text.txt", "--source", "a", "--target", "b"], "give either a corpus, or --source and --target"),
-        (["--source", "a"], "--source and --target go together"),
-        (["--pairs", "a", "--validation-target", "b"], "--validation-source and --validation-target go together"),
+        (
+            ["text.txt", "--source", "a", "--target", "b"],
+            "give either a corpus, or source and target (--source, --target)",
+        ),
+        (["--source", "a"], "source and target go together, or both in one file (--pairs)"),
+        (
+            ["--pairs", "a", "--validation-target", "b"],
+            "held out go together (--validation-source, --validation-target)",
+        ),
         (
             ["text.txt", "--validation-source", "a", "--validation-target", "b"],
             "--validation-target have no effect on",
@@ -28,8 +34,11 @@ def test_validation_is_held_out_in_one_way(pairs, capsys):
         (["--resume", "run", "--preset", "tiny"], "--preset has no effect with --resume"),
         (["--source", "-", "--target", "-"], "stdin (-) stands for one file only"),
         (["--pairs", "-", "--validation-source", "-", "--validation-target", "b"], "stdin (-) stands for one file"),
-        (["text.txt", "--heads", "c"], "--heads are of the words of sources"),
-        (["--source", "a", "--target", "b", "--validation-heads", "c"], "--validation-heads goes with --heads"),
+        (["text.txt", "--heads", "c"], "heads are of the words of sources: give these too (--source, --pairs)"),
+        (
+            ["--source", "a", "--target", "b", "--validation-heads", "c"],
+            "go with these, and with heads of the others (--validation-source, --heads)",
+        ),
         (["text.txt", "--depth", "2", "--preset", "tiny"], "--depth 2 is the preset depth-2"),
         (["text.txt", "--portable", "--from", "run"], "--portable has no effect with --from"),
     ],

@@ -180,7 +180,7 @@ def test_patience_ends_a_run_that_learns_nothing(make_run):
     events = list(train(run))
     assert events[-1] == Stopped(9, patience_ran_out=True)
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
-    with pytest.raises(UsageError, match="ended after 9 of 100 steps, when --patience ran out"):
+    with pytest.raises(UsageError, match="ended after 9 of 100 steps, when patience ran out"):
         resume(run.folder)
 
 

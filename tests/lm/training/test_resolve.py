@@ -41,7 +41,7 @@ def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
 @pytest.mark.parametrize(("given", "flag"), [({"epochs": 1e30}, "--epochs"), ({"tokens": 2**63 - 1}, "--tokens")])
 def test_more_steps_than_can_be_counted_are_refused(make_run, given, flag):
     config, data = TrainingConfig(**given), make_run().data
-    with pytest.raises(UsageError, match=rf"{flag[2:]} come to .* steps, more than can be trained.*\({flag}\)"):
+    with pytest.raises(UsageError, match=rf"{flag[2:]} come to .* steps, more than can be trained"):
         planned_steps(config, data, pace=1.0)
 
 

@@ -86,7 +86,7 @@ def test_patience_may_run_out_on_resuming(make_run):
     run = make_run(**settings)
     assert list(train(run, stop=stop_after(9)))[-1] == Stopped(9)
     assert list(train(resume(run.folder)))[-1] == Stopped(9, patience_ran_out=True)
-    with pytest.raises(UsageError, match="when --patience ran out"):
+    with pytest.raises(UsageError, match="when patience ran out"):
         resume(run.folder)
 
 

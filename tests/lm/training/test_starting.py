@@ -61,7 +61,7 @@ def test_a_sample_that_cannot_be_encoded_is_refused_before_the_folder_is_made(ma
     characters = tokenizer_training.train(["ba du ki mo ne"], TokenizerConfig(kind="char"), corpus_bytes=14).tokenizer
     run = make_run()
     config = dataclasses.replace(run.config, training=dataclasses.replace(run.config.training, sample=("ba", "ba 日")))
-    with pytest.raises(InputError, match=r"sample 'ba 日': .*--sample"):
+    with pytest.raises(InputError, match="sample 'ba 日': "):
         start(tmp_path / "other", config, TrainingCorpus(shards, characters))
     assert not (tmp_path / "other").exists()
 
