@@ -76,9 +76,9 @@ def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
         tokenizer,
         spare_tokens=config.model.vocab_size - tokenizer.vocab_size,
     )
-    from lm.training import planning
+    from lm.training import begin
 
-    planning.training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
+    begin.training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
     return start(folder, config, corpus, world=world)
 
 
