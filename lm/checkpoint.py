@@ -22,9 +22,9 @@ from lm.config.lora import LoraConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, give_back_freed_memory
+from lm.model.linear import quantise
 from lm.model.lora import merged
-from lm.model.quantised import quantise
-from lm.model.transformer import Model, Transformer, build_model, without_weights
+from lm.model.transformer import Model, Transformer, build_model, choose_kernels, without_weights
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors, save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
@@ -251,6 +251,8 @@ def ready(model: M, hardware: Hardware) -> M:
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     if hardware.dtype == "int8":
         quantise(model)
+    elif hardware.device == "cpu":
+        choose_kernels(model, hardware.torch_dtype)
     return model
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from lm.evaluation.perplexity import FileScore, Scored, Tally
 from lm.evaluation.scorer import Scorer
-from lm.model.quantised import tensors
 from lm.text.files import TextFile
 
 
@@ -50,7 +49,9 @@ def type_costs(scorers: Mapping[str, Scorer], files: Sequence[TextFile], *, cost
     Yields:
         Scored when all types have scored a batch.
     """
-    costs += [TypeCost(dtype, sum(each.nbytes for _, each in tensors(of.model))) for dtype, of in scorers.items()]
+    costs += [
+        TypeCost(dtype, sum(each.nbytes for each in of.model.state_dict().values())) for dtype, of in scorers.items()
+    ]
     scored = 0
     for turn in zip(*(_timed(scorer.measure(files)) for scorer in scorers.values()), strict=True):
         for cost, (event, seconds) in zip(costs, turn, strict=True):

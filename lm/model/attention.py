@@ -326,6 +326,18 @@ _TIMED, _TRIES, _CLEARLY = (1, 2, 1024, 64), 5, 1.25
 """The heads that both ways are timed with, how often, and how many times as fast blocks must be to be taken."""
 
 
+_types_by_blocks: set[torch.dtype] = set()
+
+
+def choose_causal_blocks(dtype: torch.dtype, context_length: int) -> None:
+    """Settle whether long causal attention in a type is computed by blocks: where it is clearly faster, in bfloat16.
+
+    Both ways are timed once in a process, in turns. Until then torch computes all of it.
+    """
+    if dtype is torch.bfloat16 and context_length > _SHORTEST and _were_faster():
+        _types_by_blocks.add(dtype)
+
+
 def blocks_are_faster(query: Tensor, n_keys: int) -> bool:
     """Whether causal attention from these (batch, heads, queries, head) to as many keys is faster by blocks.
 
@@ -334,13 +346,12 @@ def blocks_are_faster(query: Tensor, n_keys: int) -> bool:
     69 ms. In float32 blocks are slower. Training is left to the kernels that it has.
     """
     return (
-        query.dtype is torch.bfloat16
+        query.dtype in _types_by_blocks
         and query.device.type == "cpu"
         and query.shape[2] == n_keys > _SHORTEST
         and not query.requires_grad
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and _were_faster()
     )
 
 

@@ -18,7 +18,6 @@ from lm.model.cache import DecoderCache
 from lm.model.layers import Dropout, FeedForward, make_norm
 from lm.model.module import Module
 from lm.model.positions import relative_positions
-from lm.model.quantised import int8_matrices
 from lm.model.variants.block_sparse import PatternedAttention, pattern_of
 from lm.model.variants.compressed import CompressedAttention
 from lm.model.variants.experts import Experts
@@ -172,7 +171,7 @@ def recompute(model: nn.Module, *, if_training: bool) -> None:
 
 def count_parameters(module: nn.Module) -> int:
     """The number of parameters, with shared ones counted once; weights of 8 bits are among them."""
-    in_8_bits = (matrix.values for _, matrix in int8_matrices(module))
+    in_8_bits = (buffer for buffer in module.buffers() if buffer.dtype is torch.int8)
     return sum(tensor.numel() for tensor in chain(module.parameters(), in_8_bits))
 
 

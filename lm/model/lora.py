@@ -16,7 +16,7 @@ from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import FeedForward, LabelHead, dropout
-from lm.model.linear import ACTIVATIONS, Linear, linear
+from lm.model.linear import ACTIVATIONS, Int8Linear, Linear, linear
 from lm.model.module import multiplied
 from lm.model.transformer import Model, build_model, without_weights
 
@@ -78,6 +78,10 @@ class LoraLinear(Linear):
     @property
     def _ends(self) -> list[int]:
         return list(accumulate(self.projected))
+
+    def in_8_bits(self) -> Int8Linear:
+        """See `Linear`; of what both make together."""
+        return self.merged().in_8_bits()
 
     @torch.no_grad()
     def merged(self) -> Linear:

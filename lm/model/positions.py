@@ -21,7 +21,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention_inputs import RelativeTables, Rotation, Scope, remembered, rotations
 from lm.model.layers import Dropout, make_norm
-from lm.model.linear import rows
+from lm.model.linear import TokenEmbedding
 from lm.model.module import Module, multiplied
 
 BUCKETS = 32
@@ -411,7 +411,7 @@ class Embedding(Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab_size, config.d_model)
+        self.tokens = TokenEmbedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.types = nn.Parameter(torch.empty(config.token_types, config.d_model)) if config.token_types else None
         self.positions = absolute_positions(config)
@@ -450,7 +450,7 @@ class Embedding(Module):
             end: a position after all of these, if it is known.
             combine: makes what is added to (batch, length, d_model) of the scheme's own vectors, if it has some.
         """
-        x = rows(self.tokens.weight, tokens)
+        x = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
         if self.types is not None:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lm.config.model import ModelConfig
+from lm.model.attention import choose_causal_blocks
 from lm.model.attention_inputs import Mask, Scope
 from lm.model.block import Stack
 from lm.model.cache import DecoderCache, RecurrentCache
 from lm.model.layers import LabelHead, OutputTransform
-from lm.model.linear import Linear, linear
+from lm.model.linear import Linear, TokenEmbedding, choose_products
 from lm.model.module import Module, initialise, multiplied
 from lm.model.positions import Embedding
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
@@ -120,12 +121,17 @@ class Transformer(Module):
         return x if self.transform is None else self.transform(x)
 
     @property
+    def output(self) -> Linear | TokenEmbedding:
+        """What final states are multiplied by, which may be the token embedding."""
+        return self.embedding.tokens if self.head is None else self.head
+
+    @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
-        """(vocabulary, d_model) weights, which may be the token embedding, and the (vocabulary,) bias if there is one.
+        """(vocabulary, d_model) weights, and the (vocabulary,) bias if there is one.
 
         Of a classifier it has a row for each label.
         """
-        return self.embedding.tokens.weight if self.head is None else self.head.weight, self.output_bias
+        return self.output.weight, self.output_bias
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, d_model) -> (…, vocabulary), `capped` as the config says.
@@ -133,7 +139,8 @@ class Transformer(Module):
         A matrix is multiplied: for each row of a slice of positions torch would copy the weights. One state of a text,
         50,257 by 768 weights in bfloat16, one thread of an AMD EPYC: 208 ms, and 5 as a matrix.
         """
-        logits = linear(hidden.reshape(-1, hidden.shape[-1]), *self.output_layer)
+        _, bias = self.output_layer
+        logits = self.output.product(hidden.reshape(-1, hidden.shape[-1]), bias)
         return capped(logits.view(*hidden.shape[:-1], logits.shape[-1]), self.config.softcap)
 
 
@@ -207,6 +214,11 @@ class EncoderOnly(Transformer):
     def cached_values(self) -> Fraction:
         """None: it reads a text at once."""
         return Fraction()
+
+    @property
+    def output(self) -> Linear | TokenEmbedding:
+        """See `Transformer.output`."""
+        return super().output if self.classifier is None else self.classifier.labels
 
     @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
@@ -304,6 +316,16 @@ class EncoderDecoder(Transformer):
 
 Model = DecoderOnly | EncoderOnly | EncoderDecoder
 """Any model."""
+
+
+def choose_kernels(model: Transformer, dtype: torch.dtype) -> None:
+    """Settle which of several CPU kernels for the same a model of this type uses; call it before it computes anything.
+
+    Where nobody did, torch's own choice is used.
+    """
+    choose_products(dtype, model.config.activation)
+    if not model.config.is_recurrent:
+        choose_causal_blocks(dtype, model.config.context_length)
 
 
 def build_model(config: ModelConfig, *, seed: int = 0) -> Model:

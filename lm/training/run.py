@@ -20,6 +20,7 @@ from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
 from lm.model.block import recompute
 from lm.model.lora import build_adapted, load_trained, trained_weights
+from lm.model.transformer import choose_kernels
 from lm.optimization.moving_average import MovingAverage
 from lm.optimization.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
 from lm.optimization.schedules import learning_rate
@@ -123,6 +124,8 @@ class Run:
         set_matmul_precision(self.hardware)
         device = self.hardware.torch_device
         self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
+        if device.type == "cpu":
+            choose_kernels(self.model, torch.float32)  # what it is evaluated with; gradients are torch's own
         recompute(self.model, if_training=training.checkpoint_activations)
         states = compiled(self.model, device) if training.compile else final_states(self.model)
         self.placement = self.world.placed(

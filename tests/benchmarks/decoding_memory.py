@@ -33,7 +33,6 @@ from lm.engine.compiled.compiling import compile_step
 from lm.hardware import inference_hardware
 from lm.interop.hugging_face.exporting import export as to_hugging_face
 from lm.kernels import compiled
-from lm.model.quantised import tensors
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.generation_peers import random_run
 from tests.benchmarks.generation_throughput import PROMPT
@@ -85,7 +84,7 @@ def ours(run: Path, config: ModelConfig, dtype: str, threads: int) -> dict[str, 
         for event in generate(DecoderSteps(model), torch.tensor([PROMPT]), asked, Sampler(greedy=True)):
             if isinstance(event, Token):
                 note()
-        return sum(tensor.nbytes for _, tensor in tensors(model)) + cache_bytes(config, hardware.torch_dtype)
+        return sum(tensor.nbytes for tensor in model.state_dict().values()) + cache_bytes(config, hardware.torch_dtype)
 
     return measured(decode)
 

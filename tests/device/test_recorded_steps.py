@@ -10,7 +10,7 @@ from lm.decoding.steps import static_step
 from lm.decoding.steps.cuda_graph import CudaRecorder
 from lm.decoding.steps.ragged_steps import RaggedSteps
 from lm.decoding.steps.steps import DecoderSteps
-from lm.model.quantised import quantise
+from lm.model.linear import quantise
 from lm.model.transformer import DecoderOnly, build_model
 from tests.tolerances import assert_close
 

@@ -177,6 +177,11 @@ _GENERATING = (*(name for name in TEXT if not name.startswith(("masked", "bert")
                "lora", "lora-attention")  # fmt: skip
 _FILLING = ("masked", "bert", "masked-linformer", "masked-bigbird", "masked-window")
 _CLASSIFYING = ("classifier", "bert-classifier")
+_OF_ENGINE: Mapping[str, tuple[str, ...]] = {
+    "compiled": ("gpt-long", "gpt2", "llama", "neox", "alibi", "t5", "window", "relative", "silu", "experts", "lstm"),
+    "compiled-int8": ("gpt-long", "gpt2", "smollm", "alibi", "window"),
+}
+"""Runs that the compiled engine generates with; the other engines have fewer code paths of their own."""
 _TRANSLATING = (*PAIRS, *DECODER_ONLY, *RECURRENT, "lora-translation")
 
 _SAMPLING: Mapping[str, str] = {
@@ -320,12 +325,13 @@ def _generating() -> Iterator[Case]:
     plain = "generate runs/{run} 'The road' --json --max-tokens 24 {hardware}"
     for name in _GENERATING:
         command = plain.format(run=name, hardware=HARDWARE)
+        prompts = "beginnings" if name in {"nanogpt", "char"} else "prompts"
         yield _case(
             f"generate/each/{name}",
             f"{command} --greedy",
             f"{command} --seed 7 -n 3 --max-tokens 48",
             f"{command} --beam 3 -n 2",
-            f"generate runs/{name} --prompts text/prompts.txt --json --seed 2 --max-tokens 40 {HARDWARE}",
+            f"generate runs/{name} --prompts text/{prompts}.txt --json --seed 2 --max-tokens 40 {HARDWARE}",
             f"{command} --no-cache --greedy",
             f"perplexity runs/{name} text/heldout.txt --json {HARDWARE}",
             tags="decoding", needs=(name,),
@@ -398,7 +404,7 @@ def _translating() -> Iterator[Case]:
     for engine, hardware in _ENGINES.items():
         if engine == "pytorch":
             continue
-        for name in ("translation-long", "transformer-base", "translation-alibi", "one-stack", "lstm-additive"):
+        for name in ("translation-long", "one-stack"):
             command = f"translate runs/{name} text/test.en --json {hardware}"
             yield _case(
                 f"translate/{engine}/{name}",

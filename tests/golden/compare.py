@@ -159,11 +159,11 @@ class Base:
     def __init__(self, cache_folder: Path, commit: str, tree: Path | None) -> None:
         self.commit = tree.name if tree else _git("rev-parse", commit).strip()
         key = hashlib.sha256(str(tree.resolve()).encode()).hexdigest() if tree else self.commit
-        self.folder = cache_folder / f"base-{key[:12]}"
+        self.folder = cache_folder / f"base-{key[:7]}-{_recorder_key()[:6]}{_texts_key()[:6]}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.texts, self.runs = self.folder / f"texts-{_texts_key()}", self.folder / "runs"
+        self.texts, self.runs = self.folder / "texts", self.folder / "runs"
         with self._locked():
-            root = tree.resolve() if tree else _extracted(self.commit, self.folder / "tree")
+            root = tree.resolve() if tree else extracted(self.commit, self.folder / "tree")
             if not self.texts.exists():
                 write_texts(self.texts)
         self.runs.mkdir(exist_ok=True)
@@ -202,7 +202,7 @@ class Base:
 
     def _key(self, case: Case) -> str:
         """Changes whenever the record of a case could."""
-        described = [asdict(case) | {"tags": None}, _ENVIRONMENT, _texts_key(), _recorder_key(),
+        described = [asdict(case) | {"tags": None}, _ENVIRONMENT,
                      *(self._key(self._cases[needed]) for needed in case.needs)]  # fmt: skip
         return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
 
@@ -325,7 +325,7 @@ class Tree:
         return folder
 
 
-def _extracted(commit: str, folder: Path) -> Path:
+def extracted(commit: str, folder: Path) -> Path:
     """The packages of a commit, extracted into a folder unless they are there."""
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:

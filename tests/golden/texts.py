@@ -18,6 +18,7 @@ def write_texts(folder: Path) -> None:
     for index, story in enumerate(stories[:6]):
         _write(folder / "folder" / f"{index}.txt", [story.strip("\n")])
     _write(folder / "prompts.txt", ["The road", "One day", "", "It was the best of days", "The road"])
+    _write(folder / "beginnings.txt", ["The road", "One day", "The road"])
     for name in ("train", "test"):
         source, target = (
             (TEXT / f"{name}.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")

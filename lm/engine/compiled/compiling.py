@@ -12,7 +12,7 @@ from lm.errors import InputError
 from lm.kernels import compiled
 from lm.kernels.tensors import best
 from lm.model.cache import DecoderCache
-from lm.model.quantised import quantise
+from lm.model.linear import quantise
 from lm.model.transformer import DecoderOnly
 
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)

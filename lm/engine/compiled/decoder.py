@@ -20,7 +20,6 @@ from lm.kernels.vectors import ACTIVATIONS
 from lm.model.block import Stack
 from lm.model.cache import KeyValueCache
 from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
-from lm.model.quantised import tensors
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
@@ -52,10 +51,10 @@ class CompiledDecoder:
         """Take the addresses of the weights, which must stay where they are; `can_step` is true of the model."""
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
-        own = dict(tensors(model))
+        own = model.state_dict()
         if model.head is None:
             own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
-        blocks = [dict(tensors(block)) for block in model.decoder.blocks]
+        blocks = [block.state_dict() for block in model.decoder.blocks]
         self._kept: list[Tensor] = []
         self._first = next(model.parameters()).data_ptr()
         self._layers = np.array(

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Scope
 from lm.model.layers import FeedForward
-from lm.model.linear import Linear, linear
+from lm.model.linear import Linear
 from lm.model.module import Module, weights_per_position
-from lm.model.quantised import Int8Matrix
 
 
 class Routes(NamedTuple):
@@ -60,9 +59,9 @@ class Gate(Module):
         """Choose experts for (positions, d_model); only those that are `real` (positions,), if given, have any."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
-            scores = _in_type_of(x, self.score)
+            scores = self.score.in_type_of(x)
             if self.noise is not None and self.training:
-                scores = scores + self.noise_scale * torch.randn_like(scores) * F.softplus(_in_type_of(x, self.noise))
+                scores = scores + self.noise_scale * torch.randn_like(scores) * F.softplus(self.noise.in_type_of(x))
         probabilities = scores.softmax(-1)
         weights, experts = probabilities.topk(self.experts_per_token)
         if self.experts_per_token > 1:
@@ -70,12 +69,6 @@ class Gate(Module):
         if real is not None:
             experts = experts.masked_fill(~real[:, None], probabilities.shape[1])
         return Routes(experts, weights, probabilities)
-
-
-def _in_type_of(x: Tensor, layer: Linear) -> Tensor:
-    """A layer of (…, inputs) computed in the type of these, whatever that of the weights is."""
-    weight = layer.weight
-    return linear(x, weight if isinstance(weight, Int8Matrix) else weight.to(x.dtype))
 
 
 class Experts(Module):

@@ -21,7 +21,7 @@ from lm.config.training import TrainingConfig
 from lm.data.kinds import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
-from lm.model.quantised import Int8Matrix
+from lm.model.linear import Int8Embedding
 from lm.training import measuring, random_data
 from lm.training.budget import Cost
 from lm.training.corpus import TrainingCorpus
@@ -74,7 +74,7 @@ def test_it_generates_in_a_type_that_it_is_not_trained_in():
     assert {each.hardware.dtype for each in others} == {"int8"}
     assert {each.hardware.products for each in (step, *others)} == {"float32"}
     assert {each.limit for each in (step, *others)} == {1e12}
-    assert isinstance(generation.random_model(MODEL, others[0].hardware).embedding.tokens.weight, Int8Matrix)
+    assert isinstance(generation.random_model(MODEL, others[0].hardware).embedding.tokens, Int8Embedding)
 
 
 def test_a_comparison_has_the_other_side_too(found):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import random
 import shutil
@@ -17,7 +16,6 @@ from typing import get_args, get_type_hints
 
 import pytest
 import torch
-from torch import nn
 
 from lm.config.decoding import SamplingConfig
 from lm.config.lora import LoraConfig
@@ -31,8 +29,8 @@ from lm.engine import selection
 from lm.engine.compiled.compiling import compile_step
 from lm.errors import UsageError
 from lm.kernels import compiled
+from lm.model.linear import quantise
 from lm.model.lora import build_adapted
-from lm.model.quantised import int8_matrices, quantise
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.encoder_decoders import uncached
@@ -83,13 +81,15 @@ def built(config: ModelConfig, *, in_8_bits: bool = False) -> DecoderOnly:
 
 def widened(model: DecoderOnly) -> DecoderOnly:
     """The same numbers in float32, which torch multiplies."""
-    model = copy.deepcopy(model)
-    for name, matrix in list(int8_matrices(model)):
-        weight = nn.Parameter(matrix.rows(torch.arange(len(matrix))), requires_grad=False)
-        layer = model.get_submodule(name)
-        del layer.weight
-        layer.weight = weight
-    return model
+    wide = build_model(model.config).eval().requires_grad_(False)
+    weights = model.state_dict()
+    scales = {
+        name.removesuffix("scale") + "weight": weights.pop(name) for name in [*weights] if name.endswith(".scale")
+    }
+    wide.load_state_dict(
+        {name: weight * scales[name][:, None] if name in scales else weight for name, weight in weights.items()}
+    )
+    return wide
 
 
 @pytest.mark.parametrize("in_8_bits", [False, True])

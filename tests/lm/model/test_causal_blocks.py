@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from lm.model import attention as causal_blocks
-from lm.model.attention import attend, attend_by_blocks, blocks_are_faster
+from lm.model.attention import attend, attend_by_blocks, blocks_are_faster, choose_causal_blocks
 from lm.model.attention_inputs import Mask
 from tests.tolerances import assert_close
 
@@ -27,7 +27,10 @@ def test_in_bfloat16_they_are_as_exact_as_that_type():
 
 
 def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(monkeypatch):
+    monkeypatch.setattr(causal_blocks, "_types_by_blocks", set())
     monkeypatch.setattr(causal_blocks, "_were_faster", lambda: True)
+    choose_causal_blocks(torch.float32, 600)
+    choose_causal_blocks(torch.bfloat16, 600)
     long = heads(2, 600, seed=0, dtype=torch.bfloat16)
     assert blocks_are_faster(long, 600)
     assert not blocks_are_faster(long, 700)
@@ -38,6 +41,8 @@ def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(mo
         assert not blocks_are_faster(long, 600)
     by_blocks = attend(long, long, long, mask=Mask.causal())
     assert by_blocks.equal(attend_by_blocks(long, long, long))
+    monkeypatch.setattr(causal_blocks, "_types_by_blocks", set())
     monkeypatch.setattr(causal_blocks, "_were_faster", lambda: False)
+    choose_causal_blocks(torch.bfloat16, 600)
     assert not blocks_are_faster(long, 600)
     assert_close(attend(long, long, long, mask=Mask.causal()), by_blocks, depth=2)

@@ -3,7 +3,7 @@ import torch
 
 from lm.config.lora import LoraConfig
 from lm.model import linear as module
-from lm.model.linear import ACTIVATIONS, Linear, linear
+from lm.model.linear import ACTIVATIONS, Linear, choose_products, linear
 from lm.model.lora import LoraLinear
 from tests.tolerances import assert_close
 
@@ -15,7 +15,16 @@ def library(request, monkeypatch):
     """Each of the two libraries, whatever the processor."""
     if request.param and not torch.backends.mkldnn.is_available():
         pytest.skip("torch without oneDNN")
-    monkeypatch.setattr(module, "_onednn_is_faster", lambda: request.param)
+    choose(monkeypatch, products=request.param)
+
+
+def choose(monkeypatch, *, products=False, fused=None):
+    """Have oneDNN compute these, as if it had been faster."""
+    monkeypatch.setattr(module, "_by_onednn_here", module._Kernels())
+    monkeypatch.setattr(module, "_onednn_is_faster", lambda: products)
+    monkeypatch.setattr(module, "_fused_is_faster", lambda dtype: dtype is fused)
+    for dtype in (torch.float64, torch.bfloat16, torch.float32):
+        choose_products(dtype, "gelu-tanh")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -58,7 +67,7 @@ def test_an_activation_is_what_it_is_in_float64(activation, dtype, rows, monkeyp
     )
     exact = ACTIVATIONS[activation](x.double() @ layer.weight.double().T + layer.bias.double())
     for fused in {False, fuses(dtype)}:
-        monkeypatch.setattr(module, "_fused_is_faster", lambda _, fused=fused: fused)
+        choose(monkeypatch, fused=dtype if fused else None)
         with torch.no_grad():
             found = layer.activated(x, activation)
         assert found.dtype is dtype
@@ -75,7 +84,7 @@ def fuses(dtype: torch.dtype) -> bool:
 
 
 def test_products_and_activations_that_are_trained_or_adapted_stay_apart(monkeypatch):
-    monkeypatch.setattr(module, "_fused_is_faster", lambda _: True)
+    choose(monkeypatch, fused=torch.float32)
     monkeypatch.setattr(module, "_fused_by_onednn", lambda *_: pytest.fail("in one go"))
     layer, x = Linear(1000, 1000), torch.randn(2, 1000)
     expected = ACTIVATIONS["gelu-tanh"](layer(x))
@@ -88,7 +97,7 @@ def test_products_and_activations_that_are_trained_or_adapted_stay_apart(monkeyp
 
 def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
     asked = []
-    monkeypatch.setattr(module, "_onednn_is_faster", lambda: True)
+    choose(monkeypatch, products=True)
     monkeypatch.setattr(module, "_by_onednn", lambda x, weight, bias: asked.append(x.dtype))
     with torch.no_grad():
         linear(torch.ones(10, 100), torch.ones(1000, 100))
@@ -96,3 +105,13 @@ def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
         linear(torch.ones(10, 100, dtype=torch.float64), torch.ones(1000, 100, dtype=torch.float64))
     linear(torch.ones(10, 100), torch.ones(1000, 100))
     assert asked == [torch.float32]
+
+
+def test_nothing_is_timed_by_a_forward_pass(monkeypatch):
+    """Only `choose_products`, before the first one, asks how fast what is; of types that a model has."""
+    monkeypatch.setattr(module, "_by_onednn_here", module._Kernels())
+    monkeypatch.setattr(module, "times_as_fast", lambda *_, **__: pytest.fail("timed"))
+    layer = Linear(1000, 1000)
+    with torch.no_grad():
+        layer.activated(layer(torch.ones(10, 1000)), "gelu-tanh")
+    choose_products(torch.float64, "swiglu")

@@ -28,8 +28,8 @@ from lm.decoding.steps.steps import DecoderSteps
 from lm.engine import selection
 from lm.model import attention
 from lm.model.block import Stack
+from lm.model.linear import quantise
 from lm.model.positions import RotaryPositions
-from lm.model.quantised import quantise
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.random_blocks import random_block
