@@ -243,7 +243,9 @@ def run_of(path: Path) -> Path:
         return path
     found = find_checkpoint(path, which="last")
     if found.parent.name != CHECKPOINTS:
-        raise InputError(f"{path}: not in the {CHECKPOINTS}/ of a run; --resume takes a run or a checkpoint in one")
+        raise InputError(
+            f"{path}: not in the {CHECKPOINTS}/ of a run; give a run or a checkpoint in one", settings=["resume"]
+        )
     return found.parent.parent
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cli.console.messages import fact, note
 from cli.console.numbers import count, duration, many, quantity, size, threads
+from cli.flags.settings import with_flags
 from cli.flags.without_effect import drops_nothing
 from cli.preparing import MUCH_REPEATED, note_repetition
 from lm.config.model import ModelConfig
@@ -194,7 +195,7 @@ def describe_plan(run: Run, *, is_tuned: bool = False) -> None:
         *_attention_warnings(run.config.model),
         *run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience),
     ):
-        fact("warning", warning)
+        fact("warning", with_flags(warning))
 
 
 def _adapters(run: Run) -> str:

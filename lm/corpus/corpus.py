@@ -81,7 +81,7 @@ def survey(files: Sequence[TextFile], config: DataConfig, *, workers: int | None
     held_out_paths = {file.path.resolve() for file in held_out}
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:
-        raise InputError(f"no text is left to train on: {config.validation} is all there is (--validation)")
+        raise InputError(f"no text is left to train on: {config.validation} is all there is", settings=["validation"])
     of_training = _survey_all(kept, config.separator, workers)
     return Corpus(of_training, _survey_all(held_out, config.separator, workers), config)
 

@@ -103,5 +103,5 @@ def _encoded(group: list[E], encode: Callable[[Sequence[E]], R]) -> tuple[list[E
             try:
                 encode([item])
             except InputError as error:
-                raise InputError(f"{item.place}: {error}") from None
+                raise error.at(item.place) from None
         raise

@@ -28,7 +28,9 @@ def held_out_fraction(validation: str) -> Fraction | None:
     except (ValueError, ZeroDivisionError):
         return None
     if not 0 <= fraction < 1:
-        raise UsageError(f"validation must be a fraction from 0 to below 1, or files, not {validation} (--validation)")
+        raise UsageError(
+            f"validation must be a fraction from 0 to below 1, or files, not {validation}", settings=["validation"]
+        )
     return fraction
 
 

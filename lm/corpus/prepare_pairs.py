@@ -112,7 +112,9 @@ def prepare_pairs(
     def write(folder: Path) -> PairManifest:
         splits = write_splits(corpus, tokenizers, config, folder, progress=progress)
         if not splits["train"].pairs:
-            raise InputError(f"no pair is left to train on: {_left_out(splits['train'])}")
+            raise InputError(
+                f"no pair is left to train on: {_left_out(splits['train'])}", settings=["max_length", "max_ratio"]
+            )
         tokenizer.save(folder / FILE_NAME)
         if source_tokenizer is not None:
             source_tokenizer.save(folder / SOURCE_TOKENIZER)
@@ -127,10 +129,7 @@ def prepare_pairs(
 
 
 def _left_out(split: PairSplit) -> str:
-    return (
-        f"{split.blank} have a blank side, {split.too_long} are too long (--max-length), {split.ratio} too unlike in "
-        "length (--max-ratio)"
-    )
+    return f"{split.blank} have a blank side, {split.too_long} are too long, {split.ratio} too unlike in length"
 
 
 def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: dict[str, PairSplit]) -> PairManifest:

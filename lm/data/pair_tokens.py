@@ -55,8 +55,8 @@ def directions(stored: StoredPairs, *, bidirectional: bool) -> list[Direction]:
     tags = language_tags(stored.tokenizer)
     if missing := [language for language in (target, source) if language not in tags]:
         raise UsageError(
-            f"the tokenizer has no special token {spelled_tag(missing[0])}, which asks for a direction "
-            "(--bidirectional)"
+            f"the tokenizer has no special token {spelled_tag(missing[0])}, which asks for a direction",
+            settings=["bidirectional"],
         )
     return [Direction("source", "target", tags[target]), Direction("target", "source", tags[source])]
 
@@ -149,7 +149,8 @@ class FramedPairs:
 def _merges(side: SideName, tokenizer: Tokenizer) -> Merges:
     if (found := Merges.of(tokenizer)) is None:
         raise UsageError(
-            f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out (--bpe-dropout)"
+            f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out",
+            settings=["bpe_dropout"],
         )
     return found
 

@@ -52,11 +52,14 @@ class Group(World):
         device = next(loss.model.parameters()).device
         if config.offload and device.type == "cpu":
             raise UsageError(
-                "--offload moves what a GPU has to the machine's memory, and this run is there: leave it out"
+                "offloading moves what a GPU has to the machine's memory, and this run is there: leave it out",
+                settings=["offload"],
             )
         if device.type == "cuda" and launched.local_rank() >= torch.cuda.device_count():
             there = torch.cuda.device_count()
-            raise UsageError(f"each process takes a GPU of its own, and there are {there} here (--processes, --device)")
+            raise UsageError(
+                f"each process takes a GPU of its own, and there are {there} here", settings=["processes", "device"]
+            )
         if config.shard:
             from lm.distributed.sharded import Sharded  # noqa: PLC0415 (takes a while, and only to shard)
 
@@ -136,7 +139,8 @@ def joined() -> Iterator[World]:
         if is_of_a_lost_process(error):
             raise TrainingError(
                 "another process of this training has ended or cannot be reached; what was saved is there: "
-                "go on with --resume, or anew if nothing was"
+                "resume it, or start anew if nothing was",
+                settings=["resume"],
             ) from error
         raise
 

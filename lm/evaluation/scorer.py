@@ -54,7 +54,9 @@ class Scorer:
                 sample of the tokens is asked of a model that reads all of them at once.
         """
         if config.every > 1 and not model.config.is_masked:
-            raise UsageError("a model that continues texts scores all tokens at once: leave out --every")
+            raise UsageError(
+                "a model that continues texts scores all tokens at once: leave `every` out", settings=["every"]
+            )
         context, stride = window_sizes(model.config, config)
         return cls(model, tokenizer, separator, context, stride, config.batch_size, config.every)
 

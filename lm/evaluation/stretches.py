@@ -206,4 +206,4 @@ class _Reader(Generic[W]):
         try:
             return self._tokenizer.encode_batch([piece.context + piece.text])[0][piece.context_tokens :]
         except InputError as error:
-            raise InputError(f"{file.name}: {error}") from None
+            raise error.at(file.name) from None

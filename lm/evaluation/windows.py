@@ -80,8 +80,13 @@ def window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[int, int
     context = model.context_length if config.context is None else config.context
     stride = max(1, context // 2) if config.stride is None else config.stride
     if stride > context:
-        raise UsageError(f"stride {stride} leaves out tokens between windows of {context}; give at most --context")
+        raise UsageError(
+            f"stride {stride} leaves out tokens between windows of {context}; give at most the context",
+            settings=["stride", "context"],
+        )
     limit = model.position_limit
     if limit is not None and context > limit:
-        raise UsageError(f"context {context} is beyond the {limit} positions that the model learned (--context)")
+        raise UsageError(
+            f"context {context} is beyond the {limit} positions that the model learned", settings=["context"]
+        )
     return context, stride

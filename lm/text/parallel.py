@@ -128,10 +128,11 @@ class ParallelText:
     def _in_rows(self, observe: Observer | None) -> Iterator[Pair]:
         example = '{"%s": …, "%s": …}' % self.fields  # noqa: UP031 (braces)
         for row in self.source.rows(self.fields, example=example, observe=observe):
-            for field, flag in zip(self.fields, ("--source-field", "--target-field"), strict=True):
+            for field, setting in zip(self.fields, ("source_field", "target_field"), strict=True):
                 if field not in row.values:
                     hint = options.suggestion(field, row.values)
-                    raise InputError(f"{row.where}: no field {field!r}{hint}; it has {known(row.values)} ({flag})")
+                    problem = f"{row.where}: no field {field!r}{hint}; it has {known(row.values)}"
+                    raise InputError(problem, settings=[setting])
             source, target = (text(row, field).strip() for field in self.fields)
             yield Pair(source, target, row.number)
 
@@ -162,8 +163,8 @@ def parallel_texts(
     sources, targets = text_files(source), text_files(target)
     if len(sources) != len(targets):
         raise UsageError(
-            f"{len(sources)} files of sources and {len(targets)} of targets: give a target for each source "
-            "(--source, --target)"
+            f"{len(sources)} files of sources and {len(targets)} of targets: give a target for each source",
+            settings=["source", "target"],
         )
     fields = (config.source_field, config.target_field)
     texts = [ParallelText(*files, fields) for files in zip(sources, targets, strict=True)]
@@ -173,7 +174,8 @@ def parallel_texts(
     trees = text_files(heads)
     if len(trees) != len(texts):
         raise UsageError(
-            f"{len(texts)} files of sources and {len(trees)} of heads: give heads for each file of sources (--heads)"
+            f"{len(texts)} files of sources and {len(trees)} of heads: give heads for each file of sources",
+            settings=["heads"],
         )
     return [replace(text, heads=of_text) for text, of_text in zip(texts, trees, strict=True)]
 

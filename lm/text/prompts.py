@@ -76,5 +76,5 @@ def _number(row: Row, name: str) -> int | None:
         if value is not None:
             described.check(value)
     except UsageError as error:
-        raise InputError(f"{row.where}: {error}") from None
+        raise InputError(f"{row.where}: {error}", settings=error.settings) from None
     return value

@@ -75,8 +75,8 @@ def example_frame(tokenizer: Tokenizer) -> Frame:
     frame = text_frame(tokenizer)
     if not frame.after:  # nor is there a start then
         raise UsageError(
-            "the tokenizer has no end-of-text token, so no completion could end; "
-            "use one that has (lm tokenizer train … --special '<|endoftext|>')"
+            "the tokenizer has no end-of-text token, so no completion could end; use one that has",
+            settings=["special='<|endoftext|>'"],
         )
     return frame
 
@@ -105,7 +105,8 @@ def mask_of(tokenizer: Tokenizer) -> int:
     """The mask of a tokenizer; UsageError if it has none."""
     if tokenizer.mask is None:
         raise UsageError(
-            f"the tokenizer has no {MASK} token, which a masked model needs; use one that has "
-            f"(lm tokenizer train … --special '{MASK}'), or none, to have one trained (--tokenizer)"
+            f"the tokenizer has no {MASK} token, which a masked model needs; use one that has, or none, to have one "
+            "trained",
+            settings=[f"special='{MASK}'", "tokenizer"],
         )
     return tokenizer.mask

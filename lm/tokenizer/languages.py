@@ -59,7 +59,7 @@ def tag_to(
     known = f"this model translates into {', '.join(sorted(tags))}" if tags else "this model has one direction"
     if language is None and tags and told_by_file not in tags:
         wrong = "" if told_by_file is None else f", not into {told_by_file!r}"
-        raise UsageError(f"{known}{wrong}; say into which (--to)")
+        raise UsageError(f"{known}{wrong}; say into which", settings=["to"])
     if language is not None and language not in tags:
-        raise UsageError(f"{known}: there is no --to {language}")
+        raise UsageError(f"{known}, not {language!r}", settings=["to"])
     return tags.get(language or told_by_file or "")

@@ -72,18 +72,22 @@ def train(
 def check(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None) -> None:
     """Raise UsageError if the settings contradict each other, before any text is read."""
     if "" in special_tokens:
-        raise UsageError("a special token cannot be empty (--special)")
+        raise UsageError("a special token cannot be empty", settings=["special"])
     for token in special_tokens:
-        check_text(token, name="a special token", flag="--special")
-    check_text(unknown or "", name="the character for unknown ones", flag="--unknown")
+        check_text(token, name="a special token", settings=["special"])
+    check_text(unknown or "", name="the character for unknown ones", settings=["unknown"])
     if unknown is not None and config.kind != "char":
-        raise UsageError(f"{config.kind} tokenizers know every text; only --kind char takes --unknown")
+        raise UsageError(
+            f"{config.kind} tokenizers know every text; only those of characters have unknown ones",
+            settings=["unknown", "kind=char"],
+        )
     if unknown is not None and len(unknown) != 1:
-        raise UsageError(f"the character for unknown ones must be one character, not {unknown!r} (--unknown)")
+        raise UsageError(f"the character for unknown ones must be one character, not {unknown!r}", settings=["unknown"])
     least = 256 + len(_with_end(special_tokens))
     if config.kind == "bpe" and config.vocab_size < least:
         raise UsageError(
-            f"vocab_size {config.vocab_size} is too small: bytes and special tokens take {least} (--vocab-size)"
+            f"vocab_size {config.vocab_size} is too small: bytes and special tokens take {least}",
+            settings=["vocab_size"],
         )
 
 

@@ -124,7 +124,7 @@ class Journal:
         """Append the waiting entries to a log, all of them or none."""
         with files.naming(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            left = memoryview(self._waiting[path].encode())
+            left = memoryview(self._waiting[path].encode(errors="backslashreplace"))
             try:
                 while left:
                     left = left[file.write(left) :]

@@ -107,7 +107,7 @@ class Run:
         self.other_branch: list[Path] = []
         self.lock = lock_of(setup.folder) if lock is None else lock
         self.world, self.journal = world, Journal(setup.folder, writes=world.writes)
-        self.writer = Writer(writes=world.writes)
+        self.writer = Writer(writes=world.writes, now=now)
         self._build()
         self.data.plan(self.plan.steps)
         self.ahead = Ahead(data) if self.plan.device == "cuda" else None

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -132,8 +133,13 @@ class Steady(Machine):
 
 
 def steady() -> dict[str, object]:
-    """A clock on which every look takes 20 ms, and such a machine."""
-    return {"clock": itertools.count(0.0, 0.02).__next__, "began": 0.0, "machine": Steady()}
+    """A clock on which every look takes 20 ms, and writing a checkpoint no time, and such a machine."""
+    ticks = itertools.count(0.0, 0.02)
+
+    def clock() -> float:
+        return next(ticks) if threading.current_thread() is threading.main_thread() else 0.0
+
+    return {"clock": clock, "began": 0.0, "machine": Steady()}
 
 
 @pytest.mark.parametrize("pairs", [False, True])

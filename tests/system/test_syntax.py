@@ -155,10 +155,9 @@ def test_resuming_equals_never_having_stopped(folder, tmp_path, capsys):
 def test_events_in_python_are_those_of_trees(folder, tmp_path):
     names = [[str(folder / f"train.{suffix}")] for suffix in ("en", "de", "heads")]
     shape = {"d_model": 32, "n_layers": 1, "n_encoder_layers": 1, "n_heads": 2, "syntax": "distance"}
-    settings = {"source": names[0], "target": names[1], "preset": "translation-tiny", "model": shape,
-                "training": {"steps": 2}}  # fmt: skip
-    events = lm.train(**settings, heads=names[2], out=tmp_path / "run", hardware={"device": "cpu", "threads": 1})
-    assert len([event for event in events if isinstance(event, lm.Step)]) == 2
+    settings = {"source": names[0], "target": names[1], "preset": "translation-tiny", "steps": 2, **shape}
+    spec = lm.run_spec(**settings, heads=names[2], out=tmp_path / "run", device="cpu", threads=1)
+    assert len([event for event in lm.Trainer(spec) if isinstance(event, lm.Step)]) == 2
     with pytest.raises(UsageError, match="give files of heads"):
         lm.train(**settings, out=tmp_path / "other")
 
@@ -178,7 +177,7 @@ REFUSED = {
     ),
     "held out with no trees": (
         ["--heads", "{0}/train.heads", "--syntax", "depth", "--validation-source", "{0}/test.en",
-         "--validation-target", "{0}/test.de"], 2, "give the heads of --validation-source too",
+         "--validation-target", "{0}/test.de"], 2, "give the heads of sources that are held out too",
     ),
     "only what is held out": (["--validation-heads", "{0}/test.heads"], 2, "go with these, and with heads"),
     "a circle": (["--heads", "{0}/circle.heads", "--syntax", "depth"], 1, "circle.heads: line 3: the heads"),

@@ -79,10 +79,11 @@ def export_adapters(run: Path, folder: Path) -> Family:
     run_folder.verify(found, to_train=False)
     config = run_folder.load_config(found)
     if not config.lora:
-        raise UsageError(f"{run}: has no adapters (lm train --lora); of a whole model, --to huggingface makes a folder")
+        raise UsageError(f"{run}: has no adapters; export the whole model", settings=["to=huggingface"])
     if config.model.labels:
         raise UsageError(
-            f"{run}: has a head for its labels beside its adapters; --to huggingface has both in one model"
+            f"{run}: has a head for its labels beside its adapters; export both in one model",
+            settings=["to=huggingface"],
         )
     family = family_of(config.model, checkpoint.load_tokenizers(found)[0])
     saved = load_tensors(found / run_folder.MODEL)
@@ -204,7 +205,9 @@ def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: Setting
             found[name] = _parts(lows, layer, by_head=model.n_heads if place.layout == "by head" else 0)
     if left or not found:
         problem = f"has {min(left)}, for which the base has no layer" if left else "has no adapters for the base"
-        raise InputError(f"{folder / WEIGHTS}: {problem}; name the run of the model that they were made for (--from)")
+        raise InputError(
+            f"{folder / WEIGHTS}: {problem}; name the run of the model that they were made for", settings=["from"]
+        )
     return found
 
 

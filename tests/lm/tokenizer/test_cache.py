@@ -89,7 +89,7 @@ def test_a_file_of_an_earlier_version_has_no_checksum_and_is_used(cache: Path) -
 
 def test_settings_are_checked_before_any_text_is_read() -> None:
     texts = Texts()
-    with pytest.raises(UsageError, match="--vocab-size"):
+    with pytest.raises(UsageError, match="vocab_size must be at least 257"):
         tokenizer_of(texts, TokenizerConfig(vocab_size=10), identity=["a"], corpus_bytes=len(TEXT))
     assert texts.read == 0
 
