@@ -20,7 +20,6 @@ from cli.training.report import report, warn_of_few_steps
 from cli.training.tensorboard import check_installed, is_recorded, recorder
 from lm.config.run_spec import RunSpec
 from lm.distributed import launched
-from lm.errors import OutOfMemoryError
 from lm.hardware import matrix_rate, peak_memory
 from lm.signals import StopSignals
 from lm.training.events import Warned
@@ -75,13 +74,10 @@ def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
     says_so = trainer.world.size == 1
     with StopSignals(tell=_say_stopping if says_so else lambda: None) as signals:
         trainer.stop = signals.received
-        try:
-            if trainer.world.writes:
-                _draw(run, trainer, tensorboard=tensorboard)
-            else:
-                deque(trainer, maxlen=0)
-        except OutOfMemoryError as error:
-            raise OutOfMemoryError(f"{error} (--micro-batch-size, --checkpoint-activations)") from error
+        if trainer.world.writes:
+            _draw(run, trainer, tensorboard=tensorboard)
+        else:
+            deque(trainer, maxlen=0)
         number = trainer.world.most(signals.number)
     if run.state.finished:
         _describe_finished(run)
