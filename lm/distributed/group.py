@@ -27,16 +27,16 @@ R = TypeVar("R")
 _PREPARING = timedelta(days=7)
 """That all wait for the first to prepare a corpus: it is long for one that is large."""
 
-_OF_A_LOST_PROCESS = (
+_OF_GLOO = (
+    "gloo",
     "onnection closed",
     "onnection reset",
     "onnection refused",
     "roken pipe",
     "imed out",
-    "gloo",
-    "NCCL",
+    "pair closure",
 )
-"""Words of the errors that torch has for it."""
+"""Words of the plain RuntimeErrors that Gloo raises for a lost rank; stores and NCCL have exceptions of their own."""
 
 
 class Group(World):
@@ -136,7 +136,7 @@ def joined() -> Iterator[World]:
         dist.destroy_process_group()
     except Exception as error:
         launched.let_speak(_is_first_to_fail(store))
-        if is_of_a_lost_process(error):
+        if is_lost_rank(error):
             raise TrainingError(
                 "another process of this training has ended or cannot be reached; what was saved is there: "
                 "resume it, or start anew if nothing was",
@@ -145,9 +145,11 @@ def joined() -> Iterator[World]:
         raise
 
 
-def is_of_a_lost_process(error: Exception) -> bool:
-    """Whether an error says that another process is not there any more."""
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_A_LOST_PROCESS)
+def is_lost_rank(error: Exception) -> bool:
+    """Whether an error says that another process has ended or cannot be reached."""
+    if isinstance(error, dist.DistError):
+        return True
+    return type(error) is RuntimeError and any(words in str(error) for words in _OF_GLOO)
 
 
 def _is_first_to_fail(store: Store) -> bool:
