@@ -198,8 +198,8 @@ def _naming_what_needs_memory(run: Run, batch: Batch) -> Iterator[None]:
         rows = micro_batch_rows(run.config, batch) or -(-batch.rows // run.world.size)
         raise OutOfMemoryError(
             f"{run.folder}: step {run.state.step + 1} needs more memory than there is, with {rows} x "
-            f"{batch.inputs.shape[1]} tokens in one pass: pass fewer at once, or recompute activations; saved checkpoints "
-            "are untouched",
+            f"{batch.inputs.shape[1]} tokens in one pass: pass fewer at once, or recompute activations; saved "
+            "checkpoints are untouched",
             settings=("micro_batch_size", "checkpoint_activations"),
         ) from error
 
