@@ -58,8 +58,9 @@ def _typed(setting: str, command: Any, every: Callable[[], Any] | None) -> str: 
 
 @cache
 def _declared() -> dict[str, str]:
-    """The flag of each field of a config."""
-    return {option.name: option.flag for config in reversed(_CONFIGS) for option in options(config)}
+    """The flag of each field of a config, and of what is called otherwise in Python."""
+    declared = {option.name: option.flag for config in reversed(_CONFIGS) for option in options(config)}
+    return {**declared, "from_run": "--from"}
 
 
 def _flags(command: Any) -> set[str]:  # noqa: ANN401

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -101,9 +100,9 @@ class Group(World):
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
         return int(found)
 
-    def now(self) -> float:
+    def now(self, clock: Callable[[], float] | None = None) -> float:
         """See `World.now`."""
-        seconds = torch.tensor(time.monotonic(), dtype=torch.float64)
+        seconds = torch.tensor(super().now(clock), dtype=torch.float64)
         dist.broadcast(seconds, src=0)
         return float(seconds)
 

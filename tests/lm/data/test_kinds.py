@@ -25,11 +25,10 @@ from lm.data.windows import WindowData
 from lm.errors import InputError, UsageError
 from lm.text.files import text_files
 from lm.tokenizer import training
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Step
-from lm.training.resuming import resume
-from lm.training.starting import start
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.corpus.preparing import prepare
 from tests.lm.data.test_training_data import CountData, CountManifest
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from lm.distributed.group import is_lost_rank
 from lm.run_folder import MODEL, find_checkpoint
 from lm.tensors import load_tensors
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.distributed.processes import CASES, SECONDS, halfway, in_processes, resumed, trained, write_texts
 from tests.tolerances import approx
 
