@@ -13,7 +13,7 @@ from cli.flags import completion
 from cli.flags.options import Given, takes
 from lm.config.hardware import UNTRAINED, HardwareConfig
 from lm.config.options import suggestion
-from lm.config.presets import PRESETS, is_preset, resolve
+from lm.config.presets import PRESETS, configure, is_preset
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 
@@ -133,7 +133,7 @@ def _config(name: str, asked: HardwareConfig) -> RunConfig:
     if not is_preset(name):
         raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; `lm info` lists presets")
     hardware = dataclasses.replace(asked, dtype="auto") if asked.dtype in UNTRAINED else asked
-    config = dataclasses.replace(resolve(name), hardware=hardware)
+    config = dataclasses.replace(configure(name), hardware=hardware)
     if config.model.purpose != "continues texts":
         raise UsageError(
             f"{name} is a model that {config.model.purpose}; lm bench measures models that continue texts, such as "

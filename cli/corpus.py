@@ -65,7 +65,8 @@ def get(
         fetched = fetch_files(corpus, folder)
         paths = [file.path for file in fetched]
         files = [{**vars(file), "path": str(file.path)} for file in fetched]
-    command = "lm train " + corpus.train.format(folder=shlex.quote(str(folder)))
+    validation = "" if corpus.validation is None else f" --validation {corpus.validation}"
+    command = f"lm train {' '.join(corpus.train)}{validation}".format(folder=shlex.quote(str(folder)))
     note(f"licence: {corpus.licence}\ntrain on it: {command}")
     if as_json:
         print(json_line({"name": corpus.name, "folder": str(folder), "files": files, "train": command}))

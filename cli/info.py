@@ -15,7 +15,7 @@ from cli.flags import completion
 from lm.base import named_base
 from lm.config.model import ModelConfig
 from lm.config.options import suggestion
-from lm.config.presets import PRESETS, is_preset, resolve
+from lm.config.presets import PRESETS, configure, is_preset
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify
@@ -92,7 +92,7 @@ def _shared(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> RunCo
 def _list_presets(as_json: bool) -> None:
     from cli.costs import count_parameters
 
-    rows = {name: (count_parameters(resolve(name)), row.summary) for name, row in PRESETS.items()}
+    rows = {name: (count_parameters(configure(name)), row.summary) for name, row in PRESETS.items()}
     if as_json:
         print(json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
         return
@@ -102,7 +102,7 @@ def _list_presets(as_json: bool) -> None:
 def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
     """The configuration that a name means, and for a run how far it has come."""
     if is_preset(target) and not Path(target).exists():
-        return resolve(target), {}
+        return configure(target), {}
     if not Path(target).exists():
         hint = suggestion(target, PRESETS)  # of what is nearly a preset the command line is wrong, else a file missing
         problem = f"{target}: neither a run nor a preset{hint}; `lm info` lists presets"

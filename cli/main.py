@@ -8,6 +8,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from functools import cache
 from types import FrameType
@@ -22,7 +23,6 @@ from cli.flags.environment import in_message, misspelled, options_in, set_by_env
 from cli.flags.help import CONTEXT_SETTINGS, describe
 from cli.flags.settings import with_flags
 from cli.flags.usage import message_of
-from cli.training import clock
 from lm.distributed import launched
 from lm.errors import LMError
 from lm.signals import ending
@@ -51,6 +51,8 @@ COMMANDS = {
     "corpus": "cli.corpus:app",
 }
 """Where each command is, or the app of its own commands."""
+_PROCESS_BEGAN = time.monotonic() - time.process_time()
+"""When the process began, about: starting Python and reading this far was work. Budgets count from there."""
 
 # typer bundles its own click; every usage error is a subclass of the base of its public BadParameter.
 _UsageProblem: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -125,12 +127,12 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
         arguments: of `lm`.
         alone: whether the process is there for this command alone, so that the command began with it.
     """
-    clock.begin(with_process=alone)
+    began = _PROCESS_BEGAN if alone else time.monotonic()
     given = list(arguments)
     try:
         given = _completed(arguments)
         asked = _command(*[name for name in given[:1] if name in COMMANDS])
-        return asked(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run)) or 0
+        return asked(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run, began)) or 0
     except LMError as error:
         return _fail(_with_flags(error, given), error.exit_code)
     except _UsageProblem as error:

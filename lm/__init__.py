@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from lm.config.decoding import SamplingConfig, TranslationConfig
     from lm.config.evaluation import PerplexityConfig
     from lm.config.hardware import HardwareConfig
+    from lm.config.keywords import run_spec
+    from lm.config.run_spec import RunSpec
     from lm.decoding.generate import Finish, Token
     from lm.errors import LMError
-    from lm.training.events import Evaluation, Sample, Step
+    from lm.training.events import Evaluation, Sample, Saved, Step
+    from lm.training.trainer import Trainer
 
 _HOMES = {
     "lm.api": ("Model", "export", "import_model", "load", "merge", "train"),
@@ -25,13 +28,17 @@ _HOMES = {
     "lm.config.hardware": ("HardwareConfig",),
     "lm.decoding.generate": ("Finish", "Token"),
     "lm.errors": ("LMError",),
-    "lm.training.events": ("Evaluation", "Sample", "Step"),
+    "lm.config.keywords": ("run_spec",),
+    "lm.config.run_spec": ("RunSpec",),
+    "lm.training.events": ("Evaluation", "Sample", "Saved", "Step"),
+    "lm.training.trainer": ("Trainer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Evaluation", "Finish", "HardwareConfig", "LMError", "Model", "PerplexityConfig", "Sample", "SamplingConfig",
-    "Step", "Token", "TranslationConfig", "export", "import_model", "load", "merge", "train",
+    "Evaluation", "Finish", "HardwareConfig", "LMError", "Model", "PerplexityConfig", "RunSpec", "Sample",
+    "SamplingConfig", "Saved", "Step", "Token", "Trainer", "TranslationConfig", "export", "import_model", "load",
+    "merge", "run_spec", "train",
 ]  # fmt: skip
 
 

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from lm.checkpoint import LoadedModel, load_model
 from lm.checkpoint import merge as write_merged
@@ -16,15 +16,8 @@ from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, NumberType, System
 from lm.config.hardware import HardwareConfig
-from lm.config.model import ModelConfig, check_heads_given
-from lm.config.presets import DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET, resolve
-from lm.config.run import RunConfig
-from lm.config.toml import check_section
-from lm.corpus.corpus import survey, train_tokenizer
-from lm.corpus.parallel import survey as survey_pairs
-from lm.corpus.prepare import prepare_corpus
-from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
-from lm.data.kinds import check_model
+from lm.config.keywords import Place, RunOptions, run_spec
+from lm.config.model import ModelConfig
 from lm.decoding.classifying import Classified, Classifier
 from lm.decoding.filling import Filled, Filler
 from lm.decoding.generate import Finish, Token
@@ -41,23 +34,13 @@ from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.adapters import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-from lm.run_folder import refuse_existing
 from lm.text.files import text_files
-from lm.text.parallel import parallel_texts
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.corpus import TrainingCorpus
-from lm.training.events import Event
-from lm.training.starting import start
-from lm.training.trainer import train as events
-
-Place = str | os.PathLike[str]
-"""A file or folder."""
-Values = Mapping[str, Any]
-"""Settings by name."""
+from lm.training.ranks import train_in_processes
+from lm.training.trainer import Event, Trainer
 
 _SAMPLING, _TRANSLATION = SamplingConfig(), TranslationConfig()
 _WINDOWS, _HARDWARE = PerplexityConfig(), HardwareConfig()
-_NOTHING: Values = {}
 
 
 def load(run: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
@@ -206,64 +189,36 @@ class Model:
         return model
 
 
-def train(
-    *corpus: Place,
-    out: Place,
-    source: Sequence[Place] = (),
-    target: Sequence[Place] = (),
-    heads: Sequence[Place] = (),
-    preset: str | None = None,
-    tokenizer: Values = _NOTHING,
-    data: Values = _NOTHING,
-    parallel: Values = _NOTHING,
-    model: Values = _NOTHING,
-    training: Values = _NOTHING,
-    hardware: Values = _NOTHING,
-) -> Iterator[Event]:
-    """Train a new model on texts, or on sentences and their translations; the run is that of `lm train`.
+def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **options: Unpack[RunOptions]) -> Model:
+    """Train a model on text, or on sentence pairs, to its end, as `lm train` does; returns the best checkpoint.
 
-    All is checked and prepared at once; the first step is taken when the first event is asked for. To stop early, stop
-    asking: what was saved stays, and `lm train --resume` goes on from there.
+        lm.train("my.txt", budget="10m")
+        lm.train("letters.txt", from_run="runs/novel", lora=8, steps=200)
+        lm.train(source="train.en", target="train.de", epochs=20, processes=2)
+        lm.train(resume="runs/novel", steps=5000)
+
+    An exception in `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
+    instead, and leave the loop at any time: `with lm.Trainer(lm.run_spec("my.txt", budget="10m")) as trainer`.
 
     Args:
-        corpus: files of text, folders or globs.
-        out: folder of the run, to be made.
-        source: files of sentences, one a line, in place of a corpus.
-        target: files of their translations, line by line.
-        heads: for a model with `syntax`, files of the heads of the words of the sources, line by line.
-        preset: what to start from [default: as `lm train`].
-        tokenizer: settings that differ from the preset's, by name, as in the section of this name of a settings file.
-        data: the same, of how texts become tokens.
-        parallel: the same, of how pairs become tokens.
-        model: the same, of the model.
-        training: the same, of training; `steps`, `epochs` or `tokens` say for how long.
-        hardware: the same, of what to run on.
-
-    Yields:
-        The events of `lm.training.trainer.train`: steps, evaluations, samples.
+        corpus: files of text, globs, folders, or a folder of prepared tokens.
+        on_event: called with each event of preparation and training; where several processes are started, with those of
+            training alone, in a thread.
+        options: the flags of `lm train`, with underscores; see `lm.config.keywords.RunOptions`.
 
     Raises:
         InputError: a file is missing or no text, or the folder holds something already.
-        UsageError: a setting is wrong, or settings contradict each other.
+        UsageError: a keyword or value is wrong, or values contradict each other.
+        TrainingError: the loss is no longer a number, or memory ran out.
     """
-    sections = {
-        "tokenizer": tokenizer, "data": data, "parallel": parallel, "model": model, "training": training,
-        "hardware": hardware,
-    }  # fmt: skip
-    if bool(corpus) == bool(source) or bool(source) != bool(target):
-        raise UsageError("name what to learn from: either files of text, or `source` and `target`")
-    for name, values in sections.items():
-        check_section(name, values)
-    config = resolve(preset or (DEFAULT_TRANSLATION_PRESET if source else DEFAULT_PRESET), sections)
-    if config.training.budget is not None:
-        raise UsageError("a budget is for `lm train` at the terminal; give steps, epochs or tokens")
-    refuse_existing(Path(out))
-    check_model(config.model, pairs=bool(source))
-    check_heads_given(config.model, are_given=bool(heads))
-    prepared = _prepared_pairs(config, source, target, heads) if source else _prepared_text(config, corpus)
-    if parallel.get("bpe_dropout"):
-        prepared.check_merges()
-    return events(start(Path(out), config, prepared))
+    spec = run_spec(*corpus, **options)
+    if spec.processes > 1:
+        return load(train_in_processes(spec, on_event=on_event))
+    with Trainer(spec) as trainer:
+        for event in trainer:
+            on_event(event)
+    assert trainer.run is not None
+    return load(trainer.run.folder)
 
 
 def export(run: Place, out: Place, to: System = "huggingface", number_type: NumberType | None = None) -> None:
@@ -311,24 +266,3 @@ def import_model(
     else:
         import_adapters(Path(folder), Path(base), Path(out))
     return load(out, hardware)
-
-
-def _prepared_text(config: RunConfig, corpus: Sequence[Place]) -> TrainingCorpus:
-    """Texts as tokens, made now or found in the cache."""
-    files = text_files([os.fspath(file) for file in corpus], field=config.data.field, supervised=config.data.supervised)
-    surveyed = survey(files, config.data)
-    tokenizer = train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
-    prepared = prepare_corpus(surveyed, tokenizer, with_labels=config.model.is_masked)
-    return TrainingCorpus(prepared.folder, tokenizer)
-
-
-def _prepared_pairs(
-    config: RunConfig, source: Sequence[Place], target: Sequence[Place], heads: Sequence[Place]
-) -> TrainingCorpus:
-    """Sentences and their translations as tokens, made now or found in the cache."""
-    names = [[os.fspath(file) for file in files] for files in (source, target, heads)]
-    texts = parallel_texts(config.parallel, source=names[0], target=names[1], heads=names[2])
-    surveyed = survey_pairs(texts, config.data, config.parallel)
-    tokenizer, of_sources = train_tokenizers(surveyed, config.tokenizer, config.parallel)
-    prepared = prepare_pairs(surveyed, tokenizer, config.parallel, source_tokenizer=of_sources)
-    return TrainingCorpus(prepared.folder, tokenizer, of_sources)

@@ -52,7 +52,9 @@ def adapting(config: RunConfig, base: Path) -> RunConfig:
 def refuse_adapted(base: Path) -> None:
     """UsageError for a checkpoint that has only adapters itself."""
     if run_folder.load_config(base).lora:
-        raise UsageError(f"{base}: has adapters itself; make a plain run of it first: lm merge {base} -o RUN (--from)")
+        raise UsageError(
+            f"{base}: has adapters itself; merge them into a plain run first (lm merge)", settings=["from"]
+        )
 
 
 def named_base(checkpoint: Path) -> str | None:

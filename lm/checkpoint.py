@@ -301,7 +301,7 @@ def merge(path: Path, out: Path) -> Path:
     run_folder.refuse_existing(out)
     found = run_folder.find_checkpoint(path)
     if not run_folder.load_config(found).lora:
-        raise UsageError(f"{path}: has no adapters (lm train --lora), so there is nothing to merge")
+        raise UsageError(f"{path}: has no adapters, so there is nothing to merge", settings=["lora"])
     return derive(found, out, load_weights(found), is_same=True)
 
 

@@ -272,7 +272,7 @@ def found_device(config: HardwareConfig) -> str:
     if config.device == "auto":
         return next(name for name, is_there in found.items() if is_there)
     if not found[config.device]:
-        raise UsageError(f"no {config.device} device on this machine (--device {config.device})")
+        raise UsageError(f"no {config.device} device on this machine", settings=[f"device={config.device}"])
     return config.device
 
 

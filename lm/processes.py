@@ -206,7 +206,8 @@ class Workers(Generic[Item, Result]):
         """What to raise for a worker that is there no more."""
         return InputError(
             f"a process that shares the work has ended (exit code {self._workers[pipe].wait()}), perhaps because "
-            "memory ran out; try again with fewer --processes"
+            "memory ran out; try again with fewer",
+            settings=["processes"],
         )
 
 

@@ -2,6 +2,7 @@
 
 RUN/config.json                  the settings and the plan of the run, with a format_version
 RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
+RUN/decisions.jsonl              what chose each setting, and what was chosen otherwise later
 RUN/tensorboard/                 the same curves for TensorBoard, where that was asked for
 RUN/last, RUN/best               one line each: the name of a checkpoint
 RUN/base                         one line: where the checkpoint is whose weights this run's adapters belong to
@@ -39,6 +40,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 MANIFEST = "manifest.json"
 CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
+DECISIONS = "decisions.jsonl"
 BEST, LAST, BASE = "best", "last", "base"
 BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
@@ -49,7 +51,7 @@ Pointer = Literal["best", "last"]
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
 FIRST_OF_BRANCH = ".after-"
 _HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)(?:\.replaced|{re.escape(FIRST_OF_BRANCH)}([0-9]+))")
-_BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, TENSORBOARD, BASE, BASE_WEIGHTS}
+_BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, DECISIONS, TENSORBOARD, BASE, BASE_WEIGHTS}
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ def holds_runs(folder: Path) -> bool:
 
 
 def is_journal(path: Path) -> bool:
-    """Whether a file is one of the two logs of a run."""
-    return path.name in (METRICS, TIMINGS) and is_run(path.parent)
+    """Whether a file is one of the logs of a run."""
+    return path.name in (METRICS, TIMINGS, DECISIONS) and is_run(path.parent)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -241,7 +243,9 @@ def run_of(path: Path) -> Path:
         return path
     found = find_checkpoint(path, which="last")
     if found.parent.name != CHECKPOINTS:
-        raise InputError(f"{path}: not in the {CHECKPOINTS}/ of a run; --resume takes a run or a checkpoint in one")
+        raise InputError(
+            f"{path}: not in the {CHECKPOINTS}/ of a run; give a run or a checkpoint in one", settings=["resume"]
+        )
     return found.parent.parent
 
 

@@ -15,7 +15,9 @@ class CommandLine(NamedTuple):
     Attributes:
         arguments: the command line, less the name of `lm`.
         run: runs another one in this process.
+        began: when the command began, on the clock of `time.monotonic`.
     """
 
     arguments: Sequence[str]
     run: Run
+    began: float

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from cli.flags import completion, environment
+from cli.flags.command_line import CommandLine
 from cli.flags.invocation import Invocation
 from cli.flags.without_effect import Stage, refuse
 from lm.config import options
@@ -26,6 +28,7 @@ class Given(dict[str, dict[str, Any]]):
             config fields are called `section__field`.
         arguments: the whole command line.
         invocation: the options and arguments as they were parsed.
+        began: when the command began, on the clock of `time.monotonic`.
     """
 
     def __init__(
@@ -34,9 +37,11 @@ class Given(dict[str, dict[str, Any]]):
         variables: Mapping[str, str],
         arguments: Sequence[str] = (),
         invocation: Invocation | None = None,
+        began: float = 0.0,
     ) -> None:
         super().__init__(values)
         self.environment, self.arguments, self.invocation = variables, arguments, invocation
+        self.began = began
 
     def refuse_without_effect(self, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (see `without_effect.Mode`)
         """Raise UsageError if an option was typed that has no effect, as far as is known by now."""
@@ -87,9 +92,10 @@ def takes(
         @functools.wraps(command)
         def wrapper(*, typer_context: typer.Context, **values: Any) -> None:  # noqa: ANN401
             variables = environment.used(typer_context)
-            arguments = typer_context.obj.arguments if typer_context.obj else ()
+            command_line = typer_context.obj or CommandLine((), lambda _: 0, time.monotonic())
             invocation = Invocation.of(typer_context)
-            given = Given({section: {} for section in panels}, variables, arguments, invocation)
+            sections: dict[str, dict[str, Any]] = {section: {} for section in panels}
+            given = Given(sections, variables, command_line.arguments, invocation, command_line.began)
             for key, (section, described) in flags.items():
                 value = values.pop(key)
                 if value is not None:

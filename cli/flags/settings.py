@@ -3,45 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from cli.flags.usage import name_of
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
+from lm.config.distribution import DistributionConfig
+from lm.config.evaluation import PerplexityConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.lora import LoraConfig
+from lm.config.model import ModelConfig
+from lm.config.options import options
+from lm.config.tokenizer import TokenizerConfig
+from lm.config.training import TrainingConfig
+from lm.config.workers import WorkersConfig
 from lm.errors import Advice, LMError
 
+_CONFIGS = (
+    ModelConfig, TrainingConfig, DataConfig, ParallelConfig, TokenizerConfig, LoraConfig, DistributionConfig,
+    SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, HardwareConfig, WorkersConfig,
+)  # fmt: skip
+_MAKERS = ("lm train", "lm tokenizer train")
+"""Where most settings are chosen: if several commands have a flag, these are named rather than others."""
 
-def with_flags(message: LMError | Advice, command: Any, every: Callable[[], Any] | None = None) -> str:  # noqa: ANN401
-    """A message of the library, with the flags of its settings.
+
+def with_flags(
+    message: LMError | Advice | str,
+    command: Any = None,  # noqa: ANN401 (click's types, which typer keeps to itself)
+    every: Callable[[], Any] | None = None,
+) -> str:
+    """A message of the library, with the flags of its settings; a plain text as it is.
 
     Args:
-        message: an error or advice.
+        message: an error or advice. A setting may have a value, as in `part=1/2`.
         command: the one that runs, as click has it.
         every: gives the group of all commands; a flag that `command` lacks is named with one that has it.
     """
-    flags = [_flag_of(setting, command, every) for setting in message.settings]
+    flags = [_typed(setting, command, every) for setting in getattr(message, "settings", ())]
     return f"{message} ({', '.join(flags)})" if flags else str(message)
 
 
-def _flag_of(setting: str, command: Any, every: Callable[[], Any] | None) -> str:  # noqa: ANN401 (click's types)
-    if (own := _option(command, setting)) is not None:
-        return own
-    for path, other in _commands(every(), "lm") if every else ():
-        if (found := _option(other, setting)) is not None:
-            return f"{path} {found}"
-    return _plain(setting)
+def _typed(setting: str, command: Any, every: Callable[[], Any] | None) -> str:  # noqa: ANN401
+    """What is typed to change a setting."""
+    name, equals, value = setting.partition("=")
+    flag = _declared().get(name, "--" + name.replace("_", "-"))
+    text = f"{flag} {value}" if equals else flag
+    if every is None or flag in _flags(command):
+        return text
+    others = [path for path, other in _commands(every(), "lm") if flag in _flags(other)]
+    first = min(others, key=lambda path: path not in _MAKERS, default="")
+    return f"{first} {text}".strip()
 
 
-def _plain(setting: str) -> str:
-    """`--batch-size` of `batch_size`."""
-    return "--" + setting.replace("_", "-")
+@cache
+def _declared() -> dict[str, str]:
+    """The flag of each field of a config, and of what is called otherwise in Python."""
+    declared = {option.name: option.flag for config in reversed(_CONFIGS) for option in options(config)}
+    return {**declared, "from_run": "--from"}
 
 
-def _option(command: Any, setting: str) -> str | None:  # noqa: ANN401
-    """The flag of a command for a setting: the one made of its field (`section__field`), or of its name."""
-    options = [one for one in getattr(command, "params", ()) if one.param_type_name == "option"]
-    for named in (lambda one: one.name.partition("__")[2] == setting, lambda one: _plain(setting) in one.opts):
-        if found := next(filter(named, options), None):
-            return name_of(found)
-    return None
+def _flags(command: Any) -> set[str]:  # noqa: ANN401
+    return {name_of(one) for one in command.params if one.param_type_name == "option"}
 
 
 def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401

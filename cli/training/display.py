@@ -16,7 +16,8 @@ from cli.console.messages import note
 from cli.console.numbers import count, duration, perplexity
 from cli.console.progress import progress
 from cli.console.wrapping import hanging
-from lm.training.events import Decay, EndMoved, Evaluation, Event, Sample, Step, Stopped, Warned
+from lm.training.events import Decay, EndMoved, Evaluation, Sample, Step, Stopped, Warned
+from lm.training.trainer import Event
 
 _PLAIN_LINES = 20
 _SMOOTHING = 0.9

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import typer
 
 from cli.console.escapes import json_line, label
 from cli.console.messages import fact, note
 from cli.console.numbers import duration, perplexity, size
+from cli.console.progress import encode_progress
 from cli.flags.options import Given
-from cli.training import clock
-from cli.training.budget import warn_of_few_steps
 from cli.training.display import TrainingDisplay
-from cli.training.request import Request
-from cli.training.resuming import begun_before, resume_begun, resume_run
-from cli.training.signals import StopSignals
-from cli.training.starting import start_run
+from cli.training.report import report, warn_of_few_steps
 from cli.training.tensorboard import check_installed, is_recorded, recorder
+from lm.config.run_spec import RunSpec
 from lm.distributed import launched
-from lm.distributed.group import joined
-from lm.distributed.world import World
-from lm.errors import OutOfMemoryError
 from lm.hardware import matrix_rate, peak_memory
-from lm.training.events import Event
-from lm.training.opening import follow
+from lm.signals import StopSignals
+from lm.training.events import Warned
 from lm.training.run import Run
-from lm.training.trainer import train
+from lm.training.trainer import Event, SettingsChosen, Started, Trainer
 
 
-def run(request: Request, given: Given, *, tensorboard: bool | None, as_json: bool) -> None:
-    """Start or resume a run and train it to its end, or until a signal comes.
+def run(spec: RunSpec, given: Given, *, tensorboard: bool | None, as_json: bool) -> None:
+    """Train the run of a specification to its end, or until a signal comes.
 
     Args:
-        request: what the user asks for.
-        given: the settings.
+        spec: what the user asks for.
+        given: the flags, of which some may turn out to have no effect.
         tensorboard: write for TensorBoard too; None if the run has done so before.
         as_json: print a summary in the end.
 
@@ -45,41 +41,44 @@ def run(request: Request, given: Given, *, tensorboard: bool | None, as_json: bo
     """
     if tensorboard:
         check_installed()
-    if (beginning := launched.beginning()) is not None:
-        clock.begin_at(beginning)  # so that a budget counts from there
-    with joined() as world:
-        opened = _opened(request, given, world)
-        signal_number = _train(opened, tensorboard=tensorboard)
-    if as_json and world.writes:
-        print(json_line(_summary(opened)))
-    if signal_number and not opened.state.finished:
+    began = given.began if (beginning := launched.beginning()) is None else beginning
+    with Trainer(spec, began=began, progress=encode_progress) as trainer:
+        run = _begun(trainer, given)
+        signal_number = _train(trainer, run, tensorboard=tensorboard)
+        writes = trainer.world.writes
+    if as_json and writes:
+        print(json_line(_summary(run)))
+    if signal_number and not run.state.finished:
         raise typer.Exit(128 + signal_number)
 
 
-def _opened(request: Request, given: Given, world: World) -> Run:
-    """The run that is asked for. The first of several processes makes it ready, and the others follow."""
-    is_anew = world.most(launched.restarts()) > 0
-    if not world.writes:
-        return follow(world)
-    if request.resume:
-        return resume_run(request.resume, request.files, given, world)
-    if (begun := begun_before(request.new, is_anew=is_anew)) is not None:
-        return resume_begun(begun, world)
-    return start_run(request.files, request.new, given, world)
+def _begun(trainer: Trainer, given: Given) -> Run:
+    """The run, once it has begun; what precedes that is reported, and flags without effect are refused."""
+    for event in trainer:
+        if isinstance(event, SettingsChosen):
+            prepared = event.corpus.prepared is not None
+            given.refuse_without_effect("settings", config=event.config, is_sized=event.is_sized, is_prepared=prepared)
+            if not prepared:
+                given.refuse_without_effect("files", files=partial(event.corpus.files, event.config))
+        elif isinstance(event, Warned):
+            fact("warning", event.message)
+        elif trainer.world.writes:
+            report(event)
+        if isinstance(event, Started):
+            return event.run
+    raise AssertionError("a run begins, or is refused")
 
 
-def _train(run: Run, *, tensorboard: bool | None) -> int:
+def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
     """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
-    with StopSignals(says_so=run.world.size == 1) as signals:
-        events = train(run, stop=signals.received)
-        try:
-            if run.world.writes:
-                _draw(run, events, tensorboard=tensorboard)
-            else:
-                deque(events, maxlen=0)
-        except OutOfMemoryError as error:
-            raise OutOfMemoryError(f"{error} (--micro-batch-size, --checkpoint-activations)") from error
-        number = run.world.most(signals.number)
+    says_so = trainer.world.size == 1
+    with StopSignals(tell=_say_stopping if says_so else lambda: None) as signals:
+        trainer.stop = signals.received
+        if trainer.world.writes:
+            _draw(run, trainer, tensorboard=tensorboard)
+        else:
+            deque(trainer, maxlen=0)
+        number = trainer.world.most(signals.number)
     if run.state.finished:
         _describe_finished(run)
     else:
@@ -88,7 +87,11 @@ def _train(run: Run, *, tensorboard: bool | None) -> int:
     return number
 
 
-def _draw(run: Run, events: Iterator[Event], *, tensorboard: bool | None) -> None:
+def _say_stopping() -> None:
+    print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
+
+
+def _draw(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> None:
     """Show what happens, and write it for TensorBoard if asked."""
     recorded = is_recorded(run.folder) if tensorboard is None else tensorboard
     recording = recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()

@@ -9,7 +9,8 @@ from typing import Any
 
 from lm.errors import InputError
 from lm.run_folder import TENSORBOARD
-from lm.training.events import Evaluation, Event, Sample, Step
+from lm.training.events import Evaluation, Sample, Step
+from lm.training.trainer import Event
 
 _FLUSH_SECONDS = 10
 
@@ -35,8 +36,9 @@ def recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]
     writer = _writer_class()(str(run / TENSORBOARD), purge_step=first_step, flush_secs=_FLUSH_SECONDS)
 
     def record(event: Event) -> None:
-        for name, value in _curves(event).items():
-            writer.add_scalar(name, value, event.step)
+        if isinstance(event, Step | Evaluation):
+            for name, value in _curves(event).items():
+                writer.add_scalar(name, value, event.step)
         if isinstance(event, Sample):
             writer.add_text(f"sample/{event.prompt}", _as_it_stands(event.text), event.step)
 
@@ -54,7 +56,7 @@ def _writer_class() -> Any:  # noqa: ANN401 (TensorBoard is not always there)
     return SummaryWriter
 
 
-def _curves(event: Event) -> dict[str, float]:
+def _curves(event: Step | Evaluation) -> dict[str, float]:
     if isinstance(event, Step):
         return {
             "loss": event.loss,
@@ -63,13 +65,11 @@ def _curves(event: Event) -> dict[str, float]:
             "gradient_norm": event.gradient_norm,
             "tokens_per_second": event.tokens / event.seconds,
         }
-    if isinstance(event, Evaluation):
-        figures = {
-            "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
-            "validation_bleu": event.bleu, "validation_accuracy": event.accuracy,
-        }  # fmt: skip
-        return {name: value for name, value in figures.items() if value is not None}
-    return {}
+    figures = {
+        "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
+        "validation_bleu": event.bleu, "validation_accuracy": event.accuracy,
+    }  # fmt: skip
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _as_it_stands(text: str) -> str:

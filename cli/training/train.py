@@ -1,17 +1,168 @@
-"""`lm train`: a model from a text, from examples, or from sentences and their translations."""
+"""`lm train`: from flags to the specification of a run, which a `Trainer` trains."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from cli.console.messages import note
+from cli.flags import completion
 from cli.flags.options import Given, takes
-from cli.training import flags
-from cli.training.request import RUNS, NewRun, PairFiles, Request, TrainingFiles
-from lm.config.presets import DEFAULT_PRESET, resolve
+from lm.config.presets import DEFAULT_PRESET, PRESETS, configure, named_by_depth
 from lm.config.run import SECTIONS
+from lm.config.run_spec import DataFiles, RunSpec, layered
+from lm.config.toml import read_toml
 from lm.distributed import launched
+from lm.errors import UsageError
+
+_RUNS = "runs"
+"""Where `--resume` without a run looks for the newest one."""
+
+_Corpus = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CORPUS…",
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, .parquet, also compressed), - for "
+        "stdin, or a folder of lm prepare.",
+    ),
+]
+_Source = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source", metavar="FILE", help="For translation: sentences, one per line, with --target. Can be repeated."
+    ),
+]
+_Target = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="FILE", help="Their translations, line by line."),
+]
+_Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pairs",
+        metavar="FILE",
+        help="Both sides in one file: source, tab, target on each line, or JSON Lines. Can be repeated.",
+    ),
+]
+_ValidationSource = Annotated[
+    str | None,
+    typer.Option(
+        "--validation-source",
+        metavar="FILE",
+        help="Hold out these sentences, with --validation-target, instead of a share of the pairs.",
+    ),
+]
+_ValidationTarget = Annotated[
+    str | None, typer.Option("--validation-target", metavar="FILE", help="Their translations, line by line.")
+]
+_Heads = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--heads",
+        metavar="FILE",
+        help="Dependency trees of the sources, for --syntax: on each line the head of each word of the sentence, as in "
+        "2 0 2: the number of the word it depends on, or 0 for the root. One file for each of --source, or of --pairs.",
+    ),
+]
+_ValidationHeads = Annotated[
+    str | None,
+    typer.Option("--validation-heads", metavar="FILE", help="The same for --validation-source."),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run [default: a new one under runs/]."),
+]
+_Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help=f"Start from these settings: {', '.join(PRESETS)} [default: {DEFAULT_PRESET}].",
+        autocompletion=completion.presets,
+    ),
+]
+_Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--depth",
+        metavar="N",
+        min=1,
+        max=99,
+        help="Size a model by one number, its layers: each brings 64 of width and a head, and vocabulary, context, "
+        "batch, learning rate and length follow. The preset depth-N is the same; for pairs, with as many layers on "
+        "each side, translation-depth-N.",
+    ),
+]
+_Portable = Annotated[
+    bool,
+    typer.Option(
+        "--portable",
+        help="Build the model of blocks that other systems run too (Qwen3's: RMSNorm, SwiGLU, QK-norm, rotary "
+        "positions), so that lm export needs no code of ours. For tiny, small, base, --depth and --budget; the preset "
+        "portable-NAME is the same. docs/recipe.md says what it costs.",
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Read settings from a TOML file: preset, and tables [model], [training] and so on.",
+    ),
+]
+_Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="Start from the weights of this run, with its tokenizer and a new schedule.",
+        autocompletion=completion.runs,
+    ),
+]
+_Tokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="FILE",
+        help="Use this tokenizer.json, or a run's, instead of training one.",
+        autocompletion=completion.runs,
+    ),
+]
+_Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
+        "is not finished. A larger --steps trains on, with the schedule stretched to it. A corpus is needed only "
+        "if the run's tokens are gone.",
+        metavar="RUN",
+        autocompletion=completion.runs,
+    ),
+]
+_Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        min=1,
+        help="Train in N processes on this machine, each with its share of every batch, and a GPU of its own where "
+        "there are GPUs; a run can go on with another number. Several machines: torchrun (docs/scaling.md).",
+    ),
+]
+_TensorBoard = Annotated[
+    bool | None,
+    typer.Option(
+        "--tensorboard/--no-tensorboard",
+        help="Write curves and samples for TensorBoard too, into the run's tensorboard/ [default: if a run that goes "
+        "on did before].",
+        show_default=False,
+    ),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 
 def newest_by_default(arguments: Sequence[str]) -> list[str]:
@@ -23,39 +174,32 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     if given[:1] == ["train"] and "--resume" in given:
         place = given.index("--resume") + 1
         if place == len(given) or given[place].startswith("-"):
-            given.insert(place, str(RUNS))
+            given.insert(place, _RUNS)
     return given
 
 
-def _to_start(processes: int | None) -> int:
-    """How many processes are to be started that train together; 0 where this one is alone, or one of them."""
-    if launched.by_another():
-        return 0
-    return processes if processes is not None and processes > 1 and launched.size() == 1 else 0
-
-
-@takes(SECTIONS, defaults=resolve(DEFAULT_PRESET))
+@takes(SECTIONS, defaults=configure(DEFAULT_PRESET))
 def train(
-    corpus: flags.Corpus = None,
+    corpus: _Corpus = None,
     *,
-    source: flags.Source = None,
-    target: flags.Target = None,
-    pairs: flags.Pairs = None,
-    validation_source: flags.ValidationSource = None,
-    validation_target: flags.ValidationTarget = None,
-    heads: flags.Heads = None,
-    validation_heads: flags.ValidationHeads = None,
-    out: flags.Out = None,
-    preset: flags.Preset = None,
-    depth: flags.Depth = None,
-    portable: flags.Portable = False,
-    config: flags.Config = None,
-    weights: flags.Weights = None,
-    tokenizer: flags.Tokenizer = None,
-    resume: flags.Resume = None,
-    processes: flags.Processes = None,
-    tensorboard: flags.TensorBoard = None,
-    as_json: flags.AsJson = False,
+    source: _Source = None,
+    target: _Target = None,
+    pairs: _Pairs = None,
+    validation_source: _ValidationSource = None,
+    validation_target: _ValidationTarget = None,
+    heads: _Heads = None,
+    validation_heads: _ValidationHeads = None,
+    out: _Out = None,
+    preset: _Preset = None,
+    depth: _Depth = None,
+    portable: _Portable = False,
+    config: _Config = None,
+    from_run: _Weights = None,
+    tokenizer: _Tokenizer = None,
+    resume: _Resume = None,
+    processes: _Processes = None,
+    tensorboard: _TensorBoard = None,
+    as_json: _AsJson = False,
     given: Given,
 ) -> None:
     """Train a language model on text of your own, or a translation model on sentences and their translations.
@@ -78,20 +222,84 @@ def train(
       lm train --resume runs/novel
       lm train texts/ --preset gpt2 --processes 8
     """
-    pair_files = PairFiles(
-        source or (), target or (), pairs or (), validation_source, validation_target, heads or (), validation_heads
+    data = DataFiles(
+        text=tuple(corpus or ()),
+        source=tuple(source or ()),
+        target=tuple(target or ()),
+        pairs=tuple(pairs or ()),
+        validation_source=validation_source,
+        validation_target=validation_target,
+        heads=tuple(heads or ()),
+        validation_heads=validation_heads,
     )
-    new = NewRun(out, preset, depth, portable, config, weights, tokenizer)
-    request = Request(TrainingFiles(corpus or (), pair_files), new, resume)
-    request.check()
+    spec = RunSpec(
+        data=data,
+        out=_text(out),
+        portable=portable,
+        from_run=_text(from_run),
+        resume=_text(resume),
+        tokenizer=_text(tokenizer),
+        processes=processes or 1,
+    )
     is_launched = launched.by_another()
-    together = launched.size() if is_launched else max(launched.size(), processes or 1)
+    together = launched.size() if is_launched else max(launched.size(), spec.processes)
     given.refuse_without_effect("processes", processes=together, is_launched=is_launched)
-    if others := _to_start(processes):
-        from cli.training import launching
-
-        raise typer.Exit(launching.launch(given.arguments, processes=others))
+    if not is_launched and launched.size() == 1 and spec.processes > 1:
+        raise typer.Exit(_launched(given, processes=spec.processes))
     launched.quieten()
+    if launched.rank() == 0:  # the first of several processes prepares the run for all, and alone reads files
+        spec = _with_settings(spec, given, preset=preset, depth=depth, file=config)
     from cli.training import running
 
-    running.run(request, given, tensorboard=tensorboard, as_json=as_json)
+    running.run(spec, given, tensorboard=tensorboard, as_json=as_json)
+
+
+def _launched(given: Given, *, processes: int) -> int:
+    """The exit code of this command line in so many processes."""
+    from lm.distributed.launching import launch
+
+    ended = launch(["-m", "cli", *given.arguments], processes=processes, began=given.began)
+    if ended.were_killed:
+        note(
+            "lm: all processes of this training were killed; what was saved is there: go on with --resume, or anew if "
+            "nothing was"
+        )
+    return ended.code
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _with_settings(spec: RunSpec, given: Given, *, preset: str | None, depth: int | None, file: Path | None) -> RunSpec:
+    """A specification with its preset and settings: a file's, over which the environment wins, and flags over both.
+
+    Args:
+        spec: without them.
+        given: environment and flags.
+        preset: the name of a preset.
+        depth: the number of layers that names one.
+        file: a TOML file of settings.
+
+    Raises:
+        UsageError: preset and depth are given in the same way, or something in the file is wrong.
+    """
+    sources = {name: "environment" if name in given.environment else "flag" for name in _NAMES}
+    sources["preset"] = "environment" if {"preset", "depth"} & given.environment.keys() else "flag"
+    if depth is not None:
+        named = named_by_depth(depth, pairs=spec.data.are_pairs)
+        if preset and sources["preset"] == "flag":
+            raise UsageError(f"--depth {depth} is the preset {named}: leave out --preset")
+        if not (preset and "depth" in given.environment):
+            preset = named
+    in_file, values = read_toml(file) if file is not None and spec.resume is None else (None, {})
+    if preset is None and in_file is not None:
+        preset, sources["preset"] = in_file, "file"
+    settings, by_setting = layered([("file", values), ("environment", given.ambient), ("flag", given.typed)])
+    named_by = {
+        name: source for name, source in sources.items() if getattr(spec, name) or (name == "preset" and preset)
+    }
+    return dataclasses.replace(spec, preset=preset, settings=settings, sources={**named_by, **by_setting})
+
+
+_NAMES = ("out", "preset", "portable", "from_run", "resume", "tokenizer")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-from lm.benchmark.timing import Timed
 from lm.checkpoint import ready
 from lm.config.model import ModelConfig
 from lm.decoding.generate import Row, generate
@@ -14,6 +13,7 @@ from lm.decoding.sampling import Sampler
 from lm.decoding.steps.steps import DecoderSteps
 from lm.hardware import Hardware, now, timed
 from lm.model.transformer import DecoderOnly, build_model
+from lm.training.measuring import Timed
 
 _GREEDY = Sampler(greedy=True)
 _FEW = 8

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm.benchmark.timing import Timed, whole_step
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import Batch, micro_batch_rows
 from lm.hardware import Hardware, now, timed
+from lm.training.measuring import Timed, whole_step
 from lm.training.run import Run
 
 

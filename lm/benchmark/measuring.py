@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.benchmark import generation, hugging_face, training
+import torch
+
+from lm.benchmark import generation, hugging_face
 from lm.benchmark.flops import decoding_flops, prefill_flops
 from lm.benchmark.limits import Limits
-from lm.benchmark.timing import Timed, alternate
 from lm.config.hardware import HardwareConfig
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.hardware import Hardware, inference_hardware
 from lm.model.cost import training_flops
+from lm.training.measuring import Timed, alternate, random_run, training_step
 
 Task = Literal["training", "prefill", "decoding"]
 
@@ -24,6 +26,10 @@ STREAMS = (1, 16)
 
 TASKS = 2 + len(STREAMS)
 """Measurements of a model."""
+
+_SHARE_OF_A_STEP = 1 / 4
+_LIKELY_UTILISATION = 0.3
+_MOST_POSITIONS = 1 << 15  # whose activations fit into the memory of most machines
 
 
 @dataclass(frozen=True)
@@ -125,12 +131,27 @@ def measure(
         yield bench.decoding(streams)
 
 
+def fitting_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
+    """Sequences of a step that takes a small part of some time: the preset's batch, or fewer.
+
+    Args:
+        config: of the run.
+        rate: FLOP/s of matrix products.
+        seconds: for several steps.
+    """
+    batch, length = config.training.batch_size, config.model.context_length
+    likely = _LIKELY_UTILISATION * rate * _SHARE_OF_A_STEP * seconds
+    most = int(min(likely / training_flops(config.model, rows=1, length=length), _MOST_POSITIONS / length))
+    steady = 1 << most.bit_length() >> 1  # a power of two, which changes less from time to time
+    return batch if most >= batch else max(1, steady)
+
+
 def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: bool, rows: int | None) -> Measurement:
     model, whole = config.model, rows or batch_rows(config)
-    timed = rows or training.fitting_rows(config, rate=max(limits.flops.values()), seconds=seconds)
-    with training.random_run(config, rows=timed) as run:
-        step = training.training_step(run, passes=whole / timed)
-        peak = training.peak_of(step, run.hardware)
+    timed = rows or fitting_rows(config, rate=max(limits.flops.values()), seconds=seconds)
+    with random_run(config, rows=timed) as run:
+        step = training_step(run, passes=whole / timed)
+        peak = peak_of(step, run.hardware)
         sides = [step, hugging_face.training_step(run, passes=whole / timed)] if compare else [step]
         return Measurement(
             str(config.preset),
@@ -144,6 +165,15 @@ def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: boo
             timed_rows=timed,
             peak_bytes=peak,
         )
+
+
+def peak_of(step: Timed, hardware: Hardware) -> int | None:
+    """The most bytes of a GPU's memory in a step; None elsewhere, where a process's peak is of all it did so far."""
+    if hardware.device != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return torch.cuda.max_memory_allocated()
 
 
 class _Generation:

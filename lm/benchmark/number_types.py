@@ -12,7 +12,6 @@ from pathlib import Path
 from torch import Tensor
 
 from lm.benchmark import generation
-from lm.benchmark.timing import Timed, alternate
 from lm.checkpoint import LoadedModel
 from lm.config.hardware import HardwareConfig
 from lm.config.run import RunConfig
@@ -28,6 +27,7 @@ from lm.hardware import Hardware, found_device, inference_hardware, timed, usabl
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config
+from lm.training.measuring import Timed, alternate
 
 _MOST_BITS = 1.001
 """Times the bits a byte of float32 that another type may have."""

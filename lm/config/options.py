@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -83,16 +83,17 @@ def shown(value: Any) -> str:  # noqa: ANN401
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}… ({len(text):,} characters)"
 
 
-def check_text(text: str, *, name: str, flag: str | None = None) -> None:
+def check_text(text: str, *, name: str, flag: str | None = None, settings: Sequence[str] = ()) -> None:
     """UsageError if a text has bytes that are no UTF-8, which stand in a command line as lone surrogates.
 
     Args:
         text: the text to check.
         name: its name for the message.
         flag: the flag that it was given with, if it was.
+        settings: those that it is a value of.
     """
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise UsageError(f"{name} is not valid UTF-8: {text!r}" + (f" ({flag})" if flag else ""))
+        raise UsageError(f"{name} is not valid UTF-8: {text!r}" + (f" ({flag})" if flag else ""), settings=settings)
 
 
 def _is_finite(value: float) -> bool:

@@ -223,7 +223,7 @@ def _made_portable(name: str) -> Preset:
     )
 
 
-def resolve(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
+def configure(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
     """The configuration of a preset with some fields given otherwise.
 
     Args:

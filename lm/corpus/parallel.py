@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.corpus.held_out import FEWEST_DOCUMENTS, hash_bound, held_out_fraction, text_hash
+from lm.corpus.corpus import FEWEST_DOCUMENTS, hash_bound, held_out_fraction, text_hash
 from lm.corpus.manifest import SourceRecord, SplitName
 from lm.errors import InputError, UsageError
 from lm.text.files import Observer
@@ -159,7 +159,7 @@ def survey(
     if fraction is None and not validation:
         validation = parallel_texts(config, pairs=[data.validation])
     if len({text.heads is None for text in (*texts, *validation)}) > 1:
-        raise UsageError("give heads of both splits (--heads, --validation-heads), or of none")
+        raise UsageError("give heads of both splits, or of none", settings=["heads", "validation_heads"])
     languages = _languages(texts, config)
     named = ", ".join(text.name for text in validation) or data.validation
     held_out = tuple(_survey(text, hashes_pairs=True) for text in validation)
@@ -175,8 +175,8 @@ def _languages(texts: Sequence[ParallelText], config: ParallelConfig) -> tuple[s
     source, target = config.source_language or told[0], config.target_language or told[1]
     if config.bidirectional and (source is None or target is None or source == target):
         raise UsageError(
-            "--bidirectional needs two languages, and the names of the files don't tell them "
-            "(--source-language, --target-language)"
+            "translating in both directions needs two languages, and the names of the files don't tell them",
+            settings=["source_language", "target_language"],
         )
     return source, target
 

@@ -85,7 +85,7 @@ def _make_room(folder: Path, partition: PartitionManifest, *, force: bool) -> No
     if present - {*MANIFESTS, _PARTS, FILE_NAME}:
         raise InputError(f"{folder}: is there already, and holds no partition of a corpus; choose another folder")
     if has_manifest(folder) and not force and PartitionManifest.read(folder) != partition:
-        raise InputError(f"{folder}: holds another partition already; choose another folder, or --force")
+        raise InputError(f"{folder}: holds another partition already; choose another folder", settings=["force"])
     for name in MANIFESTS:
         (folder / name).unlink(missing_ok=True)
     (folder / _PARTS).mkdir(exist_ok=True)
@@ -117,8 +117,8 @@ def join_partitions(
         for place, name in enumerate(first.chunks):
             owner, partition = partitions[place % first.count + 1]
             if (chunk := find_chunk(owner / _PARTS / name)) is None:
-                again = f"--part {partition.number}/{partition.count}"
-                raise InputError(f"{owner / _PARTS / name}: missing or damaged; prepare it again ({again})")
+                again = f"part={partition.number}/{partition.count}"
+                raise InputError(f"{owner / _PARTS / name}: missing or damaged; prepare it again", settings=[again])
             yield chunk
 
     tokenizer = Tokenizer.load(first_place / FILE_NAME)
@@ -137,4 +137,6 @@ def _check_complete(partitions: Mapping[int, tuple[Path, PartitionManifest]]) ->
             raise InputError(f"{place}: a partition of another corpus, or by another tokenizer, than {first_place}")
     missing = [f"{number}/{first.count}" for number in range(1, first.count + 1) if number not in partitions]
     if missing:
-        raise InputError(f"partitions are missing: {', '.join(missing)}; make them with --part, and name them too")
+        raise InputError(
+            f"partitions are missing: {', '.join(missing)}; make them, and name them too", settings=["part"]
+        )

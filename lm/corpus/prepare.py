@@ -93,7 +93,9 @@ class Origin:
         """The manifest of the tokens; InputError if none of them are to train on."""
         config = self.config
         if not written.splits["train"].tokens:
-            raise InputError(f"no text is left to train on: validation {config.validation} takes all (--validation)")
+            raise InputError(
+                f"no text is left to train on: validation {config.validation} takes all", settings=["validation"]
+            )
         return Manifest(
             key=self.key,
             tokenizer=tokenizer.sha256,
@@ -263,6 +265,6 @@ def _refuse_other_files(folder: Path, *, force: bool, damage: InputError | None)
     if present and not (MANIFEST in present and all(map(_TOKEN_FILES.fullmatch, present))):
         raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")
     if present and not force and damage is not None:
-        raise InputError(f"{damage} (--force)")
+        raise InputError(str(damage), settings=["force"])
     if present and not force:
-        raise InputError(f"{folder}: holds other tokens already; choose another folder, or --force")
+        raise InputError(f"{folder}: holds other tokens already; choose another folder", settings=["force"])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.encoding import encoded
+from lm.corpus.corpus import encoded
 from lm.corpus.folders import Preparation, Prepared, key_of
 from lm.corpus.manifest import SPLITS, PairManifest, PairSplit, SourceRecord, SplitName
 from lm.corpus.pairs import (
@@ -38,9 +38,9 @@ from lm.errors import InputError, UsageError
 from lm.text.files import Progress
 from lm.text.parallel import Pair
 from lm.text.trees import Places, places_in_tree
-from lm.tokenizer.cache import tokenizer_of
-from lm.tokenizer.languages import spelled_tag
+from lm.tokenizer.framing import spelled_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
+from lm.tokenizer.training import tokenizer_of
 
 
 def train_tokenizers(
@@ -112,7 +112,9 @@ def prepare_pairs(
     def write(folder: Path) -> PairManifest:
         splits = write_splits(corpus, tokenizers, config, folder, progress=progress)
         if not splits["train"].pairs:
-            raise InputError(f"no pair is left to train on: {_left_out(splits['train'])}")
+            raise InputError(
+                f"no pair is left to train on: {_left_out(splits['train'])}", settings=["max_length", "max_ratio"]
+            )
         tokenizer.save(folder / FILE_NAME)
         if source_tokenizer is not None:
             source_tokenizer.save(folder / SOURCE_TOKENIZER)
@@ -127,10 +129,7 @@ def prepare_pairs(
 
 
 def _left_out(split: PairSplit) -> str:
-    return (
-        f"{split.blank} have a blank side, {split.too_long} are too long (--max-length), {split.ratio} too unlike in "
-        "length (--max-ratio)"
-    )
+    return f"{split.blank} have a blank side, {split.too_long} are too long, {split.ratio} too unlike in length"
 
 
 def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: dict[str, PairSplit]) -> PairManifest:

@@ -18,7 +18,7 @@ from lm.corpus.examples import Examples, open_examples
 from lm.data.batch import Batch, batch_rows
 from lm.data.bucketing import length_batches
 from lm.data.training_data import TrainingData
-from lm.errors import InputError
+from lm.errors import Advice, InputError
 from lm.pseudorandom import mix, permute
 
 _EVALUATION_TOKENS = 16_384
@@ -76,12 +76,12 @@ class ExampleData(TrainingData):
         """How much there is to learn; prompts are only read."""
         return self.tokens, "tokens of completions in each"
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:  # noqa: ARG002
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Whether examples are longer than the context."""
         if not self.shortened:
             return []
         too_long = f"{self.shortened:,} of {self.samples:,} examples are longer than the context"
-        return [f"{too_long}: the beginning of the prompt is left out (--context)"]
+        return [Advice(f"{too_long}: the beginning of the prompt is left out", settings=["context_length"])]
 
     def _check(self, examples: Examples) -> None:
         """InputError if a completion does not fit into the context."""
@@ -100,7 +100,8 @@ def _refuse_long_completions(examples: Examples, context: int) -> None:
         others = f", and {len(found) - 1:,} more are too long" if len(found) > 1 else ""
         raise InputError(
             f"{examples.files[record['file']]}: line {record['line']}: "
-            f"{too_long(record['learned'], context=context)}{others}; leave it out, or use a longer --context"
+            f"{too_long(record['learned'], context=context)}{others}; leave it out, or use a longer context",
+            settings=["context_length"],
         )
 
 

@@ -46,12 +46,12 @@ def check_model(config: ModelConfig, *, pairs: bool) -> None:
     """UsageError unless a model of this kind can be trained on pairs, or on anything else."""
     if pairs and not config.translates:
         raise UsageError(
-            "pairs need an encoder-decoder (--n-encoder-layers, or --preset translation), or one stack that reads both "
-            "sides (--decoder-only)"
+            "pairs need an encoder-decoder, as the preset translation has, or one stack that reads both sides",
+            settings=["n_encoder_layers", "preset=translation", "decoder_only"],
         )
     if config.translates and not pairs:
-        kind = "an encoder-decoder" if config.is_encoder_decoder else "for translation (--decoder-only)"
-        raise UsageError(f"the model is {kind}, which needs pairs of texts (--source, --target)")
+        kind = "an encoder-decoder" if config.is_encoder_decoder else "a decoder for translation"
+        raise UsageError(f"the model is {kind}, which needs pairs of texts", settings=["source", "target"])
 
 
 def data_key(folder: Path) -> str:

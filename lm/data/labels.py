@@ -16,7 +16,7 @@ from lm.corpus.manifest import SPLITS
 from lm.corpus.shards import read_manifest
 from lm.data.batch import Batch, batch_rows
 from lm.data.examples import ExampleData, beginning
-from lm.errors import InputError, UsageError
+from lm.errors import Advice, InputError, UsageError
 from lm.text.examples import DELIMITER
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -77,18 +77,19 @@ class LabelledData(ExampleData):
         """How much there is to learn from."""
         return self.tokens, "tokens of text in each"
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:  # noqa: ARG002
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Whether texts are longer than the context, or labels as many as examples."""
-        found = []
+        found: list[Advice] = []
         if self.shortened:
             too_long = f"{self.shortened:,} of {self.samples:,} texts are longer than the context"
-            found.append(f"{too_long}: their ends are left out (--context)")
+            found.append(Advice(f"{too_long}: their ends are left out", settings=["context_length"]))
         if self._are_decoded:
             decoded = "an earlier version prepared the examples, so labels are what the tokenizer decodes"
-            found.append(f"{decoded}: prepare the examples again")
+            found.append(Advice(f"{decoded}: prepare the examples again"))
         if 2 * len(self._labels) > self.samples:
             many = f"{len(self._labels):,} labels for {self.samples:,} texts"
-            found.append(f"{many}: a classifier chooses among few; completions are for a model that writes them")
+            few = "a classifier chooses among few; completions are for a model that writes them"
+            found.append(Advice(f"{many}: {few}"))
         return found
 
     def _of(self, examples: Examples, numbers: Sequence[int]) -> Batch:

@@ -18,8 +18,7 @@ from lm.data.pair_batches import PairLayout, TwoSides
 from lm.errors import UsageError
 from lm.pseudorandom import Indices, mix
 from lm.text.trees import Places
-from lm.tokenizer.framing import Frame, PairFrames, pair_frames
-from lm.tokenizer.languages import LanguageTag, language_tags, spelled_tag
+from lm.tokenizer.framing import Frame, LanguageTag, PairFrames, language_tags, pair_frames, spelled_tag
 from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
@@ -55,8 +54,8 @@ def directions(stored: StoredPairs, *, bidirectional: bool) -> list[Direction]:
     tags = language_tags(stored.tokenizer)
     if missing := [language for language in (target, source) if language not in tags]:
         raise UsageError(
-            f"the tokenizer has no special token {spelled_tag(missing[0])}, which asks for a direction "
-            "(--bidirectional)"
+            f"the tokenizer has no special token {spelled_tag(missing[0])}, which asks for a direction",
+            settings=["bidirectional"],
         )
     return [Direction("source", "target", tags[target]), Direction("target", "source", tags[source])]
 
@@ -149,7 +148,8 @@ class FramedPairs:
 def _merges(side: SideName, tokenizer: Tokenizer) -> Merges:
     if (found := Merges.of(tokenizer)) is None:
         raise UsageError(
-            f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out (--bpe-dropout)"
+            f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out",
+            settings=["bpe_dropout"],
         )
     return found
 

@@ -19,7 +19,7 @@ from lm.data.batch import Batch
 from lm.data.pair_batches import PairBatches, PairLayout, TwoSides, bucketed, layout_of
 from lm.data.pair_tokens import FramedPairs, directions
 from lm.data.training_data import Reference, TrainingData, too_large
-from lm.errors import InputError, UsageError
+from lm.errors import Advice, InputError, UsageError
 from lm.pseudorandom import Indices, mix, permute
 
 Integers = NDArray[np.int64]
@@ -124,7 +124,7 @@ class PairData(TrainingData):
             UsageError: the tokenizer has no merges to leave out, or no tags for the directions.
         """
         if batch_tokens is None and rows is None:
-            raise UsageError("batches of pairs need a size (--batch-tokens, --batch-size)")
+            raise UsageError("batches of pairs need a size", settings=["batch_tokens", "batch_size"])
         self._stored, self._batch_rows, self._layout = stored, rows, layout
         self._batch_tokens = None if batch_tokens is None else layout.sides * batch_tokens
         self._directions = directions(stored, bidirectional=config.bidirectional)
@@ -186,7 +186,7 @@ class PairData(TrainingData):
         """How much there is to learn; sources are only read."""
         return self.tokens, "tokens of targets in each"
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:  # noqa: ARG002
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Whether there are too few pairs for so large a model."""
         return too_large(self.tokens, parameters)
 
@@ -210,8 +210,8 @@ class PairData(TrainingData):
             longest = max(self._framed.longest(split, each) for split in SPLITS for each in self._directions)
         if longest > context:
             raise InputError(
-                f"the longest {what} takes {longest} tokens, more than the context of {context} "
-                "(--max-length, --context)"
+                f"the longest {what} takes {longest} tokens, more than the context of {context}",
+                settings=["max_length", "context_length"],
             )
 
     def _count(self) -> None:

@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple, Self
 
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
+from lm.errors import Advice
 from lm.text.trees import Heads
-from lm.tokenizer.languages import LanguageTag
+from lm.tokenizer.framing import LanguageTag
 
 
 class Reference(NamedTuple):
@@ -82,7 +83,7 @@ class TrainingData(ABC):
     def epoch_size(self, parameters: int) -> tuple[float, str]:
         """How much an epoch is for a model with so many parameters: a number, and what it counts."""
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:  # noqa: ARG002
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """What speaks against these data and a run together, in sentences that advise what to change.
 
         Args:
@@ -108,24 +109,27 @@ _MANY_EPOCHS = 20
 """Up to 4 epochs are nearly as good as new text, and beyond 16 little is left to gain (Muennighoff et al. 2023)."""
 
 
-def too_large(tokens: int, parameters: int) -> list[str]:
+def too_large(tokens: int, parameters: int) -> list[Advice]:
     """Whether a model has far more parameters than so many tokens can teach."""
     if tokens >= _FEWEST_TOKENS_A_PARAMETER * parameters:
         return []
-    by_heart = "the model is far too large for this text and will learn it by heart"
-    return [f"{by_heart}: a smaller one, or more text, would do better (--depth, --d-model)"]
+    overfits = "the model is far too large for this text and will memorise it"
+    return [Advice(f"{overfits}: a smaller one, or more text, would do better", settings=["depth", "d_model"])]
 
 
-def too_small(tokens: int, parameters: int, *, epochs: float) -> list[str]:
+def too_small(tokens: int, parameters: int, *, epochs: float) -> list[Advice]:
     """Whether a model will see far more tokens of a text than its parameters can hold."""
     if min(tokens, epochs * tokens) <= _MOST_TOKENS_A_PARAMETER * parameters:
         return []
-    return ["the model is far too small for this much text: a larger one would do better (--depth, --d-model)"]
+    advice = "the model is far too small for this much text: a larger one would do better"
+    return [Advice(advice, settings=["depth", "d_model"])]
 
 
-def too_often(tokens: int, parameters: int, *, epochs: float, is_evaluated: bool) -> list[str]:
+def too_often(tokens: int, parameters: int, *, epochs: float, is_evaluated: bool) -> list[Advice]:
     """Whether a text is so small, and comes so often, that the model is all but certain to overfit."""
     if epochs <= _MANY_EPOCHS or tokens >= parameters:
         return []
-    advice = "--patience 3 ends the run then, or give fewer --steps" if is_evaluated else "fewer --steps"
-    return [f"{epochs:.0f} times the same small text: validation will get worse long before the end ({advice})"]
+    problem = f"{epochs:.0f} times the same small text: validation will get worse long before the end"
+    if is_evaluated:
+        return [Advice(f"{problem}; end the run then, or take fewer steps", settings=["patience=3", "steps"])]
+    return [Advice(f"{problem}; take fewer steps", settings=["steps"])]

@@ -15,7 +15,7 @@ from lm.corpus.shards import TokenReader, Tokens, open_split
 from lm.data.batch import Batch, batch_rows
 from lm.data.masking import Masking, keys_of
 from lm.data.training_data import TrainingData, too_large, too_often, too_small
-from lm.errors import InputError
+from lm.errors import Advice, InputError
 from lm.pseudorandom import mix, permute
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -79,11 +79,13 @@ class WindowData(TrainingData):
         if len(train) <= context:
             raise InputError(
                 f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
-                "add text, or use a shorter --context"
+                "add text, or use a shorter context",
+                settings=["context_length"],
             )
         if len(validation) == 1:
             raise InputError(
-                "the validation split has 1 token, which nothing before it predicts: hold out more text (--validation)"
+                "the validation split has 1 token, which nothing before it predicts: hold out more text",
+                settings=["validation"],
             )
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
         self._order = WindowOrder(tokens=len(train), context=context, seed=seed)
@@ -124,7 +126,7 @@ class WindowData(TrainingData):
         """How much text there is for a model to hold."""
         return self.tokens / parameters, "tokens of text a parameter"
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[str]:
+    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:
         """Whether a text is too little or too much for a model, or comes so often that the model overfits."""
         often = too_often(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)
         return [

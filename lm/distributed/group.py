@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,16 +27,16 @@ R = TypeVar("R")
 _PREPARING = timedelta(days=7)
 """That all wait for the first to prepare a corpus: it is long for one that is large."""
 
-_OF_A_LOST_PROCESS = (
+_OF_GLOO = (
+    "gloo",
     "onnection closed",
     "onnection reset",
     "onnection refused",
     "roken pipe",
     "imed out",
-    "gloo",
-    "NCCL",
+    "pair closure",
 )
-"""Words of the errors that torch has for it."""
+"""Words of the plain RuntimeErrors that Gloo raises for a lost rank; stores and NCCL have exceptions of their own."""
 
 
 class Group(World):
@@ -53,11 +52,14 @@ class Group(World):
         device = next(loss.model.parameters()).device
         if config.offload and device.type == "cpu":
             raise UsageError(
-                "--offload moves what a GPU has to the machine's memory, and this run is there: leave it out"
+                "offloading moves what a GPU has to the machine's memory, and this run is there: leave it out",
+                settings=["offload"],
             )
         if device.type == "cuda" and launched.local_rank() >= torch.cuda.device_count():
             there = torch.cuda.device_count()
-            raise UsageError(f"each process takes a GPU of its own, and there are {there} here (--processes, --device)")
+            raise UsageError(
+                f"each process takes a GPU of its own, and there are {there} here", settings=["processes", "device"]
+            )
         if config.shard:
             from lm.distributed.sharded import Sharded  # noqa: PLC0415 (takes a while, and only to shard)
 
@@ -98,9 +100,9 @@ class Group(World):
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
         return int(found)
 
-    def now(self) -> float:
+    def now(self, clock: Callable[[], float] | None = None) -> float:
         """See `World.now`."""
-        seconds = torch.tensor(time.monotonic(), dtype=torch.float64)
+        seconds = torch.tensor(super().now(clock), dtype=torch.float64)
         dist.broadcast(seconds, src=0)
         return float(seconds)
 
@@ -134,17 +136,20 @@ def joined() -> Iterator[World]:
         dist.destroy_process_group()
     except Exception as error:
         launched.let_speak(_is_first_to_fail(store))
-        if is_of_a_lost_process(error):
+        if is_lost_rank(error):
             raise TrainingError(
                 "another process of this training has ended or cannot be reached; what was saved is there: "
-                "go on with --resume, or anew if nothing was"
+                "resume it, or start anew if nothing was",
+                settings=["resume"],
             ) from error
         raise
 
 
-def is_of_a_lost_process(error: Exception) -> bool:
-    """Whether an error says that another process is not there any more."""
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_A_LOST_PROCESS)
+def is_lost_rank(error: Exception) -> bool:
+    """Whether an error says that another process has ended or cannot be reached."""
+    if isinstance(error, dist.DistError):
+        return True
+    return type(error) is RuntimeError and any(words in str(error) for words in _OF_GLOO)
 
 
 def _is_first_to_fail(store: Store) -> bool:

@@ -55,6 +55,11 @@ def note_beginning(seconds: float) -> None:
     os.environ[_BEGAN] = repr(seconds)
 
 
+def forget_beginning() -> None:
+    """The opposite of `note_beginning`, once the processes have ended."""
+    os.environ.pop(_BEGAN, None)
+
+
 def beginning() -> float | None:
     """When the command began that launched this process; None where that is not known."""
     return float(os.environ[_BEGAN]) if _BEGAN in os.environ else None

@@ -36,7 +36,10 @@ def meet() -> Store:
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_STEP)
     except (ValueError, RuntimeError, TimeoutError) as error:
         problem = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TrainingError(f"the processes do not meet ({problem}); start them by torchrun, or --processes") from error
+        raise TrainingError(
+            f"the processes do not meet ({problem}); start them by torchrun, or from one command",
+            settings=["processes"],
+        ) from error
     return store
 
 

@@ -63,9 +63,9 @@ class World:
         """The largest of the numbers that the processes have."""
         return value
 
-    def now(self) -> float:
-        """Seconds on the first process's clock, the same for all that ask together."""
-        return time.monotonic()
+    def now(self, clock: Callable[[], float] | None = None) -> float:
+        """Seconds on the first process's clock, by default `time.monotonic`; the same for all that ask together."""
+        return time.monotonic() if clock is None else clock()
 
     def spread(self, items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> list[R]:
         """What some work makes of each item, in order; each process does its part, and all have the whole."""

@@ -65,7 +65,9 @@ def of_model(
     if not isinstance(loaded.model, EncoderOnly) and loaded.model.config.translates:
         return _of_source(TranslationModel.of(loaded), text, unit=unit, to=to, heads=heads)
     if to is not None:
-        raise UsageError(f"{loaded.folder}: this run {loaded.model.config.purpose}; there is no --to {to}")
+        raise UsageError(
+            f"{loaded.folder}: this run {loaded.model.config.purpose}; it has no language {to!r}", settings=["to"]
+        )
     assert not isinstance(loaded.model, EncoderDecoder), "that translates"
     return _of_text(loaded.model, loaded.tokenizer, text, unit=unit)
 
@@ -76,7 +78,9 @@ def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
     if not config.is_recurrent or (to_source and config.recurrent_scores != "none"):
         return
     if config.is_encoder_decoder and config.recurrent_scores != "none":
-        raise UsageError(f"{loaded.folder}: recurrent layers attend only to a source: give a translation (--target)")
+        raise UsageError(
+            f"{loaded.folder}: recurrent layers attend only to a source: give a translation", settings=["target"]
+        )
     raise UsageError(f"{loaded.folder}: this run's model has recurrent layers and no attention")
 
 

@@ -123,7 +123,7 @@ def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, nam
         try:
             prompt, completion = tokenizer.encode_batch([example.prompt, example.completion])
         except InputError as error:
-            raise InputError(f"{where}: {error}") from None
+            raise error.at(where) from None
         learned = len(completion) + len(frame.after)
         if problem := too_long(learned, context=context):
             raise InputError(f"{where}: {problem}; leave it out")

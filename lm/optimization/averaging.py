@@ -37,7 +37,9 @@ def latest(run: Path, count: int) -> list[Path]:
         raise UsageError(f"{run}: is one checkpoint, but a mean takes two: name another one too, or their run")
     found = run_folder.checkpoints(run)[-count:]
     if len(found) < 2:
-        raise UsageError(f"{run}: has {len(found)} checkpoint(s), but a mean takes two (train with a larger --keep)")
+        raise UsageError(
+            f"{run}: has {len(found)} checkpoint(s), but a mean takes two: train with more kept", settings=["keep"]
+        )
     return found
 
 

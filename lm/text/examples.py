@@ -26,7 +26,7 @@ from lm.text.rows import Row, known, text
 FIELDS = ("prompt", "completion", "text", "label")
 DELIMITER = "\n"
 
-EXAMPLE = '{"prompt": …, "completion": …}, in the JSON Lines (.jsonl) that --supervised reads'
+EXAMPLE = '{"prompt": …, "completion": …}, in JSON Lines (.jsonl), as supervised training reads them'
 _FORMS = "'prompt' and 'completion', or 'text' and 'label'"
 
 

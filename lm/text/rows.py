@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lm.config import options
@@ -32,24 +32,24 @@ def texts(rows: Iterable[Row], field: str) -> Iterator[str]:
     for row in rows:
         if field not in row.values:
             hint = options.suggestion(field, row.values)
-            raise InputError(f"{row.where}: no field {field!r}{hint}; it has {known(row.values)} (--field)")
-        yield text(row, field, hint=" (--field)")
+            raise InputError(f"{row.where}: no field {field!r}{hint}; it has {known(row.values)}", settings=["field"])
+        yield text(row, field, settings=["field"])
 
 
-def text(row: Row, field: str, *, hint: str = "") -> str:
+def text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
     """The text in a field of a row that has such a field.
 
     Args:
         row: the row.
         field: the name of the field.
-        hint: the flag that names another field, with which messages may end.
+        settings: those that name another field, for messages.
 
     Raises:
         InputError: the field holds something else than text, or text that cannot be written as UTF-8.
     """
     value = row.values[field]
     if not isinstance(value, str):
-        raise InputError(f"{row.where}: field {field!r} is not text but {kind(value)}{hint}")
+        raise InputError(f"{row.where}: field {field!r} is not text but {kind(value)}", settings=settings)
     try:
         value.encode()
     except UnicodeEncodeError as error:

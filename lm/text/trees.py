@@ -40,7 +40,8 @@ def read_heads(line: str, sentence: str, *, where: str) -> Heads:
     except ValueError:
         wrong = next((part for part in line.split() if not part.removeprefix("-").isdecimal()), line.strip())
         raise InputError(
-            f"{where}: {wrong[:40]!r} is no head: heads are numbers of words from 1, or 0 for the root (--heads)"
+            f"{where}: {wrong[:40]!r} is no head: heads are numbers of words from 1, or 0 for the root",
+            settings=["heads"],
         ) from None
     check_heads(heads, sentence, where=where)
     return heads
@@ -63,9 +64,13 @@ def with_heads(
     source, name = names
     for number, (one, line) in enumerate(itertools.zip_longest(sentences, lines), 1):
         if line is None:
-            raise InputError(f"{name}: ends before line {number:,} of {source}: give heads for each sentence (--heads)")
+            raise InputError(
+                f"{name}: ends before line {number:,} of {source}: give heads for each sentence", settings=["heads"]
+            )
         if one is None:
-            raise InputError(f"{name}: line {number:,} has no sentence, for {source} ends before it (--heads)")
+            raise InputError(
+                f"{name}: line {number:,} has no sentence, for {source} ends before it", settings=["heads"]
+            )
         yield one, read_heads(line, sentence(one), where=f"{name}: line {number}")
 
 

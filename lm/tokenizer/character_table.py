@@ -70,7 +70,7 @@ class CharacterTable:
         ids = self._ids[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
         missing = ids == _MISSING
         if missing.any():
-            raise InputError(_unknown(text[int(missing.argmax())]))
+            raise InputError(_unknown(text[int(missing.argmax())]), settings=["unknown"])
         return ids
 
 
@@ -78,8 +78,7 @@ def _unknown(character: str) -> str:
     name = unicodedata.name(character, "")
     return (
         f"character {character!r} (U+{ord(character):04X}{' ' + name if name else ''}) is not in the tokenizer's "
-        "vocabulary; train it on text that has the character, or let it replace such "
-        "characters (lm tokenizer train --unknown)"
+        "vocabulary; train it on text that has the character, or let it replace such characters"
     )
 
 

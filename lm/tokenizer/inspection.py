@@ -66,7 +66,7 @@ def measure(
             try:
                 tokens += len(tokenizer.encode(piece.context + piece.text)) - piece.context_tokens
             except InputError as error:
-                raise InputError(f"{file.name}: {error}") from None
+                raise error.at(file.name) from None
             goes_on = not (piece.starts_document or last.isspace() or piece.text[0].isspace())
             words += len(piece.text.split()) - goes_on
             size += len(piece.text.encode())

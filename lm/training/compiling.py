@@ -30,19 +30,22 @@ def check_compiler(device: str, *, is_recurrent: bool = False) -> None:
     torch fails at the first step with pages of its own code.
     """
     if is_recurrent:
-        raise UsageError("--compile is for transformer blocks, not for recurrent layers (--architecture); leave it out")
+        problem = "only transformer blocks are compiled, not recurrent layers: leave it out"
+        raise UsageError(problem, settings=("compile",))
     if device == "cpu":
         names = [os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")]
     else:
         names = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     if not any(shutil.which(name) for name in names):
         raise UsageError(
-            f"--compile needs a compiler, and there is no {' or '.join(names)}: install one, or leave it out"
+            f"torch.compile needs a compiler, and there is no {' or '.join(names)}: install one, or leave it out",
+            settings=("compile",),
         )
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").is_file():
         raise UsageError(
-            f"--compile needs Python's headers, and {headers} has no Python.h: install them, or leave it out"
+            f"torch.compile needs Python's headers, and {headers} has no Python.h: install them, or leave it out",
+            settings=("compile",),
         )
 
 
@@ -70,5 +73,6 @@ def failures_in_a_line() -> Iterator[None]:
         first, *rest = str(error).strip().splitlines()
         reason = f"{first} {rest[0]}" if rest and first.endswith(":") else first
         raise TrainingError(
-            f"torch.compile fails on this model ({reason}); saved checkpoints are untouched: go on with --no-compile"
+            f"torch.compile fails on this model ({reason}); saved checkpoints are untouched: resume without it",
+            settings=("compile",),
         ) from error

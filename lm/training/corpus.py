@@ -1,12 +1,39 @@
-"""What a run learns from: prepared data, and the tokenizers that made them."""
+"""What a run learns from: the files of a specification, and the prepared data and tokenizers that are made of them."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
-from lm.errors import UsageError
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.checkpoint import load_tokenizers
+from lm.config.data import DataConfig, ParallelConfig
+from lm.config.options import options
+from lm.config.run import RunConfig
+from lm.config.run_spec import DataFiles
+from lm.corpus.corpus import Corpus, survey, train_tokenizer
+from lm.corpus.manifest import MANIFEST, Manifest, PairManifest
+from lm.corpus.parallel import ParallelCorpus
+from lm.corpus.parallel import survey as survey_pairs
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.shards import read_manifest
+from lm.data.kinds import verify
+from lm.data.labels import labels_of
+from lm.errors import InputError, UsageError
+from lm.run_folder import find_checkpoint, find_tokenizer, is_journal
+from lm.text.files import TextFile, text_files, text_size
+from lm.text.parallel import ParallelText, parallel_texts
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+from lm.tokenizer.training import SAMPLE_BYTES
+
+Tokenizers = tuple[Tokenizer, Tokenizer | None]
+"""Of targets, and of sources if they have their own."""
+Progress = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
+"""Opens something that is told how many bytes are tokenized, and of how many, if that is known."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +58,11 @@ class TrainingCorpus:
         return self.tokenizer.vocab_size + self.spare_tokens
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of its examples; errors as of `labels_of`."""
+        return labels_of(self.folder)
+
+    @property
     def has_merges(self) -> bool:
         """Whether BPE dropout has merges to leave out on both sides."""
         tokenizers = (self.tokenizer, self.source_tokenizer or self.tokenizer)
@@ -40,4 +72,234 @@ class TrainingCorpus:
         """UsageError unless BPE dropout has merges to leave out on both sides."""
         if not self.has_merges:
             side = "tokenizer" if self.source_tokenizer is None else "tokenizer of one side"
-            raise UsageError(f"BPE dropout leaves out merges, and the {side} has none: leave it out (--bpe-dropout)")
+            problem = f"BPE dropout leaves out merges, and the {side} has none: leave it out"
+            raise UsageError(problem, settings=("bpe_dropout",))
+
+
+@dataclass(frozen=True)
+class TokenizerSampled:
+    """A tokenizer is about to be trained on a sample of a large corpus.
+
+    Attributes:
+        bytes: of the sample.
+        corpus_bytes: of all of the corpus.
+    """
+
+    bytes: int
+    corpus_bytes: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The corpus of a run is tokenized.
+
+    Attributes:
+        corpus: the data and their tokenizers.
+        manifest: of the data.
+        reused: whether they were there before; None where they were named as the corpus.
+        trained: the vocabulary size that was asked for where a tokenizer was trained on the corpus, else None.
+        seen_in_training: the fraction of the held-out pairs that are among those to train on.
+        copies: names of sources that are the same text as their targets.
+    """
+
+    corpus: TrainingCorpus
+    manifest: Manifest | PairManifest
+    reused: bool | None
+    trained: int | None = None
+    seen_in_training: float = 0.0
+    copies: tuple[str, ...] = ()
+
+
+Preparation = Generator[TokenizerSampled | Prepared, None, TrainingCorpus]
+
+
+class TextCorpus:
+    """What a run learns from: files of text or of examples, or a folder of tokens made of them before.
+
+    Files are read once for all questions about them.
+
+    Attributes:
+        names: as the user gives them.
+        prepared: the folder, if it is one of tokens.
+    """
+
+    holds_pairs: ClassVar[bool] = False
+
+    def __init__(self, files: DataFiles) -> None:
+        """Read nothing before it is asked for."""
+        self.names = files.text
+        is_prepared = len(self.names) == 1 and (Path(self.names[0]) / MANIFEST).is_file()
+        self.prepared = Path(self.names[0]) if is_prepared else None
+        self._surveyed: Corpus | None = None
+
+    def text_bytes(self, config: RunConfig) -> int:
+        """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
+        if self.prepared:
+            return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
+        size = text_size(self.files(config))
+        return self.survey(config.data).bytes if size is None else size
+
+    def survey(self, config: DataConfig) -> Corpus:
+        """The files after one pass over them; asked again, another fraction may be held out of what was read then."""
+        if self._surveyed is None:
+            files = self._files(config)
+            _refuse_runs(files)
+            self._surveyed = survey(files, config)
+        return dataclasses.replace(self._surveyed, config=config)
+
+    def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
+        """How the tokens are made: as the config says, but where they are made already, as they were.
+
+        Args:
+            config: what was given in all.
+            typed: what of it was given for this run alone.
+
+        Raises:
+            InputError: examples are asked for, and the tokens are of text.
+            UsageError: what was given contradicts what the tokens were made with.
+        """
+        if not self.prepared:
+            return config
+        folder, made = self.names[0], read_manifest(self.prepared).data
+        if config.supervised and not made.supervised:
+            raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
+        for described in options(DataConfig):
+            name, was = described.name, getattr(made, described.name)
+            if name in typed and typed[name] != was:
+                problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"
+                raise UsageError(f"{problem}; prepare the text again, or leave it out ({described.flag})")
+        return made
+
+    def files(self, config: RunConfig) -> list[TextFile]:
+        """The files that the names stand for."""
+        return self._files(config.data)
+
+    def _files(self, config: DataConfig) -> list[TextFile]:
+        return text_files(self.names, field=config.field, supervised=config.supervised)
+
+    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: Progress) -> Preparation:
+        """Find or make the tokenizer and the tokens.
+
+        Args:
+            config: of the run.
+            tokenizer: a tokenizer.json or a run, whose tokenizer is used; without it, one is trained.
+            progress: is told how far tokenizing is.
+        """
+        if self.prepared:
+            corpus, manifest = self._prepared_before(self.prepared, tokenizer)
+            yield Prepared(corpus, manifest, reused=None)
+            return corpus
+        given = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
+        surveyed, is_trained = self.survey(config.data), given is None
+        if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
+            yield TokenizerSampled(SAMPLE_BYTES, surveyed.files_bytes)
+        made = given or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
+        with progress() as told:
+            prepared = prepare_corpus(surveyed, made, progress=told, with_labels=config.model.is_masked)
+        wanted = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
+        corpus = TrainingCorpus(prepared.folder, made)
+        yield Prepared(corpus, prepared.manifest, reused=prepared.reused, trained=wanted)
+        return corpus
+
+    def _prepared_before(self, folder: Path, tokenizer: Path | None) -> tuple[TrainingCorpus, Manifest]:
+        """The tokens in a folder, with the tokenizer that made them; InputError if it is another one than is named."""
+        manifest, made = read_manifest(folder), Tokenizer.load(find_tokenizer(tokenizer or folder))
+        if made.sha256 != manifest.tokenizer:
+            advice = "prepare the corpus again"
+            if tokenizer is not None:
+                advice = f"prepare the corpus with it: lm prepare CORPUS --tokenizer {tokenizer}"
+            problem = f"not the tokenizer that made the tokens in {folder}"
+            raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
+        verify(folder, advice="prepare the corpus again")
+        return TrainingCorpus(folder, made), manifest
+
+
+class PairCorpus:
+    """The sentence pairs that a run learns from; they are read once for all questions about them."""
+
+    holds_pairs: ClassVar[bool] = True
+    prepared: ClassVar[None] = None
+
+    def __init__(self, files: DataFiles) -> None:
+        """Read nothing before it is asked for."""
+        self._named = files
+        self._surveyed: ParallelCorpus | None = None
+
+    def text_bytes(self, config: RunConfig) -> int:
+        """UTF-8 bytes of both sides, without the validation split's own files: by the files' sizes, or by reading."""
+        known = text_size(file for text in self._texts(config.parallel) for file in text.files)
+        return sum(found.bytes for found in self.survey(config).texts) if known is None else known
+
+    def survey(self, config: RunConfig) -> ParallelCorpus:
+        """The files after one pass over them."""
+        if self._surveyed is None:
+            texts = self._texts(config.parallel)
+            named = self._named
+            held_out = parallel_texts(
+                config.parallel,
+                source=[named.validation_source] if named.validation_source else (),
+                target=[named.validation_target] if named.validation_target else (),
+                heads=[named.validation_heads] if named.validation_heads else (),
+            )
+            self._surveyed = survey_pairs(texts, config.data, config.parallel, validation=held_out)
+        return self._surveyed
+
+    def files(self, config: RunConfig) -> list[ParallelText]:
+        """The texts of both sides."""
+        return self._texts(config.parallel)
+
+    def _texts(self, config: ParallelConfig) -> list[ParallelText]:
+        named = self._named
+        return parallel_texts(config, source=named.source, target=named.target, pairs=named.pairs, heads=named.heads)
+
+    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: Progress) -> Preparation:
+        """Find or make the tokenizers and the prepared pairs; arguments as of `TextCorpus.prepare`.
+
+        A tokenizer.json is for both sides.
+        """
+        surveyed = self.survey(config)
+        if tokenizer is None:
+            made = train_tokenizers(surveyed, config.tokenizer, config.parallel)
+        else:
+            made = pair_tokenizers(tokenizer)
+        with progress() as told:
+            prepared = prepare_pairs(surveyed, made[0], config.parallel, source_tokenizer=made[1], progress=told)
+        corpus = TrainingCorpus(prepared.folder, *made)
+        yield Prepared(
+            corpus,
+            prepared.manifest,
+            reused=prepared.reused,
+            seen_in_training=surveyed.seen_in_training,
+            copies=tuple(surveyed.copies),
+        )
+        return corpus
+
+
+def corpus_of(files: DataFiles) -> TextCorpus | PairCorpus:
+    """The corpus of some files, of which nothing has been read."""
+    return PairCorpus(files) if files.are_pairs else TextCorpus(files)
+
+
+def tokenizers_of(path: Path, *, pairs: bool) -> Tokenizers:
+    """The tokenizer that a person names for a text, or those for the two sides of pairs."""
+    return pair_tokenizers(path) if pairs else (Tokenizer.load(find_tokenizer(path)), None)
+
+
+def pair_tokenizers(path: Path) -> Tokenizers:
+    """The tokenizers of a file, of a folder that has some, or of a run."""
+    if path.is_file():
+        return Tokenizer.load(find_tokenizer(path)), None
+    return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
+
+
+def without_progress() -> AbstractContextManager[None]:
+    """Opens nothing that would be told of progress."""
+    return nullcontext()
+
+
+def _refuse_runs(files: list[TextFile]) -> None:
+    """Raise InputError if the journals of a run are among the files: they came with a folder."""
+    for file in files:
+        if is_journal(file.path):
+            run = Path(file.name).parent
+            raise InputError(f"{run}: is a run, not a text; name texts, or go on with a run: lm train --resume {run}")

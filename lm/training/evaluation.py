@@ -11,7 +11,6 @@ from functools import partial
 
 import torch
 
-from lm.budget.pace import Cost
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.batch import Batch
@@ -27,6 +26,7 @@ from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import counted, shares
+from lm.training.budget import Cost
 from lm.training.events import Evaluation, Sample, Warned
 from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.run import Run, diverged
@@ -225,7 +225,7 @@ def check_samples(run: Run) -> None:
         try:
             _read(run, prompt)
         except LMError as error:
-            raise type(error)(f"sample {prompt!r}: {error} (--sample)") from None
+            raise type(error)(f"sample {prompt!r}: {error}", settings=("sample",)) from None
 
 
 def _read(run: Run, prompt: str) -> None:

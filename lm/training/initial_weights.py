@@ -51,7 +51,7 @@ def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokeniz
     if all(ours.sha256 == other.sha256 or ours.has_vocabulary_of(other) for ours, other in sides):
         return
     problem = f"the weights of {path} were learned with another tokenizer, whose IDs stand for other tokens"
-    raise UsageError(f"{problem}: use that one (leave out --tokenizer), or train a new model (without --from)")
+    raise UsageError(f"{problem}: use that one, or train a new model", settings=("tokenizer", "from_run"))
 
 
 def spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
@@ -88,7 +88,8 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
         run.model.load_state_dict(weights)
     except RuntimeError as error:
         problem = str(error).splitlines()[-1].strip()
-        raise UsageError(f"the weights to start from don't fit this model: {problem} (--from, --tokenizer)") from None
+        message = f"the weights to start from don't fit this model: {problem}"
+        raise UsageError(message, settings=("from_run", "tokenizer")) from None
     if run.average is not None:
         run.average.load(run.model.state_dict())
 
@@ -115,5 +116,5 @@ def _with_adapters(run: Run, weights: Mapping[str, Tensor], given: Mapping[str, 
     own = trained_weights(run.model)
     if random := next((name for name in weights if weights[name] is not given.get(name) and name not in own), None):
         problem = f"the run to start from has no {random} for this model, which adapters leave as it is"
-        raise UsageError(f"{problem}: train all weights instead (without --lora)")
+        raise UsageError(f"{problem}: train all weights instead", settings=("lora",))
     return own | dict(weights)

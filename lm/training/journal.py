@@ -1,15 +1,20 @@
-"""The two logs of a run: what was learned, which is the same whenever the run is repeated, and how fast."""
+"""The logs of a run: what was learned, which is the same whenever the run is repeated, how fast, and what chose it."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lm import files, run_folder
+from lm.config.options import options
+from lm.config.run import SECTIONS, RunConfig
 from lm.training.events import Evaluation, Sample, Step
 
 _OF_STEPS = {"loss", "tokens_per_second"}
@@ -19,8 +24,19 @@ EXPERT_USE = "validation_expert_use"
 """Entry of an evaluation: the share of the tokens that each expert took, by layer."""
 
 
+_OF_PLAN = {
+    "device": "hardware", "dtype": "speed measured", "threads": "speed measured", "optimizer_dtype": "speed measured",
+    "processes": "launcher", "micro_batch_tokens": "memory", "data": "corpus", "data_key": "corpus",
+}  # fmt: skip
+"""What chooses each value of a plan; all others follow from the length of the run."""
+
+
 class Journal:
-    """`metrics.jsonl` and `timings.jsonl` of a run folder, one JSON object a line, each with its step."""
+    """The logs of a run folder, one JSON object a line, each with its step.
+
+    `metrics.jsonl` and `timings.jsonl` tell of steps and evaluations. `decisions.jsonl` tells what chose each setting,
+    before it is used; what is chosen otherwise later, by the clock of a budget or as a run is resumed, is appended.
+    """
 
     def __init__(self, folder: Path, *, writes: bool = True) -> None:
         """Of a run; with `writes` false, what is to be noted is not: another process does it."""
@@ -28,6 +44,7 @@ class Journal:
         self._waiting: dict[Path, str] = {}
         self._error: OSError | None = None
         self.metrics, self.timings = folder / run_folder.METRICS, folder / run_folder.TIMINGS
+        self.decisions = folder / run_folder.DECISIONS
 
     def step(self, event: Step, *, epoch: float) -> None:
         """Note an optimizer step."""
@@ -58,6 +75,28 @@ class Journal:
         self._append(self.metrics, metrics)
         self._append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
 
+    def decide(self, step: int, config: RunConfig, reasons: Mapping[str, str]) -> None:
+        """Note what chose each value of a config and its plan.
+
+        Args:
+            step: after which it is chosen.
+            config: with a plan.
+            reasons: what chose a setting, by its name, as in "training.steps"; "given" for those that are missing.
+        """
+        by: dict[str, dict[str, Any]] = defaultdict(dict)
+        for name, value in _values(config).items():
+            section, _, field = name.partition(".")
+            planned = _OF_PLAN.get(field, "length") if section == "plan" else "given"
+            by[reasons.get(name, planned)][name] = value
+        for reason, chosen in by.items():
+            self._append(self.decisions, {"step": step, "by": reason, "chosen": chosen})
+
+    def revise(self, step: int, before: RunConfig, after: RunConfig, *, by: str) -> None:
+        """Note what of a config or its plan was changed after a step, and by what."""
+        values, old = _values(after), _values(before)
+        if chosen := {name: value for name, value in values.items() if value != old.get(name)}:
+            self._append(self.decisions, {"step": step, "by": by, "chosen": chosen})
+
     def warning(self) -> str | None:
         """Say once, after the first entry that could not be written, that entries wait for room; None otherwise."""
         error, self._error = self._error, None
@@ -85,7 +124,7 @@ class Journal:
         """Append the waiting entries to a log, all of them or none."""
         with files.naming(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            left = memoryview(self._waiting[path].encode())
+            left = memoryview(self._waiting[path].encode(errors="backslashreplace"))
             try:
                 while left:
                     left = left[file.write(left) :]
@@ -113,6 +152,12 @@ class Journal:
         for path in self._paths():
             _replace(run_folder.set_aside(path), _kept(path, math.inf))
 
+    def clear(self) -> None:
+        """Drop the entries of a run that was started in this folder before and has saved nothing."""
+        self.settle()
+        self.forget_after(0)
+        self.decisions.unlink(missing_ok=True)
+
     def settle(self) -> None:
         """Remove the logs that were set aside."""
         for path in (self.metrics, self.timings):
@@ -126,6 +171,17 @@ class Journal:
 
     def _paths(self) -> list[Path]:
         return [path for path in (self.metrics, self.timings) if path.exists()]
+
+
+def _values(config: RunConfig) -> dict[str, Any]:
+    """The settings of a config and its plan by name, as in "training.steps"."""
+    values = {
+        f"{section}.{described.name}": getattr(getattr(config, section), described.name)
+        for section, kind in SECTIONS.items()
+        for described in options(kind)
+    }
+    planned = dataclasses.asdict(config.plan) if config.plan is not None else {}
+    return {"preset": config.preset, **values, **{f"plan.{name}": value for name, value in planned.items()}}
 
 
 def lines(path: Path) -> list[bytes]:

@@ -164,7 +164,7 @@ def kept(config: RunConfig, *, rows: int, dtype: str, device: torch.device = _CP
         UsageError: sources come with trees, which are not there to try.
     """
     if config.model.syntax != "none":
-        raise UsageError("what training keeps is not known for sources with trees (--syntax)")
+        raise UsageError("what training keeps is not known for sources with trees", settings=("syntax",))
     first, each, _ = _sequence_bytes(config, dtype=dtype, device=device)
     return first + (rows - 1) * each
 

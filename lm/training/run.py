@@ -1,48 +1,79 @@
-"""A run in progress: what is trained, on what, how far it has come, and its plan, which a clock may still change."""
+"""A run in progress: the model, what trains it, how far it has come, and its checkpoints."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from lm import files, run_folder
-from lm.budget.clock import Clock
+from lm import checkpoint, files, run_folder
 from lm.config.run import Plan, RunConfig
 from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
-from lm.errors import TrainingError
+from lm.errors import InputError, TrainingError
 from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
 from lm.model.block import recompute
-from lm.model.lora import build_adapted
+from lm.model.lora import build_adapted, load_trained, trained_weights
 from lm.model.transformer import choose_kernels
 from lm.optimization.moving_average import MovingAverage
-from lm.optimization.optimizers import make_optimizers
+from lm.optimization.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
 from lm.optimization.schedules import learning_rate
 from lm.run_folder import TrainingState
 from lm.training.ahead import Ahead
+from lm.training.budget import Clock
 from lm.training.compiling import compiled
 from lm.training.corpus import TrainingCorpus
-from lm.training.events import Decay, EndMoved
+from lm.training.events import Decay, EndMoved, Saved
 from lm.training.journal import Journal
-from lm.training.lock import lock_of
 from lm.training.objective import Objective, final_states
 from lm.training.writer import Writer
 
+_TRAINED = "trained."
+"""In the optimizer's file, before the names of the weights that are trained while their average is the model."""
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """What every process needs to build the same run; the first one broadcasts it.
+
+    Attributes:
+        folder: of the run.
+        config: with a plan.
+        state: how far the run has come.
+        corpus: what it learns from.
+        spent: seconds of a budget that are gone, besides those that `state` knows of.
+        pause: seconds that it takes to evaluate and save, about; for a budget.
+        has_weights: whether it starts from those of another run.
+        checkpoint: of its own, that it resumes from.
+    """
+
+    folder: Path
+    config: RunConfig
+    state: TrainingState
+    corpus: TrainingCorpus
+    spent: float = 0.0
+    pause: float = 0.0
+    has_weights: bool = False
+    checkpoint: Path | None = None
+
 
 class Run:
-    """A run in progress: model, optimizer, data and how far it has come. Made by `start` or `resume`.
+    """A run in progress: model, optimizer, data and how far it has come. Made by `lm.training.begin`.
 
     Attributes:
         folder: where the run is kept.
         config: its settings and its plan, as `config.json` has them.
         state: how far it has come.
         resumed_at: the step of the checkpoint that it was resumed from; 0 for a new run.
+        saved_at: the step of the last checkpoint.
         other_branch: checkpoints later than the one gone on with, which go as soon as this run has saved its own.
         lock: held from the start to the end of training.
         clock: of a run under a budget, what says when the learning rate falls; else None.
@@ -54,43 +85,36 @@ class Run:
 
     def __init__(
         self,
-        folder: Path,
-        config: RunConfig,
-        state: TrainingState,
+        setup: RunSetup,
         *,
-        corpus: TrainingCorpus,
         data: TrainingData,
         lock: LockFile | None = None,
-        spent: float,
-        pause: float = 0.0,
         world: World = ALONE,
+        now: Callable[[], float] | None = None,
     ) -> None:
-        """Build the model with its initial weights, as the plan in `config` says.
+        """Build the model with its initial weights, as the plan in the config says. Nothing is written.
 
         Args:
-            folder: of the run; nothing is written to it.
-            config: with a plan.
-            state: how far the run has come.
-            corpus: what the run learns from.
-            data: the same, open.
+            setup: what to build.
+            data: of the corpus, open.
             lock: of the run, if it is held already.
-            spent: seconds of a budget that are gone, besides those that `state` knows of.
-            pause: seconds that it takes to evaluate and save, about; for a budget.
             world: the processes that train the run together; all of them build it at the same time.
+            now: seconds on the clock that a budget is measured by [default: `time.monotonic`].
         """
-        self.folder, self.config, self.state, self.data = folder, config, state, data
-        self.tokenizer, self.source_tokenizer = corpus.tokenizer, corpus.source_tokenizer
-        self.resumed_at = state.step
+        self.folder, self.config, self.state, self.data = setup.folder, setup.config, setup.state, data
+        self.tokenizer, self.source_tokenizer = setup.corpus.tokenizer, setup.corpus.source_tokenizer
+        self.resumed_at, self.saved_at = setup.state.step, setup.state.step
         self.other_branch: list[Path] = []
-        self.lock = lock_of(folder) if lock is None else lock
-        self.world, self.journal = world, Journal(folder, writes=world.writes)
-        self.writer = Writer(writes=world.writes)
+        self.lock = lock_of(setup.folder) if lock is None else lock
+        self.world, self.journal = world, Journal(setup.folder, writes=world.writes)
+        self.writer = Writer(writes=world.writes, now=now)
         self._build()
         self.data.plan(self.plan.steps)
         self.ahead = Ahead(data) if self.plan.device == "cuda" else None
-        deadline = self.plan.deadline
-        left = None if deadline is None else deadline - state.elapsed - spent
-        self.clock = None if left is None else Clock(left, spent=spent, pause=pause, now=world.now)
+        self.clock: Clock | None = None
+        if self.plan.deadline is not None:
+            left = self.plan.deadline - setup.state.elapsed - setup.spent
+            self.clock = Clock(left, spent=setup.spent, pause=setup.pause, now=lambda: world.now(now))
 
     def _build(self) -> None:
         """The model and what trains it, on the hardware that the plan names."""
@@ -178,7 +202,8 @@ class Run:
         return Decay(step, steps) if begins else EndMoved(step, steps)
 
     def _settle(self, plan: Plan) -> None:
-        self.config = dataclasses.replace(self.config, plan=plan)
+        before, self.config = self.config, dataclasses.replace(self.config, plan=plan)
+        self.journal.revise(self.state.step, before, self.config, by="clock of the budget")
         self.data.plan(plan.steps)
         if self.ahead is not None:
             self.ahead.forget()
@@ -194,10 +219,112 @@ class Run:
         if self.clock is not None and self.plan.deadline is not None:
             self.state = dataclasses.replace(self.state, elapsed=self.plan.deadline - self.clock.left)
 
+    def save(self, *, is_best: bool) -> list[Saved]:
+        """Copy the run as it is; its writer makes a checkpoint of that, and then removes those that are not kept.
+
+        The checkpoint before is waited for. Of several processes, all take part, and one writes.
+
+        Returns:
+            The checkpoint before, unless the writer has told of it already.
+
+        Raises:
+            InputError: the checkpoint before could not be written.
+            TrainingError: a weight is no longer finite, which the loss of the next step would show too late.
+        """
+        before = self.writer.wait()
+        if self.clock is not None:
+            (self.clock.to_write,) = self.world.summed(self.writer.seconds)
+        weights, optimizer = self._copied()
+        self.note_elapsed()
+        config, state = self.config, self.state
+
+        def write() -> Saved:
+            folder = checkpoint.save_checkpoint(
+                self.folder,
+                config=config,
+                tokenizer=self.tokenizer,
+                source_tokenizer=self.source_tokenizer,
+                model=weights,
+                optimizer=optimizer,
+                state=state,
+                is_best=is_best,
+                resumed_at=self.resumed_at if self.other_branch else None,
+            )
+            self.other_branch = []
+            checkpoint.remove_old(self.folder, keep=config.training.keep)
+            return Saved(state.step, folder)
+
+        self.writer.begin(write)
+        self.saved_at = state.step
+        return before
+
+    def _copied(self) -> tuple[Tensors, Tensors]:
+        """The weights, or their moving average if there is one, and all that training goes on with, as they are now."""
+        weights, optimizer = trained_weights(self.model), optimizer_tensors(self.optimizers, self.model)
+        if self.average is not None:
+            optimizer |= {_TRAINED + name: value for name, value in weights.items()}
+            weights = self.average.weights
+        copied, copied_optimizer = (self.writer.copied(self.placement.whole(each)) for each in (weights, optimizer))
+        if broken := next((name for name, value in copied.items() if not _is_finite(value)), None):
+            raise diverged(self, f"{broken} is no longer finite")
+        return copied, copied_optimizer
+
+    def restore(self, weights: Tensors, optimizer: Tensors) -> None:
+        """Put back what `save` wrote: where there is a moving average, the model on the disk is that.
+
+        Raises:
+            KeyError: a tensor is missing.
+            RuntimeError: a tensor has another shape than this run's model wants.
+        """
+        if self.average is not None:
+            self.average.load(self.placed(weights))
+            weights = {name: optimizer[_TRAINED + name] for name in weights}
+        load_trained(self.model, self.placed(weights))
+        restore_optimizers(self.optimizers, self.model, optimizer, place=self.placement.like)
+
+
+def _is_finite(value: Tensor) -> bool:
+    """Whether all numbers are; their least and largest are found as fast as they are read, and are NaN where one is."""
+    return all(bool(bound.isfinite()) for bound in value.aminmax())
+
 
 def diverged(run: Run, problem: str, *, step: int | None = None) -> TrainingError:
     """The error for a quantity of a step, by default the one just taken, that is no longer a finite number."""
     return TrainingError(
         f"{run.folder}: {problem} at step {run.state.step if step is None else step}; "
-        "saved checkpoints are untouched: try a lower --learning-rate or --dtype float32"
+        "saved checkpoints are untouched: try a lower learning rate, or float32",
+        settings=("learning_rate", "dtype"),
     )
+
+
+def lock_of(run: Path) -> LockFile:
+    """The lock of a run, which nobody need hold and whose folder need not exist yet."""
+    return LockFile(run / run_folder.LOCK)
+
+
+def claim(lock: LockFile) -> None:
+    """Keep other processes from training a run until its lock is released; InputError if one is at it already."""
+    try:
+        lock.acquire()
+    except BlockingIOError:
+        raise InputError(
+            f"{lock.path.parent}: another process is training this run; wait for it to end, or use another folder"
+        ) from None
+
+
+@contextmanager
+def claimed(lock: LockFile) -> Iterator[None]:
+    """Claim a lock, and keep it beyond the block, unless the block fails."""
+    claim(lock)
+    with ExitStack() as stack:
+        stack.callback(lock.release)
+        yield
+        stack.pop_all()
+
+
+def refuse_trained(run: Path) -> None:
+    """InputError if another process trains in a folder just now; asked before anything is prepared."""
+    lock = lock_of(run)
+    if lock.path.exists():
+        claim(lock)
+        lock.release()

@@ -1,261 +1,479 @@
-"""Training as a generator of events: the library yields what happened, the caller draws it."""
+"""Train a run from its specification: prepare, start or resume, train, evaluate, save."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
+import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-import torch
-from torch import Tensor
+from lm.base import refuse_adapted
+from lm.checkpoint import load_weights
+from lm.config import durations
+from lm.config.model import check_heads_given
+from lm.config.presets import DEFAULT_PRESET, configure, is_portable
+from lm.config.run import CHANGEABLE, RunConfig
+from lm.config.run_spec import RunSpec
+from lm.config.training import LENGTHS
+from lm.corpus.shards import open_split
+from lm.data.kinds import check_model, open_data
+from lm.data.training_data import TrainingData
+from lm.distributed import launched
+from lm.distributed.group import joined
+from lm.distributed.world import ALONE, World
+from lm.errors import InputError, UsageError
+from lm.evaluation.ngram_models import bits_per_byte
+from lm.files import check_folder
+from lm.hardware import found_device
+from lm.interop.hugging_face.configuration import nearest_family
+from lm.run_folder import (
+    checkpoints,
+    find_checkpoint,
+    holds_runs,
+    is_run,
+    load_config,
+    lost_last,
+    refuse_existing,
+    run_of,
+)
+from lm.training import events, measuring, resolve
+from lm.training.begin import follow, resume, start
+from lm.training.budget import Pace
+from lm.training.compiling import check_compiler
+from lm.training.corpus import (
+    PairCorpus,
+    Prepared,
+    Progress,
+    TextCorpus,
+    TokenizerSampled,
+    TrainingCorpus,
+    corpus_of,
+    tokenizers_of,
+    without_progress,
+)
+from lm.training.history import newest_unfinished
+from lm.training.initial_weights import check_tokenizers, check_weights, spare_tokens
+from lm.training.loop import train
+from lm.training.resolve import Outlook, Resolution
+from lm.training.run import Run, refuse_trained
+from lm.training.sizing import Size
 
-from lm.config.data import IGNORED
-from lm.config.training import Criterion
-from lm.data.batch import Batch, micro_batch_rows
-from lm.distributed.placement import Placement
-from lm.errors import OutOfMemoryError, TrainingError
-from lm.hardware import is_out_of_memory
-from lm.model.cost import training_flops
-from lm.optimization.schedules import share_of_batch
-from lm.training.compiling import failures_in_a_line
-from lm.training.evaluation import evaluate
-from lm.training.events import Decay, Evaluation, Event, Sample, Step, Stopped, Warned
-from lm.training.lock import claim
-from lm.training.objective import learned_tokens
-from lm.training.run import Run, diverged
-from lm.training.saving import save
+RUNS = Path("runs")
+"""Where runs are that the user gives no folder."""
+
+_SECONDS, _FRACTION_TO_MEASURE = 1.5, 0.01
+_PREPARING = 1e-6  # seconds for a byte of text, about
 
 
-def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
-    """Train to the last step of the plan, or until `stop()` is true after a step; then save.
+@dataclass(frozen=True)
+class Sized:
+    """A budget has chosen the size of the model.
 
-    Args:
-        run: from `start` or `resume`, or from `follow` in a process that is not the first of several.
-        stop: asked once a step in each process; one of them is enough.
-
-    Yields:
-        what happened, in order; it is in the run's journal by then.
-
-    Raises:
-        TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
-        InputError: another process is training this run, or a checkpoint cannot be saved.
-        OSError: all is saved, but the last entries of the journal cannot be written.
+    Attributes:
+        config: the settings so far.
+        size: what was chosen.
+        budget: as the user put it, such as 10m.
+        left: seconds that are left of it.
+        rate: FLOP/s of training on this machine, with all processes.
+        text_bytes: of the corpus.
     """
-    if run.world.writes:
-        claim(run.lock)
-    try:
-        with run.writer:
-            yield from _events(run, stop)
-        run.journal.finish()
-    finally:
-        run.lock.release()
+
+    config: RunConfig
+    size: Size
+    budget: str
+    left: float
+    rate: float
+    text_bytes: int
 
 
-def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
-    """The loop: a step, an evaluation and a checkpoint where they are due, and again."""
-    if run.state.evaluation_due:
-        yield from _evaluation_put_off(run)
-        if run.state.finished:
-            return
-    while not run.is_complete:
-        step = _step(run)
-        run.journal.step(step, epoch=run.epoch)
-        yield step
-        if warning := run.journal.warning():
-            yield Warned(step.step, warning)
-        stopping, is_last = bool(run.world.most(stop())), run.is_complete
-        if changed := run.settle_length():
-            yield changed
-        evaluation_due = is_last or _evaluation_due(run)
-        run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
-        evaluated = evaluation_due and (is_last or not stopping)
-        if evaluated:
-            yield from _evaluated(run)
-        is_best = run.state.best_step == run.state.step
-        ends = stopping or run.state.finished
-        saved = ends or is_best or isinstance(changed, Decay) or _checkpoint_due(run, evaluated=evaluated)
-        if saved:
-            yield from save(run, is_best=is_best)
-        yield from run.writer.wait() if ends else run.writer.written()
-        if ends and not is_last:
-            yield Stopped(run.state.step, patience_ran_out=run.state.finished, criterion=_criterion(run))
-            return
-        if run.clock is not None:
-            run.clock.note(is_plain=not evaluated and not saved)
+@dataclass(frozen=True)
+class SettingsChosen:
+    """The settings of a new run are known, as far as they are before its text is tokenized; nothing is made yet.
 
-
-def _evaluation_put_off(run: Run) -> Iterator[Event]:
-    """Make up for the evaluation that stopping had put off, and save what it has shown."""
-    yield from _evaluated(run)
-    yield from save(run, is_best=run.state.best_step == run.state.step)
-    if run.state.finished:
-        yield from run.writer.wait()
-    if run.state.finished and not run.is_complete:
-        yield Stopped(run.state.step, patience_ran_out=True, criterion=_criterion(run))
-    if run.clock is not None:
-        run.clock.note(is_plain=False)
-
-
-def _evaluated(run: Run) -> Iterator[Evaluation | Sample | Warned]:
-    """Evaluate the run as it is and note the results; its state then says whether that was the last evaluation."""
-    for event in _evaluation(run):
-        if not isinstance(event, Warned):
-            run.journal.note(event)
-        yield event
-    is_last = run.is_complete or _out_of_patience(run)
-    run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
-
-
-def _due(every: int, step: int) -> bool:
-    return every > 0 and step % every == 0
-
-
-def _evaluation_due(run: Run) -> bool:
-    """Whether it is time to evaluate, and under a budget, whether there is time to."""
-    is_due = _due(run.config.training.evaluate_every, run.state.step)
-    return is_due and (run.clock is None or run.clock.has_time_to_pause())
-
-
-def _checkpoint_due(run: Run, *, evaluated: bool) -> bool:
-    """Whether it is time to save: with each evaluation, unless a number of steps was given."""
-    every = run.config.training.checkpoint_every
-    return evaluated if every is None else _due(every, run.state.step)
-
-
-def _out_of_patience(run: Run) -> bool:
-    """Whether as many evaluations in a row as the config has patience for were no better than the best."""
-    training, state = run.config.training, run.state
-    if training.patience is None or state.best_step is None:
-        return False
-    return state.step - state.best_step >= training.patience * max(1, training.evaluate_every)
-
-
-def _criterion(run: Run) -> Criterion:
-    """What makes an evaluation the best: BLEU where that is asked for and there is something to translate."""
-    return "loss" if run.state.best_bleu is None else run.config.training.best_by
-
-
-def _step(run: Run) -> Step:
-    """Take one optimizer step; TrainingError if its loss or gradient is not finite, before a weight has changed."""
-    began = time.perf_counter()
-    config, state = run.config.training, run.state
-    rate = run.rate
-    for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
-        group["lr"] = rate
-    torch.manual_seed(_fold(config.seed, state.step, run.world.rank))
-    batch = _batch(run)
-    tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
-    with failures_in_a_line() if config.compile else nullcontext(), _naming_what_needs_memory(run, batch):
-        total = _accumulate(run, batch)
-    total, norm = run.world.total(total), _clipped(run.placement, config.clip)
-    total_nats, total_nll, norm = together(total, norm).tolist()  # the one wait for a GPU
-    mean = total_nats / learned
-    if not math.isfinite(mean) or not math.isfinite(norm):
-        raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
-    for optimizer in run.optimizers:
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    if run.average is not None:
-        run.average.update(state.step + 1)
-    flops, seconds = batch_flops(run, batch), time.perf_counter() - began
-    run.state = dataclasses.replace(
-        state,
-        step=state.step + 1,
-        samples=state.samples + batch.rows,
-        tokens=state.tokens + tokens,
-        flops=state.flops + flops,
-        seconds=state.seconds + seconds,
-    )
-    return Step(run.state.step, mean, rate, norm, tokens, flops, seconds, nll=total_nll / batch.predicted)
-
-
-@contextmanager
-def _naming_what_needs_memory(run: Run, batch: Batch) -> Iterator[None]:
-    """Turn a lack of memory in a batch's passes through the model into an OutOfMemoryError."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        rows = micro_batch_rows(run.config, batch) or -(-batch.rows // run.world.size)
-        raise OutOfMemoryError(
-            f"{run.folder}: step {run.state.step + 1} needs more memory than there is, with {rows} x "
-            f"{batch.inputs.shape[1]} tokens in one pass: set a smaller micro_batch_size, or checkpoint_activations; "
-            "saved checkpoints are untouched"
-        ) from error
-
-
-def _batch(run: Run) -> Batch:
-    """The batch of the next step."""
-    config, state = run.config.training, run.state
-    share, next_share = (share_of_batch(step, config=config) for step in (state.step, state.step + 1))
-    if run.ahead is None:
-        return run.data.batch(state.samples, share=share)
-    return run.ahead.batch(state.samples, share=share, next_share=next_share)
-
-
-def _accumulate(run: Run, batch: Batch) -> Tensor:
-    """Gradients of the mean loss over all that is learned of a batch, in micro-batches; returns (2,) summed nats.
-
-    Each of several processes puts its rows through the model, and the nats are those of its rows.
+    Attributes:
+        config: the settings.
+        is_sized: whether a budget chose the size of the model, so that further settings are still to be chosen.
+        corpus: what the run learns from.
     """
-    total, config = torch.zeros(2, device=run.hardware.torch_device), run.config.training
-    learned = learned_tokens(batch, source_loss=config.source_loss)
-    for turn in run.world.turns(batch, rows=micro_batch_rows(run.config, batch)):
-        with run.placement.accumulating(turn):
-            loss, nats = run.placement(turn.batch)
-            (run.placement.weighed(loss, turn) / learned).backward()
-        if turn.counts:
-            total += nats
-    return total
+
+    config: RunConfig
+    is_sized: bool
+    corpus: TextCorpus | PairCorpus
 
 
-def together(total: Tensor, norm: Tensor) -> Tensor:
-    """Sums of nats and the norm of the gradients, which offloading leaves on the CPU, as one tensor."""
-    return torch.cat((total, norm.to(total.device)[None]))
+@dataclass(frozen=True)
+class Paced:
+    """A run under a budget is measured, and what depends on the number of its steps is chosen.
+
+    Attributes:
+        config: the settings.
+        outlook: what the budget comes to.
+        spent: seconds of the budget that are gone.
+    """
+
+    config: RunConfig
+    outlook: Outlook
+    spent: float
 
 
-def _clipped(placement: Placement, most: float) -> Tensor:
-    """The norm of the gradients, which are scaled down to `most` if they are above it; 0 leaves them alone."""
-    norm = placement.norm()
-    # torch's own way multiplies by 1 too, over all the memory of the gradients; to ask a GPU would be to wait for it
-    if most > 0 and (norm.is_cuda or most < float(norm) < math.inf):
-        placement.clip(most, norm)
-    return norm
+@dataclass(frozen=True)
+class Started:
+    """A run has begun or is resumed; its plan is written down, and the next event is of training.
+
+    Attributes:
+        run: the model, what trains it, and how far it has come.
+        is_tuned: whether a new run begins with the weights of another one.
+        is_resumed: whether it goes on from a checkpoint of its own.
+        lost: the last checkpoint of a resumed run, if that is gone.
+        other_length: the length in the settings in its folder, by name, where that is not its checkpoint's.
+    """
+
+    run: Run
+    is_tuned: bool = False
+    is_resumed: bool = False
+    lost: str | None = None
+    other_length: Mapping[str, Any] = field(default_factory=dict)
 
 
-def batch_flops(run: Run, batch: Batch) -> float:
-    """FLOPs of training on a batch: of its padding too, but of the output layer only where a token is predicted."""
-    rows, length = batch.inputs.shape
-    predicted = batch.predicted
-    if batch.source_targets is not None:
-        predicted += int((batch.source_targets != IGNORED).sum())
-    source_length = 0 if batch.source is None else batch.source.shape[1]
-    return training_flops(
-        run.config.model,
-        rows=rows,
-        length=length,
-        source_length=source_length,
-        predicted=predicted / rows,
-        passes=run.config.training.passes,
-        lora=run.config.lora,
-    )
+Event = TokenizerSampled | Prepared | Sized | SettingsChosen | Paced | Started | events.Event
+Steps = Generator[Event, None, Run]
 
 
-def _evaluation(run: Run) -> Iterator[Evaluation | Sample | Warned]:
-    """The results of an evaluation; if it fails, the run is saved first, unless its weights are what is broken."""
+class Machine:
+    """What is measured of this machine for a budget. A test passes one that always gives the same figures."""
+
+    def rate(self, config: RunConfig, *, seconds: float) -> float:
+        """FLOP/s of the training steps of a run on random tokens, measured for about so long."""
+        return measuring.rate(config, seconds=seconds)
+
+    def pace(self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> Pace:
+        """How long steps and evaluations of a run take on its own data; see `measuring.pace`."""
+        return measuring.pace(config, corpus, data, seconds=seconds)
+
+
+class Trainer:
+    """Trains the run of a specification: a context manager, and an iterator of what happens.
+
+        with Trainer(spec) as trainer:
+            for event in trainer:
+                ...
+
+    Preparation, start or resumption, steps, evaluations and checkpoints are events. A run whose loop is left early is
+    saved as it is, unless several processes train it, and closed; `RunSpec(resume=...)` continues it. All processes of
+    a run iterate over a trainer of their own, and the first one prepares the run for all.
+
+    Attributes:
+        spec: what was asked for.
+        run: the run, once it has begun.
+        world: the processes that train together, while the trainer is open.
+        stop: asked once a step in each process; where one says yes, training is saved and ends.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Progress = without_progress,
+        began: float | None = None,
+        clock: Callable[[], float] | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            spec: what is asked for.
+            stop: see the attributes.
+            progress: is told how far tokenizing is.
+            began: when a budget began, on the clock [default: now].
+            clock: tells seconds, for budgets [default: `time.monotonic`].
+            machine: measures for budgets.
+        """
+        self.spec, self.stop = spec, stop
+        self.run: Run | None = None
+        self.world: World = ALONE
+        self._progress, self._clock, self._machine = progress, clock, machine or Machine()
+        self._began = self._now() if began is None else began
+        self._stack, self._events, self._saves_when_left = ExitStack(), None, True
+
+    _events: Generator[Event, None, None] | None
+
+    def __enter__(self) -> Self:
+        """Meet the other processes of the run, if there are some."""
+        self.world = self._stack.enter_context(joined())
+        self._saves_when_left = self.world.size == 1  # of several, the others are not there to be saved too
+        self._events = self._all_events()
+        self._stack.callback(self._events.close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Save a run whose loop was left early, and close it; on SystemExit, which ends the process, only close."""
+        if kind is not None and issubclass(kind, SystemExit):
+            self._saves_when_left = False
+        self._stack.__exit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[Event]:
+        """What happens, from the first to the last event; opens the trainer if it isn't open.
+
+        Raises:
+            InputError: a file is wrong, or the folder holds a run already, or there is none to resume.
+            UsageError: settings do not fit together, or not to the files.
+            TrainingError: a loss or a weight is no longer finite; checkpoints stay as they are.
+        """
+        if self._events is not None:
+            return self._events
+        return self._opened()
+
+    def _opened(self) -> Iterator[Event]:
+        with self:
+            yield from self
+
+    def _now(self) -> float:
+        return time.monotonic() if self._clock is None else self._clock()
+
+    def _elapsed(self) -> float:
+        """Seconds since the budget began."""
+        return self._now() - self._began
+
+    def _all_events(self) -> Generator[Event, None, None]:
+        is_restarted = self.world.most(launched.restarts()) > 0
+        if not self.world.writes:
+            run = follow(self.world)
+            yield Started(run)
+        elif self.spec.resume is not None:
+            run = yield from self._resume(Path(self.spec.resume))
+        elif (begun := self._begun_before(is_restarted=is_restarted)) is not None:
+            run = resume(begun, spent=self._elapsed(), world=self.world, now=self._clock)
+            self.run = run
+            yield Started(run, is_resumed=True, lost=lost_last(run.folder))
+        else:
+            run = yield from self._start()
+        self.run = run
+        yield from train(run, stop=self.stop, saves_when_left=lambda: self._saves_when_left)
+
+    def _begun_before(self, *, is_restarted: bool) -> Path | None:
+        """The run that these processes had begun and saved when the launcher restarted them, since one had failed.
+
+        Raises:
+            UsageError: the launcher may do so, and would not know the run again.
+        """
+        if launched.may_restart() and self.spec.out is None:
+            raise UsageError("where processes may be started anew, name the folder of the run (-o)")
+        if not is_restarted or self.spec.out is None:
+            return None
+        out = Path(self.spec.out)
+        return out if is_run(out) and checkpoints(out) else None
+
+    def _resume(self, path: Path) -> Steps:
+        """Resume a run; of its settings only the length and how it is computed can be changed."""
+        if holds_runs(path) or (path == RUNS and not path.exists()):
+            path = newest_unfinished(path)
+        data = None
+        if self.spec.data:
+            checkpoint = find_checkpoint(path, which="last")
+            corpus = corpus_of(self.spec.data)
+            data = (yield from corpus.prepare(load_config(checkpoint), checkpoint, self._progress)).folder
+        lengths = {name: value for name, value in self.spec.typed("training").items() if name in LENGTHS}
+        written = {} if lengths else _written_length(path)
+        run = resume(
+            path,
+            data=data,
+            longer=configure(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
+            changed={
+                section: {name: value for name, value in self.spec.typed(section).items() if name in names}
+                for section, names in CHANGEABLE.items()
+            },
+            spent=self._elapsed(),
+            world=self.world,
+            now=self._clock,
+        )
+        if run.config.training.compile:
+            check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
+        other_length = written if written != _length(run.config) else {}
+        yield Started(run, is_resumed=True, lost=lost_last(run.folder), other_length=other_length)
+        return run
+
+    def _start(self) -> Steps:
+        """Start a new run: choose its settings, prepare its corpus, and write its plan down."""
+        spec, corpus = self.spec, corpus_of(self.spec.data)
+        from_run = None if spec.from_run is None else Path(spec.from_run)
+        base = None if from_run is None else load_config(find_checkpoint(from_run)).model
+        chosen = resolve.from_spec(spec, base=base)
+        if resolve.needs_size(spec):
+            chosen = yield from self._size(chosen, corpus)
+        if isinstance(corpus, TextCorpus):
+            made_with = corpus.data_config(chosen.config.data, typed=spec.typed("data"))
+            chosen = chosen.settle("prepared corpus", dataclasses.replace(chosen.config, data=made_with))
+        yield SettingsChosen(chosen.config, chosen.is_sized, corpus)
+        with _new_folder(spec, str(chosen.config.preset)) as folder:
+            self._check_before_work(folder, chosen.config)
+            named = spec.tokenizer or spec.from_run
+            prepared = yield from corpus.prepare(chosen.config, Path(named) if named else None, self._progress)
+            if spec.typed("parallel").get("bpe_dropout"):
+                prepared.check_merges()
+            elif chosen.fixed["parallel"].get("bpe_dropout") and not prepared.has_merges:
+                yield events.Warned(0, "no BPE dropout: a tokenizer has no merges to leave out")
+            weights = adapted = None
+            if from_run is not None:
+                weights = load_weights(from_run)
+                prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(from_run, prepared.tokenizer))
+                adapted = find_checkpoint(from_run) if chosen.config.lora else None
+            chosen = chosen.settle("corpus", resolve.fit_to_corpus(chosen.config, prepared))
+            pace = data = None
+            if chosen.config.training.budget is not None:
+                data = open_data(prepared.folder, chosen.config)  # refuses a text that is too short before it is timed
+                chosen, pace, outlook = self._fit_to_pace(chosen, prepared, data)
+                if data.holds_pairs and chosen.is_sized:  # BPE dropout makes other batches
+                    data = open_data(prepared.folder, chosen.config)
+                    outlook = dataclasses.replace(outlook, tokens=outlook.epochs * data.tokens)
+                yield Paced(chosen.config, outlook, self._elapsed())
+            run = start(
+                folder,
+                chosen.config,
+                prepared,
+                data=data,
+                weights=weights,
+                base=adapted,
+                pace=pace,
+                spent=self._elapsed(),
+                reasons=chosen.reasons,
+                world=self.world,
+                now=self._clock,
+            )
+        yield Started(run, is_tuned=from_run is not None)
+        return run
+
+    def _size(self, chosen: Resolution, corpus: TextCorpus | PairCorpus) -> Generator[Event, None, Resolution]:
+        """Choose the size of the model for a budget; UsageError if that is too short to begin with."""
+        config, pairs = chosen.config, corpus.holds_pairs
+        budget = str(config.training.budget)
+        self._left(budget)
+        text_bytes = corpus.text_bytes(config)
+        if not corpus.prepared:
+            preparing = text_bytes * _PREPARING
+            if self._elapsed() + preparing >= durations.seconds(budget):
+                takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
+                problem = f"{budget} is too short: {takes}; give more, or prepare it first"
+                raise UsageError(problem, settings=("budget",))
+        probe = resolve.probe(chosen, pairs=pairs)
+        rate = self.world.size * self._machine.rate(probe, seconds=_seconds_to_measure(budget))
+        left = self._left(budget)
+        chosen, size = resolve.size_for_budget(
+            chosen, seconds=left, rate=rate, text_bytes=text_bytes, pairs=pairs, is_prepared=corpus.prepared is not None
+        )
+        yield Sized(config, size, budget, left, rate, text_bytes)
+        return chosen
+
+    def _fit_to_pace(
+        self, chosen: Resolution, corpus: TrainingCorpus, data: TrainingData
+    ) -> tuple[Resolution, Pace, Outlook]:
+        """Time steps, and choose what depends on how many a budget comes to. Of several processes, one is timed."""
+        config, budget = chosen.config, str(chosen.config.training.budget)
+        pace = self._machine.pace(config, corpus, data, seconds=_seconds_to_measure(budget))
+        left = self._left(budget)
+        baselines: Sequence[float] = ()
+        train_tokens = 0
+        if chosen.is_sized and not (data.holds_pairs or config.data.supervised or config.model.is_masked):
+            split, held_out = (open_split(corpus.folder, name) for name in ("train", "validation"))
+            train_tokens = len(split)
+            if corpus.tokenizer.kind == "bpe" and len(held_out):  # a few characters are too short to tell anything
+                baselines = bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
+        return resolve.fit_to_pace(
+            chosen,
+            pace.shared_by(self.world.size),
+            data,
+            left=left,
+            elapsed=self._elapsed(),
+            has_merges=corpus.has_merges,
+            ngram_bits=baselines,
+            train_tokens=train_tokens,
+        )
+
+    def _left(self, budget: str) -> float:
+        """Seconds of a budget from now on; UsageError if there are none."""
+        gone = self._elapsed()
+        if gone >= durations.seconds(budget):
+            problem = f"{gone:.1f} s went into getting ready; give several times that"
+            raise UsageError(f"{budget} is too short: {problem}", settings=("budget",))
+        return durations.seconds(budget) - gone
+
+    def _check_before_work(self, folder: Path, config: RunConfig) -> None:
+        """Refuse what would fail only after the corpus has been prepared."""
+        spec, pairs = self.spec, self.spec.data.are_pairs
+        refuse_existing(folder, instead=f"go on training it: lm train --resume {folder}")
+        refuse_trained(folder)
+        check_model(config.model, pairs=pairs)
+        if is_portable(config.preset):
+            _, differing = nearest_family(config.model)
+            if differing:
+                raise UsageError(
+                    f"other systems don't run {differing}: leave it out of a portable model", settings=("portable",)
+                )
+        if spec.from_run is not None:
+            check_weights(config.model, Path(spec.from_run))
+            if spec.tokenizer is not None:
+                check_tokenizers(Path(spec.from_run), *tokenizers_of(Path(spec.tokenizer), pairs=pairs))
+        if config.lora:
+            if spec.from_run is None:
+                raise UsageError(
+                    "adapters are trained beside the weights of a run: name it, or leave them out",
+                    settings=("from_run", "lora"),
+                )
+            refuse_adapted(find_checkpoint(Path(spec.from_run)))
+        if config.training.compile:
+            check_compiler(found_device(config.hardware), is_recurrent=config.model.is_recurrent)
+        check_heads_given(config.model, are_given=bool(spec.data.heads))
+
+
+def _seconds_to_measure(budget: str) -> float:
+    """Seconds for which a step is timed under a budget."""
+    return min(_SECONDS, _FRACTION_TO_MEASURE * durations.seconds(budget))
+
+
+def _length(config: RunConfig) -> dict[str, Any]:
+    return {name: value for name in LENGTHS if (value := getattr(config.training, name)) is not None}
+
+
+def _written_length(path: Path) -> dict[str, Any]:
+    """The length in the settings in the folder of a run; none where these are missing or damaged."""
+    with contextlib.suppress(InputError):
+        return _length(load_config(run_of(path)))
+    return {}
+
+
+@contextlib.contextmanager
+def _new_folder(spec: RunSpec, preset: str) -> Iterator[Path]:
+    """The folder of a new run: that of the specification, or a new one under runs/, named after corpus and preset.
+
+    Of several trainers that begin together, each makes a folder of its own; it is removed if the block fails.
+    """
+    if spec.out is not None:
+        yield Path(spec.out)
+        return
+    stem = Path(spec.data.first).stem if spec.data.first != "-" else "stdin"
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stem).strip("-.") or "run"
+    had_runs = RUNS.exists()
+    check_folder(RUNS)
+    for number in itertools.count(1):
+        folder = RUNS / (f"{stem}-{preset}" + (f"-{number}" if number > 1 else ""))
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
     try:
-        yield from evaluate(run)
-    except TrainingError:
+        yield folder
+    except BaseException:
+        with contextlib.suppress(OSError):  # it holds something by now
+            folder.rmdir()
+            if not had_runs:
+                RUNS.rmdir()
         raise
-    except Exception:
-        if run.world.size == 1:  # of several, the others are not there to be saved too
-            save(run, is_best=run.state.best_step == run.state.step)
-        raise
-
-
-def _fold(seed: int, step: int, rank: int) -> int:
-    """One seed for each step of a run in each of its processes; neighbouring seeds share no step's."""
-    return (seed * 0x9E3779B1 + step * 0x85EBCA77 + rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63

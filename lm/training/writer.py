@@ -21,9 +21,14 @@ class Writer:
         seconds: that the last checkpoint took to be written.
     """
 
-    def __init__(self, *, writes: bool = True) -> None:
-        """Of a run; with `writes` false, nothing is copied or written: another process does it."""
-        self.seconds, self._writes = 0.0, writes
+    def __init__(self, *, writes: bool = True, now: Callable[[], float] | None = None) -> None:
+        """Of a run; with `writes` false, nothing is copied or written: another process does it.
+
+        Args:
+            writes: whether this process writes.
+            now: tells seconds, by default `time.monotonic`.
+        """
+        self.seconds, self._writes, self._now = 0.0, writes, now or time.monotonic
         self._thread = ThreadPoolExecutor(1, "writer")
         self._copies: dict[str, Tensor] = {}
         self._begun: Future[Saved] | None = None
@@ -62,8 +67,8 @@ class Writer:
         return [begun.result()]
 
     def _timed(self, write: Callable[[], Saved]) -> Saved:
-        began = time.monotonic()
+        began = self._now()
         try:
             return write()
         finally:
-            self.seconds = time.monotonic() - began
+            self.seconds = self._now() - began

@@ -29,13 +29,13 @@ from pathlib import Path
 
 import torch
 
-from lm.benchmark.timing import alternate
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Mask, Scope
 from lm.model.block import self_attention
 from lm.model.module import initialise
 from lm.model.positions import relative_positions
 from lm.model.variants.block_sparse import in_chunks
+from lm.training.measuring import alternate
 
 KINDS = {
     "full": {}, "window": {"attention": "window"}, "bigbird": {"attention": "bigbird"},

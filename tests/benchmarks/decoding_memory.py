@@ -25,7 +25,7 @@ import torch
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps.steps import DecoderSteps
@@ -118,7 +118,7 @@ def main() -> None:
     for name, default in (("threads", 1), ("context", 1024)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    config = resolve("gpt2", {"model": {"context_length": given.context}}).model
+    config = configure("gpt2", {"model": {"context_length": given.context}}).model
     compile_step()
     with tempfile.TemporaryDirectory() as folder:
         run, elsewhere = random_run(Path(folder) / "run", config), Path(folder) / "hf"

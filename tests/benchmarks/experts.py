@@ -12,18 +12,19 @@ import argparse
 import statistics
 from contextlib import ExitStack
 
-from lm.benchmark.timing import alternate
-from lm.benchmark.training import random_run, training_step
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.model.cost import active_parameters, parameters_by_part
+from lm.training.measuring import alternate, random_run, training_step
 
 
 def configuration(preset: str, *, experts: int, optimizer: str) -> RunConfig:
     """A preset with so many experts in each block, and one thread."""
     hardware = {"device": "cpu", "dtype": "float32", "threads": 1}
-    return resolve(preset, {"model": {"experts": experts}, "training": {"optimizer": optimizer}, "hardware": hardware})
+    return configure(
+        preset, {"model": {"experts": experts}, "training": {"optimizer": optimizer}, "hardware": hardware}
+    )
 
 
 def compare(preset: str, *, experts: int, optimizer: str, rows: int | None, seconds: float) -> None:

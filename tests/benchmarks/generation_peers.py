@@ -32,7 +32,7 @@ import torch
 from lm.checkpoint import load_model, save_checkpoint
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.decoding.sampling import Sampler
 from lm.engine.compiled.compiling import compile_step
@@ -56,9 +56,9 @@ SHAPES = {
         vocab_size=4096, context_length=256, d_model=384, n_layers=6, n_heads=6, positions="learned", norm="layernorm",
         activation="gelu-tanh", bias=True,
     ),
-    "gpt2": resolve("gpt2", {"model": {"context_length": 256}}).model,
-    "small": resolve("small").model,
-    "portable-small": resolve("portable-small").model,
+    "gpt2": configure("gpt2", {"model": {"context_length": 256}}).model,
+    "small": configure("small").model,
+    "portable-small": configure("portable-small").model,
 }  # fmt: skip
 
 

@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.benchmark.timing import alternate
 from lm.hardware import Hardware, quick_types, timed
 from lm.model import attention
 from lm.model.attention_inputs import Mask
 from lm.model.layers import dropout
 from lm.model.linear import _by_onednn, linear
 from lm.model.loss import linear_cross_entropy
+from lm.training.measuring import alternate
 
 Ways = dict[str, Callable[[], object]]
 PRODUCTS = ((16, 160, 480), (64, 128, 512), (160, 160, 480), (256, 384, 1536), (1024, 768, 3072))

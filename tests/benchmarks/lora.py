@@ -21,7 +21,7 @@ from pathlib import Path
 
 from lm.checkpoint import load_weights
 from lm.config.lora import LoraConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.corpus.corpus import survey
 from lm.corpus.prepare import prepare_corpus
@@ -29,11 +29,11 @@ from lm.model.block import count_parameters
 from lm.model.lora import trained_weights
 from lm.run_folder import find_checkpoint
 from lm.text.files import text_files
+from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
+from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.starting import start
-from lm.training.trainer import train
 from tests.benchmarks.supervised import Question, accuracy, pretrained, questions
 
 
@@ -44,7 +44,7 @@ def configuration(steps: int, d_model: int) -> RunConfig:
         "model": {"d_model": d_model}, "training": {"steps": steps, "evaluate_every": 0, "learning_rate": rate},
         "hardware": {"threads": 1},
     }  # fmt: skip
-    return resolve("tiny", given)
+    return configure("tiny", given)
 
 
 def settings(base: RunConfig, way: str, rate: float, given: argparse.Namespace, *, seed: int) -> RunConfig:

@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from lm.config.data import DataConfig
 from lm.config.distribution import DistributionConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import survey, train_tokenizer
@@ -37,14 +37,12 @@ from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify
 from lm.text.files import text_files
+from lm.training.begin import follow, resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Event
+from lm.training.loop import train
 from lm.training.memory import held
-from lm.training.opening import follow
-from lm.training.resuming import resume
 from lm.training.run import Run
-from lm.training.starting import start
-from lm.training.trainer import train
 from tests.lm.distributed.processes import in_processes
 
 STORIES = Path("corpora/stories/train.txt")
@@ -62,7 +60,7 @@ SETTINGS = [
 def config_of(shape: str, *, shard: bool, micro: int | None = None) -> RunConfig:
     preset, model, rows = SHAPES[shape]
     training = {"steps": 1000, "batch_size": rows, "micro_batch_size": micro, "evaluate_every": 0, "optimizer": "adamw"}
-    found = resolve(preset, {"model": model,
+    found = configure(preset, {"model": model,
                              "training": training, "hardware": {"dtype": "float32"}})  # fmt: skip
     return dataclasses.replace(found, distribution=DistributionConfig(shard=shard))
 
@@ -78,9 +76,9 @@ def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
         tokenizer,
         spare_tokens=config.model.vocab_size - tokenizer.vocab_size,
     )
-    from lm.training import planning
+    from lm.training import begin
 
-    planning.training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
+    begin.training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
     return start(folder, config, corpus, world=world)
 
 

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lm.benchmark import hugging_face
-from lm.benchmark.training import random_run
-from lm.config.presets import resolve
+from lm.config.presets import configure
+from lm.training.measuring import random_run
 from tests.benchmarks.runs import trained
 
 NANOGPT_LOSS, NANOGPT_STEPS = 1.886, 2000
@@ -34,7 +34,7 @@ LARGE_FLAGS = ("--depth", "5", "--kind", "char", "--context", "256", "--budget",
 
 def nanogpt_seconds() -> float:
     """A step of nanoGPT's recipe, by the stand-in; the median of many."""
-    config = resolve("nanogpt-cpu", {"hardware": {"dtype": "float32"}})
+    config = configure("nanogpt-cpu", {"hardware": {"dtype": "float32"}})
     with random_run(config, rows=config.training.batch_size) as run:
         step = hugging_face.training_step(run)
         step()

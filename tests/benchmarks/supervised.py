@@ -24,7 +24,7 @@ import torch
 from corpora.stories import corpus as stories
 from corpora.stories.lexicon import NAMES
 from lm.config.decoding import SamplingConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.corpus.corpus import survey, train_tokenizer
 from lm.corpus.prepare import prepare_corpus
@@ -33,10 +33,10 @@ from lm.decoding.prompts import prompt_ids
 from lm.model.transformer import DecoderOnly
 from lm.text.files import text_files
 from lm.tokenizer.framing import text_frame
+from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
+from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.starting import start
-from lm.training.trainer import train
 
 CORPUS = Path(stories.__file__).parent
 LONGEST = 140  # characters
@@ -73,7 +73,7 @@ def settings(steps: int, rate: float, seed: int = 0) -> RunConfig:
     """How both models learn the task."""
     training = {"steps": steps, "learning_rate": rate, "evaluate_every": 0, "warmup_steps": 20, "schedule": "linear"}
     data = {"supervised": True, "validation": "0"}
-    return resolve("tiny", {"training": {**training, "seed": seed}, "data": data})
+    return configure("tiny", {"training": {**training, "seed": seed}, "data": data})
 
 
 def learned(run: Run, asked: list[Question]) -> float:
@@ -118,7 +118,7 @@ def main() -> None:
         folder = Path(name)
         lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
         (folder / "task.jsonl").write_text("".join(lines))
-        base = pretrained(folder, resolve("tiny", {"training": {"steps": given.pretraining, "evaluate_every": 0}}))
+        base = pretrained(folder, configure("tiny", {"training": {"steps": given.pretraining, "evaluate_every": 0}}))
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
         corpus = survey(text_files([str(folder / "task.jsonl")], supervised=True), settings(1, 1.0).data)
         task = prepare_corpus(corpus, base.tokenizer, folder=folder / "examples").folder

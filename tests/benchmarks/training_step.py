@@ -19,14 +19,13 @@ import numpy as np
 import torch
 
 from lm.benchmark import hugging_face
-from lm.benchmark.timing import alternate
-from lm.benchmark.training import random_run, training_step
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.model.linear import linear
+from lm.training.measuring import alternate, random_run, training_step
 from tests.benchmarks.sides import KEPT_MEMORY, Side, serve
 
 SHAPES: dict[str, tuple[int, dict[str, int]]] = {
@@ -41,7 +40,7 @@ WARM_UP = 5
 def configuration(shape: str, threads: int) -> RunConfig:
     """GPT-2's block in a shape, trained by AdamW in bfloat16."""
     model = {**SHAPES[shape][1], "dropout": 0.0}
-    return resolve("gpt2", {"model": model, "hardware": {"dtype": "bfloat16", "threads": threads}})
+    return configure("gpt2", {"model": model, "hardware": {"dtype": "bfloat16", "threads": threads}})
 
 
 def ours(connection: Connection, shape: str, threads: int) -> None:

@@ -24,7 +24,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServ
     with serving() as running:
         running.files["a.txt"] = TEXT
         files = (PublicFile(running.url("a.txt"), len(TEXT), hashlib.sha256(TEXT).hexdigest()),)
-        corpus = PublicCorpus("small", "a corpus", "CC0", "{folder}/a.txt --kind char", files)
+        corpus = PublicCorpus("small", "a corpus", "CC0", ("{folder}/a.txt",), files, validation="0.2")
         monkeypatch.setattr(catalogue, "CORPORA", (*catalogue.CORPORA, corpus))
         yield running
 
@@ -45,7 +45,7 @@ def test_get_prints_the_files_and_the_command(server: FileServer, capsys: pytest
     assert run(["corpus", "get", "small"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "data/small/a.txt\n"
-    assert "train on it: lm train data/small/a.txt --kind char" in captured.err
+    assert "train on it: lm train data/small/a.txt --validation 0.2" in captured.err
     assert "licence: CC0" in captured.err
     assert "sha256 as published" in captured.err
     assert "\x1b" not in captured.err
@@ -56,7 +56,7 @@ def test_get_again_only_checks(server: FileServer, capsys: pytest.CaptureFixture
     for reused in (False, True):
         assert run(["corpus", "get", "small", "-o", "my folder", "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
-        assert report["train"] == "lm train 'my folder'/a.txt --kind char"
+        assert report["train"] == "lm train 'my folder'/a.txt --validation 0.2"
         assert report["files"][0]["reused"] == reused
     assert len(server.asked) == 1
 

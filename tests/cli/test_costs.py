@@ -9,13 +9,13 @@ import torch
 
 from cli.costs import costs, costs_of_each, count_parameters
 from lm.config.distribution import DistributionConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.training import memory
 
 
 def test_the_costs_of_gpt2():
     """Of 124 M parameters: embeddings of 50,257 tokens and 1,024 positions, and 12 blocks with biases and norms."""
-    config = resolve("gpt2")
+    config = configure("gpt2")
     found = costs(config)
     block = 12 * 768**2 + (3 + 1 + 4 + 1) * 768 + 4 * 768
     total = (50_257 + 1024) * 768 + 12 * block + 2 * 768
@@ -29,7 +29,7 @@ def test_the_costs_of_gpt2():
 
 def test_what_each_of_several_processes_holds_of_gpt2():
     """Of 16 bytes a parameter each of eight has its share; what is gathered and what the loss needs comes on top."""
-    gpt2 = resolve("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": {"context_length": 64}})
+    gpt2 = configure("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": {"context_length": 64}})
     sharded = dataclasses.replace(gpt2, distribution=DistributionConfig(shard=True))
     total, block = count_parameters(gpt2), 12 * 768**2 + 13 * 768
     whole, shared = costs_of_each(gpt2, 8), costs_of_each(sharded, 8)
@@ -49,7 +49,7 @@ def test_what_each_of_several_processes_holds_of_gpt2():
 @pytest.mark.parametrize("preset", ["tiny", "translation-tiny"])
 def test_activations_are_as_many_as_a_forward_pass_keeps(preset):
     """Against all layers and rows at once, whose saved tensors are counted."""
-    config = resolve(preset, {"model": {"context_length": 32}})
+    config = configure(preset, {"model": {"context_length": 32}})
     for again in (False, True):
         config = dataclasses.replace(
             config, training=dataclasses.replace(config.training, checkpoint_activations=again)

@@ -21,12 +21,11 @@ from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.decoding.steps.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
-from lm.training.resuming import resume
+from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.starting import start
-from lm.training.trainer import train
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device

@@ -47,6 +47,7 @@ RENAMED: tuple[tuple[str, str, str], ...] = (
 """Names that have changed: a pattern of the base tree's names, what replaces it, and why."""
 CHANGED: tuple[tuple[str, str], ...] = (
     (r"(^|/)manifest\.json:(format_version|supervised|kind|heads|sha256)$", _ONE_MANIFEST),
+    (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
 )
 """Names that are not compared: a pattern, and why it may differ."""
 

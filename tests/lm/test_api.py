@@ -14,9 +14,6 @@ from lm.errors import InputError, UsageError
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import make_translation_run
 
-SETTINGS = {"steps": 4, "evaluate_every": 2, "batch_size": 2, "seed": 7}
-SHAPE = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 16}
-
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory):
@@ -108,58 +105,24 @@ def test_a_model_of_the_other_kind_says_so(writer, translator):
         lm.load(writer).translate("one")
 
 
-def test_a_run_is_trained_as_by_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    corpus = tmp_path / "text.txt"
-    corpus.write_text(TEXT * 9, encoding="utf-8")
-    events = list(lm.train(corpus, out=tmp_path / "ours", tokenizer={"kind": "byte"}, model=SHAPE, training=SETTINGS))
-    flags = ["--kind", "byte", "--d-model", 16, "--n-layers", 1, "--n-heads", 2, "--context", 16, "--steps", 4,
-             "--evaluate-every", 2, "--batch-size", 2, "--seed", 7]  # fmt: skip
-    command(capsys, "train", corpus, "-o", tmp_path / "theirs", *flags)
-    assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]
-    weights = [run.loaded.model.state_dict() for run in (lm.load(tmp_path / "ours"), lm.load(tmp_path / "theirs"))]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
-
-
 @pytest.mark.parametrize("shape", [{}, {"decoder_only": True}])
-def test_pairs_are_learned_too_and_the_loop_may_be_left(tmp_path, monkeypatch, shape):
+def test_a_model_that_was_trained_is_returned(tmp_path, monkeypatch, shape):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.en").write_text("one two\nthree four\n" * 40, encoding="utf-8")
     (tmp_path / "a.de").write_text("zwei eins\nvier drei\n" * 40, encoding="utf-8")
-    events = lm.train(
-        source=[tmp_path / "a.en"], target=[tmp_path / "a.de"], out=tmp_path / "run", preset="translation-tiny",
-        tokenizer={"kind": "byte"}, model={"d_model": 16, "n_heads": 2, **shape}, training={**SETTINGS, "steps": 9},
+    model = lm.train(
+        source=tmp_path / "a.en", target=tmp_path / "a.de", out=tmp_path / "run", preset="translation-tiny",
+        kind="byte", d_model=16, n_heads=2, steps=4, evaluate_every=2, batch_size=2, seed=7, **shape,
     )  # fmt: skip
-    for event in events:
-        if isinstance(event, lm.Step) and event.step > SETTINGS["evaluate_every"]:
-            break
-    events.close()
-    model = lm.load(tmp_path / "run")
     assert model.translate("one two") is not None
     with pytest.raises(UsageError, match="this run translates"):
         model.generate("one two")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({}, UsageError, "name what to learn from"),
-        ({"source": ["a.en"]}, UsageError, "name what to learn from"),
-        ({"model": {"d_modle": 16}}, UsageError, "unknown key 'd_modle'.*d_model"),
-        ({"training": {"steps": "many"}}, UsageError, "steps must be"),
-        ({"training": {"budget": "1m"}}, UsageError, "budget is for `lm train`"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_at_once(tmp_path, arguments, error, message):
-    corpus = [] if not arguments or "source" in arguments else ["text.txt"]
-    with pytest.raises(error, match=message):
-        lm.train(*corpus, out=tmp_path / "run", **arguments)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_that_holds_a_run_is_kept(writer):
+def test_a_folder_that_holds_a_run_is_kept(writer, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     with pytest.raises(InputError, match="holds a run already"):
-        lm.train("text.txt", out=writer, training={"steps": 1})
+        lm.train(tmp_path / "text.txt", out=writer, steps=1)
 
 
 def test_an_export_is_that_of_the_command(writer, tmp_path, capsys):

@@ -76,7 +76,7 @@ def test_another_file_is_not_taken_for_the_weights(run, base):
 
 def test_adapters_are_no_base(run, base):
     refuse_adapted(base)
-    with pytest.raises(UsageError, match="has adapters itself; make a plain run of it first: lm merge"):
+    with pytest.raises(UsageError, match="has adapters itself; merge them into a plain run first"):
         refuse_adapted(run)
 
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from cli.main import run
-from cli.training import clock
-from lm.benchmark import training
-from lm.budget import clock as run_clock
-from lm.config.presets import resolve
+from lm.config.presets import configure
+from lm.training import budget as run_clock
+from lm.training import measuring as training
+from lm.training.trainer import Trainer
 from tests.cli.toy_translation import DICTIONARY
 from tests.system.conftest import SMALL
 
@@ -23,7 +23,7 @@ from tests.system.conftest import SMALL
 @pytest.fixture
 def steady(monkeypatch):
     """A machine on which everything takes the same time: getting ready none, a step what a clock of its own says."""
-    monkeypatch.setattr(clock, "elapsed", lambda: 0.0)
+    monkeypatch.setattr(Trainer, "_elapsed", lambda self: 0.0)
     monkeypatch.setattr(training, "rate", lambda config, *, seconds: 1e9)
     monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 0.02)
     monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.02).__next__))
@@ -154,7 +154,7 @@ def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_pa
     flags = ["--preset", "translation-tiny", "--d-model", "32", "--vocab-size", "300", "--batch-tokens", "200"]
     assert run(["train", *pairs, *flags, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     assert "on each side" not in capsys.readouterr().err
-    made, preset = config(tmp_path / "run"), resolve("translation-tiny")
+    made, preset = config(tmp_path / "run"), configure("translation-tiny")
     assert (made["preset"], made["training"]["schedule"]) == ("translation-tiny", "wsd")
     assert (made["training"]["warmup_steps"], made["parallel"]["bpe_dropout"]) == (preset.training.warmup_steps, 0.0)
 
@@ -202,7 +202,7 @@ def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
 
 
 def test_a_budget_that_is_over_before_training_begins_says_so(place, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(clock, "elapsed", lambda: 12.0)
+    monkeypatch.setattr(Trainer, "_elapsed", lambda self: 12.0)
     assert run(["train", str(place / "text.txt"), "--budget", "10s", "-o", str(tmp_path / "run")]) == 2
     assert (
         capsys.readouterr().err

@@ -146,13 +146,13 @@ def test_translation_has_adapters_too(told, home):
 
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
-    [(["train", "text.txt", "--lora", "2"], 2, "name it (--from), or leave out --lora"),
+    [(["train", "text.txt", "--lora", "2"], 2, "name it, or leave them out (--from, --lora)"),
      (["train", "text.txt", "--from", "runs/tuned", "--lora", "2"], 2, "has adapters itself; make a plain run of it"),
      (["train", "text.txt", "--from", "runs/base", "--lora", "0"], 2, "rank must be at least 1, not 0 (--lora)"),
      (["train", "text.txt", "--from", "runs/base", "--lora", "2", "--lora-on", "heads"], 2, "choose from attention"),
      (["train", "text.txt", "--from", "runs/base", "--lora-alpha", "3"], 2, "--lora-alpha has no effect without"),
      (["train", "--resume", "runs/tuned", "--lora", "3"], 2, "--lora has no effect with --resume"),
-     (["merge", "runs/base", "-o", "runs/x"], 2, "has no adapters (lm train --lora), so there is nothing to merge"),
+     (["merge", "runs/base", "-o", "runs/x"], 2, "has no adapters, so there is nothing to merge (lm train --lora)"),
      (["merge", "runs/tuned", "-o", "runs/base"], 1, "holds a run already"),
      (["export", "runs/base", "--to", "peft", "-o", "x"], 2, "has no adapters"),
      (["import", "nowhere", "--from", "runs/base", "-o", "runs/x"], 2, "--from has no effect on a folder")],

@@ -137,7 +137,7 @@ def test_info_average_and_runs_know_them(folder, tmp_path, capsys):
         (["perplexity", "{0}/labels", "{0}/text.txt"], "this run classifies texts: use lm classify"),
         (["perplexity", "{0}/lm", "--source", "{0}/text.txt", "--target", "{0}/text.txt"], "this run fills blanks"),
         (["translate", "{0}/lm", "{0}/text.txt"], "this run fills blanks"),
-        (["attention", "{0}/lm", "x", "--to", "de"], "this run fills blanks; there is no --to de"),
+        (["attention", "{0}/lm", "x", "--to", "de"], "this run fills blanks; it has no language 'de' (--to)"),
         (["fill", "{0}/lm", "no blank"], "there is no blank to fill"),
         (["fill", "{0}/lm", "x", "--file", "{0}/text.txt"], "give either a text or --file"),
         (["bench", "bert-base"], "bert-base is a model that fills blanks"),

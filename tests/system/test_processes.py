@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from cli.training import launching
+from lm.distributed import launching
 from lm.run_folder import find_checkpoint, load_state
 from tests.system.conftest import SMALL
 from tests.tolerances import approx

@@ -155,10 +155,9 @@ def test_resuming_equals_never_having_stopped(folder, tmp_path, capsys):
 def test_events_in_python_are_those_of_trees(folder, tmp_path):
     names = [[str(folder / f"train.{suffix}")] for suffix in ("en", "de", "heads")]
     shape = {"d_model": 32, "n_layers": 1, "n_encoder_layers": 1, "n_heads": 2, "syntax": "distance"}
-    settings = {"source": names[0], "target": names[1], "preset": "translation-tiny", "model": shape,
-                "training": {"steps": 2}}  # fmt: skip
-    events = lm.train(**settings, heads=names[2], out=tmp_path / "run", hardware={"device": "cpu", "threads": 1})
-    assert len([event for event in events if isinstance(event, lm.Step)]) == 2
+    settings = {"source": names[0], "target": names[1], "preset": "translation-tiny", "steps": 2, **shape}
+    spec = lm.run_spec(**settings, heads=names[2], out=tmp_path / "run", device="cpu", threads=1)
+    assert len([event for event in lm.Trainer(spec) if isinstance(event, lm.Step)]) == 2
     with pytest.raises(UsageError, match="give files of heads"):
         lm.train(**settings, out=tmp_path / "other")
 
@@ -178,9 +177,9 @@ REFUSED = {
     ),
     "held out with no trees": (
         ["--heads", "{0}/train.heads", "--syntax", "depth", "--validation-source", "{0}/test.en",
-         "--validation-target", "{0}/test.de"], 2, "give the heads of --validation-source too",
+         "--validation-target", "{0}/test.de"], 2, "give the heads of sources that are held out too",
     ),
-    "only what is held out": (["--validation-heads", "{0}/test.heads"], 2, "--validation-heads goes with --heads"),
+    "only what is held out": (["--validation-heads", "{0}/test.heads"], 2, "go with these, and with heads"),
     "a circle": (["--heads", "{0}/circle.heads", "--syntax", "depth"], 1, "circle.heads: line 3: the heads"),
 }  # fmt: skip
 
@@ -198,7 +197,7 @@ def test_training_refuses_in_a_line(folder, tmp_path, case, capsys):
 
 
 def test_a_text_has_no_trees(folder, tmp_path, capsys):
-    for flags, message in ((["--heads", str(folder / "train.heads")], "--heads are of the words of sources"),
+    for flags, message in ((["--heads", str(folder / "train.heads")], "heads are of the words of sources"),
                            (["--syntax", "depth"], "for the encoder of a translation model")):  # fmt: skip
         assert run(["train", str(folder / "train.en"), "-o", str(tmp_path / "run"), *flags]) == 2
         assert message in capsys.readouterr().err

@@ -92,7 +92,9 @@ def described(
 def _set_tokens(spec: Any, config: ModelConfig, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> None:  # noqa: ANN401
     """The vocabularies, and the tokens that start and end a text; there is none for unknown words."""
     if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
-        raise UsageError("CTranslate2 needs a token that ends a text, and this tokenizer has none (--special)")
+        raise UsageError(
+            "CTranslate2 needs a token that ends a text, and this tokenizer has none", settings=["special"]
+        )
     start, end = tokenizer.token(tokenizer.start_of_text), tokenizer.token(tokenizer.end_of_text)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = start, end, end
     target = _names(tokenizer, config.vocab_size)

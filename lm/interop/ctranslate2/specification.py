@@ -34,8 +34,10 @@ def check(config: ModelConfig) -> None:
         refused.append("parallel_residual")
     if refused:
         kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
-        hint = "" if config.n_encoder_layers else ": train one without to export it (lm train --portable)"
-        raise UsageError(f"CTranslate2 runs no {kind} with {refused[0]} {known[refused[0]]!r}{hint}")
+        problem = f"CTranslate2 runs no {kind} with {refused[0]} {known[refused[0]]!r}"
+        if config.n_encoder_layers:
+            raise UsageError(problem)
+        raise UsageError(f"{problem}: train one without to export it", settings=["portable"])
 
 
 def specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has no types)

@@ -86,7 +86,8 @@ def architecture_of(config: ModelConfig) -> Family:
     if differing:
         raise UsageError(
             f"llama.cpp has no model with {differing}, without which this would be {architecture.architecture}: "
-            "train one without to export it (lm train --portable)"
+            "train one without to export it",
+            settings=["portable"],
         )
     return architecture
 

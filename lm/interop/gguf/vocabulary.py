@@ -50,7 +50,7 @@ def vocabulary_of(tokenizer: Tokenizer, size: int) -> Vocabulary:
     description = tokenizer.description
     words = _SENTENCEPIECE if pieces.is_of_pieces(description) else _words(tokenizer)
     if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
-        raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none (--special)")
+        raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none", settings=["special"])
     tokens = [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]
     kinds, left_out = _kinds(tokenizer, size), None
     if words == _SENTENCEPIECE:

@@ -38,7 +38,8 @@ class PublicCorpus:
         name: what the user calls it.
         description: one line.
         licence: as published.
-        train: arguments of `lm train` for it, with `{folder}` for where the files are.
+        train: the files to train on, with `{folder}` for where they are.
+        validation: the validation split: a file, too, or a fraction; None for the default.
         files: the files to be downloaded.
         shipped: the files in the `corpora` folder of the toolkit, if it ships.
     """
@@ -46,9 +47,10 @@ class PublicCorpus:
     name: str
     description: str
     licence: str
-    train: str
+    train: tuple[str, ...]
     files: tuple[PublicFile, ...] = ()
     shipped: tuple[str, ...] = ()
+    validation: str | None = None
 
     @property
     def size(self) -> int:
@@ -72,21 +74,21 @@ CORPORA = (
         "stories",
         "1,069 short English stories; ships with lm",
         "MIT",
-        "{folder}/train.txt",
+        ("{folder}/train.txt",),
         shipped=("stories/train.txt", "stories/heldout.txt"),
     ),
     PublicCorpus(
         "parallel",
         "20,000 English sentences and their German; ships with lm",
         "MIT",
-        "{folder}/train.en",
+        ("{folder}/train.en",),
         shipped=("parallel/train.en", "parallel/train.de", "parallel/heldout.en", "parallel/heldout.de"),
     ),
     PublicCorpus(
         "tinyshakespeare",
         "40,000 lines of Shakespeare's plays",
         "public domain",
-        "{folder}/input.txt",
+        ("{folder}/input.txt",),
         (
             PublicFile(
                 _SHAKESPEARE + "input.txt",
@@ -99,7 +101,7 @@ CORPORA = (
         "wikitext-2",
         "720 Wikipedia articles, 2 million words",
         "CC BY-SA",
-        "{folder}/train.txt --validation {folder}/validation.txt",
+        ("{folder}/train.txt",),
         (
             PublicFile(_WIKITEXT + "wikitext-2-raw-v1/train-00000-of-00001.parquet", 6_400_000, text="train.txt"),
             PublicFile(
@@ -107,12 +109,13 @@ CORPORA = (
             ),
             PublicFile(_WIKITEXT + "wikitext-2-raw-v1/test-00000-of-00001.parquet", 730_000, text="test.txt"),
         ),
+        validation="{folder}/validation.txt",
     ),
     PublicCorpus(
         "wikitext-103",
         "28,000 Wikipedia articles, 100 million words",
         "CC BY-SA",
-        "{folder}/train-1.txt {folder}/train-2.txt --validation {folder}/validation.txt",
+        ("{folder}/train-1.txt", "{folder}/train-2.txt"),
         (
             PublicFile(_WIKITEXT + "wikitext-103-raw-v1/train-00000-of-00002.parquet", 157_000_000, text="train-1.txt"),
             PublicFile(_WIKITEXT + "wikitext-103-raw-v1/train-00001-of-00002.parquet", 157_000_000, text="train-2.txt"),
@@ -121,29 +124,32 @@ CORPORA = (
             ),
             PublicFile(_WIKITEXT + "wikitext-103-raw-v1/test-00000-of-00001.parquet", 730_000, text="test.txt"),
         ),
+        validation="{folder}/validation.txt",
     ),
     PublicCorpus(
         "tinystories",
         "2.7 million children's stories by GPT-4",
         "CDLA-Sharing-1.0",
-        "{folder}/TinyStoriesV2-GPT4-train.txt --validation {folder}/TinyStoriesV2-GPT4-valid.txt",
+        ("{folder}/TinyStoriesV2-GPT4-train.txt",),
         (
             PublicFile(_TINY_STORIES + "TinyStoriesV2-GPT4-train.txt", 2_230_000_000),
             PublicFile(_TINY_STORIES + "TinyStoriesV2-GPT4-valid.txt", 22_500_000),
         ),
+        validation="{folder}/TinyStoriesV2-GPT4-valid.txt",
     ),
     PublicCorpus(
         "enwik8",
         "100 million bytes of Wikipedia with mark-up, of 2006",
         "CC BY-SA, GFDL",
-        "{folder}/enwik8.txt --validation 0.05",
+        ("{folder}/enwik8.txt",),
         (PublicFile(_MAHONEY + "enwik8.zip", 36_400_000, text="enwik8.txt"),),
+        validation="0.05",
     ),
     PublicCorpus(
         "multi30k",
         "29,000 image captions, English and German",
         "none given; images: Flickr's",
-        "{folder}/train.en.gz --validation {folder}/val.en.gz",
+        ("{folder}/train.en.gz",),
         (
             PublicFile(
                 _MULTI30K + "train.en.gz", 568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"
@@ -168,6 +174,7 @@ CORPORA = (
                 "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
             ),
         ),
+        validation="{folder}/val.en.gz",
     ),
 )
 

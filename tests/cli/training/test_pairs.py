@@ -8,27 +8,35 @@ import json
 import pytest
 
 from cli.main import run
-from cli.training import pairs
-from cli.training.pairs import PairCorpus
-from cli.training.request import PairFiles
-from lm.config.presets import resolve
+from cli.training.report import report
+from lm.config.presets import configure
+from lm.config.run import RunConfig
+from lm.config.run_spec import DataFiles
+from lm.training import corpus as training_corpus
+from lm.training.corpus import PairCorpus, without_progress
 
 TINY = ("--d-model", "16", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads", "1", "--steps", "1",
         "--warmup-steps", "1", "--bleu-sentences", "2")  # fmt: skip
 WITHOUT_MERGES = (["--kind", "byte"], ["--vocab-size", "257"], ["--vocab-size", "257", "--separate-vocabularies"])
 
 
+def prepare(files: DataFiles, config: RunConfig) -> None:
+    """Prepare pairs, with what is reported of that."""
+    for event in PairCorpus(files).prepare(config, None, without_progress):
+        report(event)
+
+
 @pytest.fixture
 def surveys(monkeypatch):
     """How often the files were read."""
     counted = []
-    survey = pairs.survey
+    survey = training_corpus.survey_pairs
 
     def counting(*arguments, **options):
         counted.append(arguments)
         return survey(*arguments, **options)
 
-    monkeypatch.setattr(pairs, "survey", counting)
+    monkeypatch.setattr(training_corpus, "survey_pairs", counting)
     return counted
 
 
@@ -36,17 +44,20 @@ def surveys(monkeypatch):
 def files(tmp_path):
     (tmp_path / "text.en").write_text("one owl\ntwo owls\n")
     (tmp_path / "text.de").write_text("eine Eule\nzwei Eulen\n")
-    return PairFiles((str(tmp_path / "text.en"),), (str(tmp_path / "text.de"),))
+    return DataFiles(source=(str(tmp_path / "text.en"),), target=(str(tmp_path / "text.de"),))
 
 
 def test_the_size_of_files_needs_no_reading(files, surveys):
-    assert PairCorpus(files).text_bytes(resolve("translation-tiny")) == 17 + 21
+    assert PairCorpus(files).text_bytes(configure("translation-tiny")) == 17 + 21
     assert surveys == []
 
 
 def test_compressed_files_are_read_once(files, surveys, tmp_path):
     (tmp_path / "text.en.gz").write_bytes(gzip.compress((tmp_path / "text.en").read_bytes()))
-    corpus, config = PairCorpus(PairFiles((str(tmp_path / "text.en.gz"),), files.target)), resolve("translation-tiny")
+    corpus, config = (
+        PairCorpus(DataFiles(source=(str(tmp_path / "text.en.gz"),), target=files.target)),
+        configure("translation-tiny"),
+    )
     assert corpus.text_bytes(config) == 15 + 19  # without line ends
     assert corpus.survey(config) is corpus.survey(config)
     assert len(surveys) == 1
@@ -77,20 +88,20 @@ def test_without_merges_a_flag_for_bpe_dropout_is_refused(pairs, capsys, tmp_pat
 
 def test_held_out_pairs_that_are_trained_on_are_warned_of(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    config = resolve("translation-tiny", {"tokenizer": {"kind": "byte"}})
+    config = configure("translation-tiny", {"tokenizer": {"kind": "byte"}})
     for name, language in (("text", "one"), ("other", "two")):
         (tmp_path / f"{name}.en").write_text("".join(f"{language} {number}\n" for number in range(40)))
         (tmp_path / f"{name}.de").write_text("".join(f"{number} {language}\n" for number in range(40)))
     sides = [[str(tmp_path / f"{name}.{side}") for side in ("en", "de")] for name in ("text", "other")]
     for held_out, warned in ((sides[0], True), (sides[1], False)):
-        files = PairFiles(sides[0][:1], sides[0][1:], (), *held_out)
+        files = DataFiles((), sides[0][:1], sides[0][1:], (), *held_out)
         for _ in range(2):  # made, and found in the cache
-            pairs.prepare(PairCorpus(files), config, None)
+            prepare(files, config)
             assert ("100% of the held-out pairs are among those to train on" in capsys.readouterr().err) is warned
 
 
 def test_a_source_that_is_its_own_target_is_warned_of(files, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    config = resolve("translation-tiny", {"tokenizer": {"kind": "byte"}, "data": {"validation": "0"}})
-    pairs.prepare(PairCorpus(PairFiles(files.source, files.source)), config, None)
+    config = configure("translation-tiny", {"tokenizer": {"kind": "byte"}, "data": {"validation": "0"}})
+    prepare(DataFiles(source=files.source, target=files.source), config)
     assert "source and target are the same text, so the model learns to copy" in capsys.readouterr().err

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from cli.main import run
-from cli.training import starting
 from lm.locks import LockFile
 from lm.run_folder import SOURCE_TOKENIZER, TOKENIZER, find_checkpoint, find_tokenizer
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.corpus import TextCorpus
 from tests.system.conftest import SMALL
 
 
@@ -73,14 +73,14 @@ def test_weights_of_translators_are_not_used_with_other_tokenizers(pairs, capsys
 def test_commands_that_begin_together_have_folders_of_their_own(place, monkeypatch, tmp_path):
     """The second is started, and ends, while the first prepares its text."""
     monkeypatch.chdir(tmp_path)
-    command, prepare = ["train", str(place / "text.txt"), "--steps", "2", *SMALL], starting.prepare
+    command, prepare = ["train", str(place / "text.txt"), "--steps", "2", *SMALL], TextCorpus.prepare
 
     def meanwhile(*arguments):
-        monkeypatch.setattr(starting, "prepare", prepare)
+        monkeypatch.setattr(TextCorpus, "prepare", prepare)
         assert run(command) == 0
         return prepare(*arguments)
 
-    monkeypatch.setattr(starting, "prepare", meanwhile)
+    monkeypatch.setattr(TextCorpus, "prepare", meanwhile)
     assert run(command) == 0
     assert sorted(path.parent.parent.name for path in tmp_path.glob("runs/*/checkpoints/step-2")) == [
         "text-tiny",

@@ -143,7 +143,7 @@ def test_tokenized_text_is_noticed(capsys, files):
         (["--hypotheses", "empty.de", "--target", "empty.de"], 1, "no lines to score"),
         (["--hypotheses", ".", "--target", "test.de"], 2, "name one"),
         (["GPT", "--source", "test.en", "--target", "test.de"], 2, "only one that learned from pairs translates"),
-        (["RUN", "--source", "test.en", "--target", "test.de", "--to", "fr"], 2, "there is no --to fr"),
+        (["RUN", "--source", "test.en", "--target", "test.de", "--to", "fr"], 2, "not 'fr' (--to)"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_one_line(capsys, files, translation_run, monkeypatch, flags, code, message):

@@ -105,7 +105,7 @@ def test_prefixes_ensembles_and_samples(translate, copying, tmp_path):
         ),
         (["--sample", "--beam", "3"], "--beam has no effect with --sample"),
         (["--n-best", "9"], "9 best need a beam at least as wide (--beam, --n-best)"),
-        (["--to", "de"], "this model has one direction: there is no --to de"),
+        (["--to", "de"], "this model has one direction, not 'de' (--to)"),
         (["--prefix", "a", "--prefix-file", "b"], "give either --prefix or --prefix-file"),
         (["--max-length-ratio", "0", "--max-length-extra", "0"], "this leaves no room for a translation"),
     ],

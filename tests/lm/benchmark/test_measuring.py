@@ -9,22 +9,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lm.benchmark import generation, hugging_face, random_pairs, training
+from lm.benchmark import generation, hugging_face
 from lm.benchmark.limits import Limits, measure_limits
-from lm.benchmark.measuring import STREAMS, TASKS, measure
-from lm.benchmark.training import fitting_rows, random_run, training_step
-from lm.budget.pace import Cost
+from lm.benchmark.measuring import STREAMS, TASKS, fitting_rows, measure
 from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.kinds import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.model.linear import Int8Embedding
+from lm.training import measuring, random_data
+from lm.training.budget import Cost
 from lm.training.corpus import TrainingCorpus
+from lm.training.measuring import random_run, training_step
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())
 MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)
@@ -109,8 +110,8 @@ def test_random_pairs_are_batches_of_short_sentences_for_an_encoder_decoder():
     with random_run(config, rows=3) as run:
         batch = run.data.batch(0)
         assert batch.source is not None
-        assert batch.source.shape == batch.inputs.shape == (3, random_pairs.LENGTH)
-        assert (batch.source_lengths == random_pairs.LENGTH).all()
+        assert batch.source.shape == batch.inputs.shape == (3, random_data.LENGTH)
+        assert (batch.source_lengths == random_data.LENGTH).all()
         assert 0 <= batch.source.min() <= batch.source.max() < 64
         assert training_step(run)() > 0
         assert run.config.model == shape
@@ -118,13 +119,13 @@ def test_random_pairs_are_batches_of_short_sentences_for_an_encoder_decoder():
 
 def test_the_rate_is_that_of_a_whole_batch(monkeypatch):
     """A step is made to take half a second."""
-    monkeypatch.setattr(training, "step_seconds", lambda run, seconds: 0.5)
+    monkeypatch.setattr(measuring, "step_seconds", lambda run, seconds: 0.5)
     shape = dataclasses.replace(MODEL, n_encoder_layers=1)
     for model, lengths in ((MODEL, {"length": 16}), (shape, {"length": 16, "source_length": 16})):
         config = dataclasses.replace(
             CONFIG, model=model, training=dataclasses.replace(CONFIG.training, batch_tokens=160, micro_batch_size=None)
         )
-        assert training.rate(config, seconds=0) == training_flops(model, rows=10, **lengths) / 0.5
+        assert measuring.rate(config, seconds=0) == training_flops(model, rows=10, **lengths) / 0.5
 
 
 def test_hugging_face_generates_as_many_tokens():
@@ -137,7 +138,7 @@ def test_hugging_face_generates_as_many_tokens():
 
 
 def test_hugging_face_has_the_shape():
-    config = resolve("nanogpt-cpu").model
+    config = configure("nanogpt-cpu").model
     theirs = hugging_face.gpt2(config)
     assert theirs.config.n_layer == config.n_layers
     assert theirs.config.n_head == config.n_heads
@@ -173,16 +174,16 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
         asked.append(seconds)
         return Cost(loss=3.0, sentence=0.5)
 
-    monkeypatch.setattr(training, "step_seconds", step_seconds)
-    monkeypatch.setattr(training, "cost", cost)
-    tokenizer = training._tokenizer(64)
-    training._write_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
+    monkeypatch.setattr(measuring, "step_seconds", step_seconds)
+    monkeypatch.setattr(measuring, "cost", cost)
+    tokenizer = random_data.tokenizer_of(64)
+    random_data.write_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
     budgeted = TrainingConfig(
         budget="1m", schedule="wsd", batch_size=2, evaluate_every=3, checkpoint_every=2, patience=4
     )
     config = dataclasses.replace(CONFIG, training=budgeted)
     opened = open_data(tmp_path / "tokens", config)
-    found = training.pace(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
+    found = measuring.pace(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
     assert (found.step, found.evaluation, found.hardware.dtype) == (0.25, Cost(3.0, 0.5), "float32")
     (endless, for_steps), for_evaluation = asked
     assert (for_steps, for_evaluation) == (8.0, 2.0)
@@ -194,7 +195,7 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
 def test_a_step_takes_the_median_of_those_after_the_first(monkeypatch):
     times = iter([90.0, 2.0, 7.0, 3.0])
     clock = iter([0.0, 1.0, 2.0, 3.0])  # seconds when a round has been taken
-    monkeypatch.setattr(training, "training_step", lambda run: times.__next__)
-    monkeypatch.setattr("lm.benchmark.timing.time", SimpleNamespace(perf_counter=clock.__next__))
-    assert training.step_seconds(None, seconds=3.0) == 3.0
+    monkeypatch.setattr(measuring, "training_step", lambda run: times.__next__)
+    monkeypatch.setattr("lm.training.measuring.time", SimpleNamespace(perf_counter=clock.__next__))
+    assert measuring.step_seconds(None, seconds=3.0) == 3.0
     assert next(times, None) is None

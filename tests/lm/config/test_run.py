@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from lm.config.presets import PRESETS, resolve
+from lm.config.presets import PRESETS, configure
 from lm.config.run import Plan, RunConfig
 from lm.errors import UsageError
 
@@ -17,7 +17,7 @@ PLAN = {"device": "cpu", "dtype": "float32", "threads": 1, "steps": 9, "data": "
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_run_config_survives_json(name):
-    config = dataclasses.replace(resolve(name), plan=Plan("cpu", "float32", 2, 10, "data", "key"))
+    config = dataclasses.replace(configure(name), plan=Plan("cpu", "float32", 2, 10, "data", "key"))
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict())), where="config.json") == config
 
 
@@ -50,7 +50,7 @@ def test_settings_of_another_kind_are_named(change, message):
 )
 def test_settings_of_one_stack_that_do_not_go_together(change, message):
     with pytest.raises(UsageError, match=message):
-        resolve("translation", change)
+        configure("translation", change)
 
 
 def test_a_whole_number_is_a_number_too():
@@ -65,4 +65,4 @@ def test_another_format_version_is_refused():
 
 def test_a_model_with_experts_is_not_compiled():
     with pytest.raises(UsageError, match="experts is not compiled.*--compile"):
-        resolve("tiny", {"model": {"experts": 2}, "training": {"compile": True}})
+        configure("tiny", {"model": {"experts": 2}, "training": {"compile": True}})

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from lm.corpus.held_out import divided_at, hash_bound, held_out_fraction, text_hash
+from lm.corpus.corpus import divided_at, hash_bound, held_out_fraction, text_hash
 from lm.errors import UsageError
 from lm.text.documents import Fragment
 
@@ -39,7 +39,7 @@ def test_a_fraction_is_a_number_and_anything_else_names_files(validation, fracti
 
 @pytest.mark.parametrize("validation", ["1", "1.5", "-0.1"])
 def test_a_fraction_out_of_range_is_refused(validation):
-    with pytest.raises(UsageError, match="--validation"):
+    with pytest.raises(UsageError, match="must be a fraction from 0 to below 1, or files"):
         held_out_fraction(validation)
 
 

@@ -91,7 +91,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         parallel_texts(PLAIN, source=[write(tmp_path, ["a"], ["b"])[0]])
     with pytest.raises(InputError, match="there are no pairs"):
         survey(tmp_path, [("", "")])
-    with pytest.raises(UsageError, match="--bidirectional needs two languages"):
+    with pytest.raises(UsageError, match="in both directions needs two languages"):
         survey(tmp_path, [("a", "b")], bidirectional=True)
     with pytest.raises(UsageError, match="one vocabulary"):
         ParallelConfig(bidirectional=True, separate_vocabularies=True)

@@ -60,7 +60,7 @@ def test_no_part_is_made_twice(corpus: Corpus, tmp_path: Path) -> None:
 
 def test_a_missing_partition_is_named(corpus: Corpus, tmp_path: Path) -> None:
     made(corpus, tmp_path / "a", 2, 3)
-    with pytest.raises(InputError, match="partitions are missing: 1/3, 3/3; make them with --part"):
+    with pytest.raises(InputError, match="partitions are missing: 1/3, 3/3; make them, and name them too"):
         join_partitions([tmp_path / "a"], folder=tmp_path / "out")
     with pytest.raises(InputError, match="not a folder of a partition of a corpus"):
         join_partitions([tmp_path / "a", tmp_path], folder=tmp_path / "out")
@@ -81,8 +81,9 @@ def test_damage_is_named_with_the_partition_to_make_again(corpus: Corpus, tmp_pa
     found = made(corpus, tmp_path / "a", 1, 1)
     path = tmp_path / "a" / "parts" / found.manifest.own[1] / "train-tokens.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=rf"{found.manifest.own[1]}: missing or damaged; .* \(--part 1/1\)"):
+    with pytest.raises(InputError, match=rf"{found.manifest.own[1]}: missing or damaged; .*") as caught:
         join_partitions([tmp_path / "a"], folder=tmp_path / "out")
+    assert caught.value.settings == ("part=1/1",)
     assert not (tmp_path / "out").exists()
     for text in ("{", "[]", '{"format_version": 1}', '{"format_version": 9}'):
         (tmp_path / "a" / "manifest.json").write_text(text)
@@ -92,7 +93,7 @@ def test_damage_is_named_with_the_partition_to_make_again(corpus: Corpus, tmp_pa
 
 def test_a_folder_with_something_else_is_left_alone(corpus: Corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
     made(corpus, tmp_path / "a", 1, 2)
-    with pytest.raises(InputError, match="a: holds another partition already; choose another folder, or --force"):
+    with pytest.raises(InputError, match="a: holds another partition already; choose another folder"):
         made(corpus, tmp_path / "a", 2, 2)
     prepare_partition(corpus, gpt2, tmp_path / "a", number=2, count=2, force=True, processes=1)
     (tmp_path / "b").mkdir()

@@ -120,7 +120,7 @@ class TestReuse:
         assert not prepare(found, byte_tokenizer(), WHOLE, out).reused
         assert prepare(found, byte_tokenizer(), WHOLE, out).reused
         other = written(tmp_path, "other text")
-        with pytest.raises(InputError, match="--force"):
+        with pytest.raises(InputError, match="holds other tokens already"):
             prepare(other, byte_tokenizer(), WHOLE, out)
         assert bytes(ids(prepare(other, byte_tokenizer(), WHOLE, out, force=True))[1:-1]) == b"other text"
 

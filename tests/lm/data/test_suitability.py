@@ -30,6 +30,5 @@ def test_a_text_comes_too_often_beyond_twenty_epochs_if_it_has_fewer_tokens_than
 def test_only_what_is_evaluated_can_run_out_of_patience():
     (evaluated,), (blind,) = (training_data.too_often(9, 100, epochs=400, is_evaluated=each) for each in (True, False))
     assert evaluated.startswith("400 times the same small text")
-    assert "--patience" in evaluated
-    assert "--patience" not in blind
-    assert blind.endswith("(fewer --steps)")
+    assert evaluated.settings == ("patience=3", "steps")
+    assert blind.settings == ("steps",)

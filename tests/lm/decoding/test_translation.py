@@ -205,7 +205,7 @@ def test_models_with_several_directions_are_told_which():
     both = untrained(tokenizer=with_tags("de", "en"))
     with pytest.raises(UsageError, match="translates into de, en; say into which"):
         Translator([both])
-    with pytest.raises(UsageError, match="no --to fr"):
+    with pytest.raises(UsageError, match="not 'fr'"):
         Translator([both], to="fr")
     with pytest.raises(UsageError, match="one direction"):
         Translator([untrained()], to="de")

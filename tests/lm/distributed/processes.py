@@ -28,12 +28,10 @@ from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.distributed.world import ALONE, World
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts
+from lm.training.begin import follow, resume, start
 from lm.training.corpus import TrainingCorpus
-from lm.training.opening import follow
-from lm.training.resuming import resume
+from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.starting import start
-from lm.training.trainer import train
 
 SECONDS = 300
 

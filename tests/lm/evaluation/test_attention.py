@@ -56,7 +56,7 @@ def test_tokens_may_be_shown_instead_of_words(writer):
 
 
 def test_languages_are_for_models_that_have_several(writer, translator):
-    with pytest.raises(UsageError, match="continues texts; there is no --to de"):
+    with pytest.raises(UsageError, match="continues texts; it has no language 'de'"):
         of_model(writer, "The owl", to="de")
     with pytest.raises(UsageError, match="this model has one direction"):
         of_model(translator, "one fox", to="de")

@@ -100,5 +100,5 @@ def test_a_damaged_model_is_told_of_by_the_name_of_the_file(tmp_path):
 
 
 def test_only_masked_models_score_a_sample():
-    with pytest.raises(UsageError, match="leave out --every"):
+    with pytest.raises(UsageError, match="leave `every` out"):
         Scorer.of(small_models.make_model(), BYTES, PerplexityConfig(every=2), separator=END_OF_TEXT)

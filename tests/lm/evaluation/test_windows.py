@@ -36,7 +36,7 @@ def test_sizes_default_to_the_models_context_and_half_of_it():
 def test_sizes_that_cannot_be_are_refused():
     with pytest.raises(UsageError, match="stride"):
         window_sizes(ModelConfig(), PerplexityConfig(context=10, stride=11))
-    with pytest.raises(UsageError, match="--context"):
+    with pytest.raises(UsageError, match="beyond the 64 positions"):
         window_sizes(ModelConfig(positions="learned", context_length=64), PerplexityConfig(context=65))
     for values in ({"context": 0}, {"stride": 0}, {"batch_size": -1}):
         with pytest.raises(UsageError, match="at least 1"):

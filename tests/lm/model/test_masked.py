@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.errors import UsageError
 from lm.model.block import count_parameters
 from lm.model.cost import parameters_by_part, training_flops_per_token
@@ -40,7 +40,7 @@ def test_bert_base_has_the_published_parameters_but_for_its_head():
     """BERT base has 109,482,240 with the pooler, and no head for masked tokens."""
     pooler, types_of_tokens = 768 * 768 + 768, 2 * 768
     transform, bias = (768 * 768 + 768) + 2 * 768, 30522
-    config = resolve("bert-base").model
+    config = configure("bert-base").model
     masked = sum(parameters_by_part(config).values())
     assert masked == 109_482_240 - pooler - types_of_tokens + transform + bias == 109_512_762
     labels = ModelConfig(**{**vars(config), "labels": ("no", "yes")})

@@ -11,7 +11,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
-from lm.config.presets import PRESETS, resolve
+from lm.config.presets import PRESETS, configure
 from lm.model.attention_inputs import Mask, Scope
 from lm.model.block import Block, count_parameters
 from lm.model.loss import cross_entropy, linear_cross_entropy
@@ -47,7 +47,7 @@ def test_every_stack_is_made_of_the_same_block():
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if "gpt2-" not in name])
 def test_every_preset_builds_and_runs(name):
-    shape = resolve(name).model
+    shape = configure(name).model
     layers = shape.expert_every
     config = dataclasses.replace(shape, vocab_size=97, n_layers=layers, context_length=16)
     config = dataclasses.replace(config, n_encoder_layers=min(layers, config.n_encoder_layers))
@@ -83,7 +83,7 @@ def test_equals_hugging_face_llama(fields):
 
 def test_equals_hugging_face_marian():
     fields = {
-        name: getattr(resolve("transformer-base").model, name) for name in ("norm", "norm_position", "activation")
+        name: getattr(configure("transformer-base").model, name) for name in ("norm", "norm_position", "activation")
     }
     ours = randomised(
         small(n_encoder_layers=2, positions="sinusoidal-half", bias=True, scale_embeddings=True, **fields)

@@ -15,8 +15,8 @@ from lm.hardware import inference_hardware
 from lm.model.transformer import build_model
 from lm.optimization.averaging import average, latest
 from lm.tokenizer import training
-from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training.begin import resume
+from lm.training.loop import train
 
 
 def test_the_mean_of_the_latest(make_run, tmp_path):

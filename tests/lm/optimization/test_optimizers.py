@@ -17,7 +17,7 @@ from lm.optimization.optimizers import (
     restore_optimizers,
     training_bytes,
 )
-from lm.training.trainer import train
+from lm.training.loop import train
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -91,7 +91,7 @@ def test_the_field_is_part_of_what_a_corpus_is(tmp_path: Path) -> None:
         ('{"text": "x', r"not JSON \(Unterminated string starting at column 10\)"),
         ('["x"]', "not a JSON object but a list"),
         ("1", "not a JSON object but a number"),
-        ('{"txt": "x", "id": 1}', r"no field 'text' \(did you mean 'txt'\?\); it has txt, id \(--field\)"),
+        ('{"txt": "x", "id": 1}', r"no field 'text' \(did you mean 'txt'\?\); it has txt, id"),
         ("{}", "no field 'text'; it has nothing"),
         ('{"text": null}', "field 'text' is not text but null"),
         ('{"text": ["x"]}', "field 'text' is not text but a list"),

@@ -11,7 +11,7 @@ import pytest
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training
-from lm.tokenizer.cache import tokenizer_of
+from lm.tokenizer.training import tokenizer_of
 
 TEXT = "to be or not to be " * 20
 BPE = TokenizerConfig(vocab_size=270)
@@ -89,7 +89,7 @@ def test_a_file_of_an_earlier_version_has_no_checksum_and_is_used(cache: Path) -
 
 def test_settings_are_checked_before_any_text_is_read() -> None:
     texts = Texts()
-    with pytest.raises(UsageError, match="--vocab-size"):
+    with pytest.raises(UsageError, match="vocab_size must be at least 257"):
         tokenizer_of(texts, TokenizerConfig(vocab_size=10), identity=["a"], corpus_bytes=len(TEXT))
     assert texts.read == 0
 

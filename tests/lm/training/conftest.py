@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lm.budget import clock
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -19,10 +18,11 @@ from lm.run_folder import find_checkpoint
 from lm.text.files import text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training import budget as clock
+from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import validation_loss
 from lm.training.run import Run
-from lm.training.starting import start
 from tests.lm.corpus.preparing import prepare
 
 

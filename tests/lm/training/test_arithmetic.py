@@ -19,8 +19,8 @@ from lm.hardware import MOST_THREADS, Hardware, inference_hardware, quick_types
 from lm.optimization.muon import Muon
 from lm.training import arithmetic
 from lm.training.arithmetic import fastest, training_hardware
-from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training.begin import resume
+from lm.training.loop import train
 from tests.lm.training.conftest import journal, stop_after, sums
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_was_planned_with_another_dtype_of_muon_goes_on_with_it(make_
     """Float32 was asked for, and Muon's matmuls were planned in bfloat16: bit for bit as if it had never stopped."""
     with monkeypatch.context() as patch:
         planned = Hardware("cpu", "float32", 1, "bfloat16")
-        patch.setattr("lm.training.planning.training_hardware", lambda *_: planned)
+        patch.setattr("lm.training.begin.training_hardware", lambda *_: planned)
         whole, stopped = (make_run(name, optimizer="muon", steps=8) for name in ("whole", "stopped"))
     for run in (whole, stopped):
         run.config = dataclasses.replace(run.config, hardware=HardwareConfig(device="cpu", dtype="float32"))

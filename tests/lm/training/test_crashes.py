@@ -24,10 +24,9 @@ from lm.config.training import TrainingConfig
 from lm.errors import LMError, UsageError
 from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
-from lm.training.resuming import resume
-from lm.training.starting import start
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.disk_faults import Dies, Fails, States, contents, copy_tree
 from tests.lm.training.conftest import stop_after
 

@@ -11,7 +11,7 @@ import pytest
 from lm.errors import InputError
 from lm.model.block import count_parameters
 from lm.training.history import curves, expert_use, newest_unfinished, runs, summarise
-from lm.training.trainer import train
+from lm.training.loop import train
 
 
 @pytest.fixture

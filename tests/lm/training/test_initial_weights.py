@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from lm.errors import UsageError
+from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
-from lm.training.starting import start
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.training.conftest import loss_of
 
 

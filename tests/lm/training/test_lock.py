@@ -8,9 +8,9 @@ import pytest
 
 from lm.errors import InputError
 from lm.run_folder import find_checkpoint
+from lm.training.begin import resume
 from lm.training.events import Saved
-from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training.loop import train
 
 TRAINED = "run: another process is training this run; wait for it to end, or use another folder"
 

@@ -22,11 +22,10 @@ from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
 from lm.model.lora import adapters
 from lm.optimization.averaging import average
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.history import summarise
-from lm.training.resuming import resume
-from lm.training.starting import start
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.training import test_masked
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)

@@ -20,15 +20,14 @@ from lm.errors import UsageError
 from lm.hardware import inference_hardware
 from lm.model.transformer import HEADS
 from lm.tokenizer import training as tokenizer_training
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.initial_weights import check_weights
+from lm.training.loop import train
 from lm.training.objective import summed_loss
-from lm.training.resuming import resume
 from lm.training.run import Run
-from lm.training.starting import start
-from lm.training.trainer import train
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare, written
 from tests.lm.training.conftest import journal, stop_after, sums

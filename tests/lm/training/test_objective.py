@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lm.training.loop import train
 from lm.training.objective import disagreement
-from lm.training.trainer import train
 from tests.lm.training.conftest import journal, loss_of
 from tests.tolerances import approx
 

@@ -15,11 +15,10 @@ from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.optimization import averaging
 from lm.text.files import text_files
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, Stopped
-from lm.training.resuming import resume
-from lm.training.starting import start
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 
@@ -87,7 +86,7 @@ def test_patience_may_run_out_on_resuming(make_run):
     run = make_run(**settings)
     assert list(train(run, stop=stop_after(9)))[-1] == Stopped(9)
     assert list(train(resume(run.folder)))[-1] == Stopped(9, patience_ran_out=True)
-    with pytest.raises(UsageError, match="when --patience ran out"):
+    with pytest.raises(UsageError, match="when patience ran out"):
         resume(run.folder)
 
 

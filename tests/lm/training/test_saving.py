@@ -10,10 +10,10 @@ import torch
 from lm import checkpoint, run_folder
 from lm.config.training import TrainingConfig
 from lm.errors import TrainingError
+from lm.training.begin import resume
 from lm.training.events import Step
 from lm.training.history import curves
-from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.training.conftest import loss_of, stop_after, sums
 from tests.tolerances import approx, assert_close
 

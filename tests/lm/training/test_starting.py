@@ -12,20 +12,18 @@ from lm.config.training import TrainingConfig
 from lm.data.kinds import open_data
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training as tokenizer_training
-from lm.training import resuming, starting
+from lm.training import begin
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step, Warned
-from lm.training.resuming import resume
-from lm.training.starting import start
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.training.conftest import stop_after, sums
 
 
 def test_a_run_opens_its_data_once(make_run, monkeypatch):
     """When it starts and when it goes on, longer or not."""
     opened = []
-    for module in (starting, resuming):
-        monkeypatch.setattr(module, "open_data", lambda *given: opened.append(given) or open_data(*given))
+    monkeypatch.setattr(begin, "open_data", lambda *given: opened.append(given) or open_data(*given))
     for at, longer in ((3, None), (3, TrainingConfig(epochs=1, steps=None))):
         begun = make_run(f"run-{longer is None}")
         list(train(begun, stop=stop_after(at)))
@@ -63,13 +61,13 @@ def test_a_sample_that_cannot_be_encoded_is_refused_before_the_folder_is_made(ma
     characters = tokenizer_training.train(["ba du ki mo ne"], TokenizerConfig(kind="char"), corpus_bytes=14).tokenizer
     run = make_run()
     config = dataclasses.replace(run.config, training=dataclasses.replace(run.config.training, sample=("ba", "ba 日")))
-    with pytest.raises(InputError, match=r"sample 'ba 日': .*--sample"):
+    with pytest.raises(InputError, match="sample 'ba 日': "):
         start(tmp_path / "other", config, TrainingCorpus(shards, characters))
     assert not (tmp_path / "other").exists()
 
 
 def test_a_run_that_was_begun_with_such_a_sample_goes_on(make_run, monkeypatch):
-    monkeypatch.setattr("lm.training.starting.check_samples", lambda run: None)
+    monkeypatch.setattr("lm.training.begin.check_samples", lambda run: None)
     run = make_run(sample=["ba"])
     list(train(run, stop=stop_after(3)))
     monkeypatch.setattr("lm.decoding.generator.prompt_ids", _no_token)

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 from lm import run_folder
-from lm.budget import clock
 from lm.checkpoint import load_model
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.hardware import HardwareConfig
@@ -30,16 +29,16 @@ from lm.hardware import inference_hardware
 from lm.model.cost import training_flops
 from lm.model.variants.experts import counted
 from lm.text.parallel import parallel_texts
-from lm.tokenizer.languages import language_tags
+from lm.tokenizer.framing import language_tags
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training import budget as clock
 from lm.training import evaluation
+from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Sample, Step, Stopped
+from lm.training.loop import train
 from lm.training.objective import summed_loss
-from lm.training.resuming import resume
 from lm.training.run import Run
-from lm.training.starting import start
-from lm.training.trainer import train
 from tests.tolerances import approx, assert_close
 
 ONE_STACK = {"decoder_only": True, "n_layers": 3, "n_encoder_layers": 0}
@@ -189,7 +188,7 @@ def test_one_direction_is_learned_with_the_tokenizer_of_a_run_that_has_language_
     source = "the old mill"
     (line,) = Translator([model])._read([(0, source, "", None)])
     assert line.sources == ([*one.tokenizer.encode(source), one.tokenizer.end_of_text],)
-    with pytest.raises(UsageError, match="this model has one direction: there is no --to de"):
+    with pytest.raises(UsageError, match="this model has one direction, not 'de'"):
         Translator([model], to="de")
 
 

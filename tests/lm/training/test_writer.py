@@ -9,9 +9,9 @@ import torch
 
 from lm import checkpoint, files, run_folder
 from lm.errors import InputError, TrainingError
+from lm.training.begin import resume
 from lm.training.events import Saved, Step
-from lm.training.resuming import resume
-from lm.training.trainer import train
+from lm.training.loop import train
 from tests.lm.full_disk import full_disk
 from tests.lm.training.conftest import stop_after, sums
 

@@ -165,7 +165,7 @@ def test_damaged_folders_are_refused(folder, tmp_path):
 
 
 def test_adapters_to_adapters_and_runs_without_any(folder, tmp_path):
-    with pytest.raises(UsageError, match="has adapters itself; make a plain run of it first: lm merge"):
+    with pytest.raises(UsageError, match="has adapters itself; merge them into a plain run first"):
         import_adapters(folder, tmp_path / "run", tmp_path / "out")
     with pytest.raises(UsageError, match="has no adapters"):
         export_adapters(tmp_path / "base", tmp_path / "out")
@@ -221,5 +221,5 @@ def test_a_model_with_code_of_its_own_has_adapters_too(tmp_path):
 def test_a_classifier_is_exported_whole(tmp_path):
     base = make_run(tmp_path / "base", objective="masked", labels=("a", "b"))
     run = adapted(tmp_path / "run", base, LoraConfig(rank=2))
-    with pytest.raises(UsageError, match="has a head for its labels beside its adapters; --to huggingface has"):
+    with pytest.raises(UsageError, match="has a head for its labels beside its adapters; export both in one model"):
         export_adapters(run, tmp_path / "adapters")

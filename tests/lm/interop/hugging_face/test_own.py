@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 
 from lm.checkpoint import load_model, load_weights
 from lm.config.model import ModelConfig
-from lm.config.presets import resolve
+from lm.config.presets import configure
 from lm.hardware import Hardware
 from lm.interop.hugging_face.configuration import from_json, to_json
 from lm.interop.hugging_face.exporting import export
@@ -110,7 +110,7 @@ def test_logits_are_those_of_the_run_in_many_shapes(seed, tmp_path):
 
 @pytest.mark.parametrize("preset", ["tiny", "depth-4"])
 def test_default_presets_go_out(preset, tmp_path):
-    model = resolve(preset).model
+    model = configure(preset).model
     compare(tmp_path, ModelConfig(**{**vars(model), "vocab_size": VOCABULARY, "context_length": 32}))
 
 

@@ -16,7 +16,8 @@ def test_every_corpus_can_be_had_in_one_way() -> None:
         made = [file.text or file.name for file in corpus.files] or [Path(name).name for name in corpus.shipped]
         assert len(set(made)) == len(made) > 0
         assert bool(corpus.files) != bool(corpus.shipped)
-        used = [word.removeprefix("{folder}/") for word in corpus.train.split() if word.startswith("{folder}/")]
+        named = (*corpus.train, corpus.validation or "")
+        used = [word.removeprefix("{folder}/") for word in named if word.startswith("{folder}/")]
         assert used
         assert set(used) <= set(made)
         for file in corpus.files:

@@ -1,0 +1,266 @@
+"""What `lm train` says on stderr before the first step: the corpus, what a budget chose, and the plan."""
+
+from __future__ import annotations
+
+from cli.console.messages import fact, note
+from cli.console.numbers import count, duration, many, quantity, size, threads
+from cli.flags.settings import with_flags
+from cli.flags.without_effect import drops_nothing
+from cli.preparing import MUCH_REPEATED, note_repetition
+from lm.config.model import ModelConfig
+from lm.config.presets import could_be_portable
+from lm.config.run import RunConfig
+from lm.config.training import LENGTHS
+from lm.corpus.manifest import Manifest, PairManifest
+from lm.hardware import matrix_rate
+from lm.model.block import count_parameters
+from lm.model.lora import trained_weights
+from lm.run_folder import CONFIG
+from lm.training.compiling import COMPILATION_SECONDS
+from lm.training.corpus import Prepared, TokenizerSampled
+from lm.training.loop import batch_flops
+from lm.training.regularisation import expected_bits
+from lm.training.resolve import NOVEL
+from lm.training.run import Run
+from lm.training.trainer import Event, Paced, Sized, Started
+
+_BLOCKS_AROUND = 2
+"""Of BigBird's window: a query's own block and the one before it, which encoders have too."""
+_BATCHES_LOOKED_AT = 20  # batches of pairs differ in their shapes
+_FEWEST_STEPS = 50
+_TOKENS_TO_LEARN_FROM = 1_000_000  # before it has seen so many, a model does not do what can be expected
+_TARGETS_TO_LEARN_FROM = 200_000  # before it has seen so many tokens of them, a model does not translate
+
+
+def report(event: Event) -> None:
+    """Report an event that precedes the first step; nothing for others."""
+    if isinstance(event, Sized):
+        _report_size(event)
+    elif isinstance(event, TokenizerSampled):
+        note(f"tokenizer trained on a sample: {size(event.bytes)} of {size(event.corpus_bytes)}")
+    elif isinstance(event, Prepared):
+        _report_corpus(event)
+    elif isinstance(event, Paced):
+        _report_pace(event)
+    elif isinstance(event, Started) and event.is_resumed:
+        _report_resumption(event)
+    elif isinstance(event, Started):
+        describe_plan(event.run, is_tuned=event.is_tuned)
+
+
+def _report_size(event: Sized) -> None:
+    """What a budget is enough for."""
+    found, model = event.size, event.config.model
+    number = found.depth * (2 if model.decoder_only else 1)
+    layers = ("1 layer" if number == 1 else f"{number} layers") + " on each side" * model.is_encoder_decoder
+    of_what = "pairs" if model.translates else "text"
+    enough = f"{layers} and about {count(found.tokens)} tokens of {size(event.text_bytes)} of {of_what}"
+    left = f"{duration(event.left)} of {event.budget} left"
+    fact("budget", f"{left}, at {quantity(event.rate, 'FLOP/s')}: enough for {enough}")
+
+
+def _report_corpus(event: Prepared) -> None:
+    """How much there is to train on and how much is held out, and what of it is unlikely to be meant."""
+    if event.reused is not None:
+        note(f"tokens  {event.corpus.folder}{' (made before)' if event.reused else ''}")
+    if isinstance(event.manifest, PairManifest):
+        _report_pairs(event, event.manifest)
+    else:
+        _report_text(event, event.manifest)
+
+
+def _report_text(event: Prepared, manifest: Manifest) -> None:
+    train, held_out, tokenizer = manifest.splits["train"], manifest.splits["validation"], event.corpus.tokenizer
+    if manifest.supervised:
+        parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
+    else:
+        parts = f"{count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
+        parts += f", {train.bytes / train.tokens:.2f} bytes a token"
+    fact("corpus", f"{size(train.bytes + held_out.bytes)}, vocabulary {tokenizer.vocab_size:,}: {parts}")
+    if event.trained is not None and tokenizer.vocab_size < event.trained:
+        fact("", f"(no more pairs occur often enough for a vocabulary of {event.trained:,})")
+    note_repetition(manifest)
+
+
+def _report_pairs(event: Prepared, manifest: PairManifest) -> None:
+    train, held_out = (manifest.splits[name] for name in ("train", "validation"))
+    target, source = event.corpus.tokenizer, event.corpus.source_tokenizer
+    vocabulary = f"{target.vocab_size:,}" if source is None else f"{source.vocab_size:,} and {target.vocab_size:,}"
+    fact("corpus", f"{train.pairs:,} pairs to train on, {held_out.pairs:,} held out, vocabulary {vocabulary}")
+    reasons = {
+        "with a blank side": train.blank + held_out.blank,
+        "too long (--max-length)": train.too_long + held_out.too_long,
+        "of unequal lengths (--max-ratio)": train.ratio + held_out.ratio,
+    }
+    if left_out := [f"{number:,} {reason}" for reason, number in reasons.items() if number]:
+        fact("", f"left out: {', '.join(left_out)}")
+    if event.seen_in_training >= MUCH_REPEATED:
+        fact(
+            "warning",
+            f"{event.seen_in_training:.0%} of the held-out pairs are among those to train on: the validation loss will "
+            "look better than it is (--validation-source)",
+        )
+    for name in event.copies:
+        fact("warning", f"{name}: source and target are the same text, so the model learns to copy (--target)")
+
+
+def _report_pace(event: Paced) -> None:
+    """What was chosen for the steps that a budget has time for, and warnings where these are few."""
+    config, found, budget = event.config, event.outlook, str(event.config.training.budget)
+    if config.model.translates:
+        if found.is_regularised:
+            dropped = f"dropout {config.model.dropout}, BPE dropout {config.parallel.bpe_dropout}"
+            fact("", f"{found.epochs:.1f} epochs in {found.steps:,.0f} steps, so {dropped}")
+        if found.tokens < _TARGETS_TO_LEARN_FROM:
+            enough = event.spent + found.steps * found.step_seconds * _TARGETS_TO_LEARN_FROM / found.tokens
+            too_few = f"{count(found.tokens)} tokens of targets teach hardly any translation"
+            fact("warning", f"{too_few}: {duration(enough)} or more would be enough to begin with (--budget)")
+    elif found.is_regularised:
+        seen = f"{found.epochs:.1f} epochs"
+        if found.novelty < NOVEL and found.epochs >= 1:
+            seen += f" (as good as {found.novelty * found.epochs:.1f}: the text repeats its patterns)"
+        twice = f"R-Drop {found.r_drop} (each batch goes through twice), " if found.r_drop else ""
+        chosen = f"{twice}dropout {config.model.dropout}, weight decay {config.training.weight_decay}"
+        fact("", f"{seen}, so {chosen}")
+        if len(found.ngram_bits) > 1:
+            measure = "about" if found.tokens >= _TOKENS_TO_LEARN_FROM else "more than"
+            expected = f"{measure} {expected_bits(found.ngram_bits):.2g} bits a byte of held-out text"
+            fact("", f"expect {expected}, where counting n-grams gets {min(found.ngram_bits):.2g}")
+    warn_of_few_steps(found.steps, f"{budget} is enough for about")
+    if found.evaluation_seconds > found.evaluation_limit:
+        taken = f"evaluating and saving takes {duration(found.evaluation_seconds)} of {budget} even once"
+        fact("warning", f"{taken}: hold out less (--validation), or give more time")
+
+
+def warn_of_few_steps(steps: float, enough_for: str) -> None:
+    """Warn on stderr if there are, or were, so few steps that little can be learned in them.
+
+    Args:
+        steps: how many.
+        enough_for: the beginning of the sentence, down to "enough for".
+    """
+    if steps < _FEWEST_STEPS:
+        number = max(1, round(steps))
+        only = f"{many(number, 'step')} only"
+        advice = "more time would teach more, or a smaller model or batch (--budget, --preset, --batch-size)"
+        fact("warning", f"{enough_for} {only}: {advice}")
+
+
+def _report_resumption(event: Started) -> None:
+    """Where a run goes on, and what of it is lost or differs."""
+    run = event.run
+    note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    if event.lost:
+        lost = f"what was learned after step {run.state.step:,} is lost"
+        note(f"        {event.lost}, the last checkpoint, is gone: {lost}")
+    if run.other_branch:
+        names = ", ".join(folder.name for folder in run.other_branch)
+        note(f"        {names}: of another branch from here on; removed once this one has saved")
+    if event.other_length:
+        training, length = run.config.training, event.other_length
+        flags = " ".join(f"--{name} {value}" for name, value in length.items())
+        was = ", ".join(f"{name} {value}" for name in LENGTHS if (value := getattr(training, name)) is not None)
+        fact(
+            "note", f"{run.folder / CONFIG} had another length than the checkpoint ({was}); to train that long: {flags}"
+        )
+
+
+def describe_plan(run: Run, *, is_tuned: bool = False) -> None:
+    """Describe on stderr what will be trained, on what and for how long, and warn of what is unlikely to be meant.
+
+    Args:
+        run: before its first step.
+        is_tuned: whether it goes on from the weights of another run, which settle its blocks.
+    """
+    parameters, flops = count_parameters(run.model), _planned_flops(run)
+    epochs = run.plan.steps / run.data.steps_per_epoch
+    kind = f"{count(parameters)} parameters (preset {run.config.preset})"
+    fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads(run.plan.threads)}")
+    if not is_tuned and could_be_portable(run.config):
+        fact(
+            "blocks", "the recipe's, which llama.cpp and CTranslate2 can't run: --portable has theirs (docs/recipe.md)"
+        )
+    if run.config.lora:
+        fact("lora", _adapters(run))
+    batch, (size, of_what) = run.data.batch_size(), run.data.epoch_size(parameters)
+    epoch = f"{count(size)} {of_what}"
+    fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
+    if run.plan.micro_batch_tokens is not None:
+        fact("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
+    note(f"run     {run.folder}")
+    for warning in (
+        *compiling_warnings(run, flops),
+        *_schedule_warnings(run),
+        *_r_drop_warnings(run.config),
+        *_attention_warnings(run.config.model),
+        *run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience),
+    ):
+        fact("warning", with_flags(warning))
+
+
+def _adapters(run: Run) -> str:
+    """What is trained beside the weights of another run."""
+    trained = sum(value.numel() for value in trained_weights(run.model).values())
+    share = f"{count(trained)} parameters are trained, {trained / count_parameters(run.model):.1%} of all"
+    return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {share}"
+
+
+def _planned_flops(run: Run) -> float:
+    """The arithmetic of all steps, as the first batches tell it."""
+    consumed, flops = 0, 0.0
+    for _ in range(_BATCHES_LOOKED_AT):
+        batch = run.data.batch(consumed)
+        consumed, flops = consumed + batch.rows, flops + batch_flops(run, batch)
+    return run.plan.steps * flops / _BATCHES_LOOKED_AT
+
+
+def compiling_warnings(run: Run, flops: float) -> list[str]:
+    """A warning if compiling the model takes longer than the whole run would."""
+    if not run.config.training.compile:
+        return []
+    shortest = flops / matrix_rate(run.hardware)
+    if shortest >= COMPILATION_SECONDS:
+        return []
+    return [
+        f"--compile takes a minute or more first, and this run is {duration(shortest)} of arithmetic at full speed: "
+        "it will hardly repay it"
+    ]
+
+
+def _schedule_warnings(run: Run) -> list[str]:
+    """A warning for each quantity that rises over more than half of the steps."""
+    training, steps = run.config.training, run.plan.steps
+    rises = (
+        ("learning rate", training.warmup_steps, "--warmup-steps"),
+        ("batch", training.batch_warmup, "--batch-warmup"),
+    )
+    return [
+        f"the {what} rises over the first {warmup} steps, and there are only {steps:,}: give fewer ({flag})"
+        for what, warmup, flag in rises
+        if 2 * warmup > steps
+    ]
+
+
+def _r_drop_warnings(config: RunConfig) -> list[str]:
+    """A warning if R-Drop compares two passes that are the same, as nothing is dropped."""
+    if config.training.passes == 1 or not drops_nothing(config):
+        return []
+    return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]
+
+
+def _attention_warnings(model: ModelConfig) -> list[str]:
+    """A warning if what a pattern of attention lets a query see is the whole context anyway."""
+    settings = model.attention_settings
+    if model.attention == "window":
+        seen, flag = settings["attention_window"], "--attention-window"
+    elif model.attention == "bigbird":
+        blocks = settings["global_blocks"] + settings["random_blocks"] + _BLOCKS_AROUND
+        seen, flag = blocks * settings["attention_block"], "--attention-block"
+    else:
+        return []
+    if seen < model.context_length:
+        return []
+    return [
+        f"{model.attention} attention sees {seen} positions, and the context has no more than {model.context_length}: "
+        f"it is full attention at a higher price (--context, {flag})"
+    ]

@@ -1,0 +1,263 @@
+"""Keyword arguments of `lm.train` and `lm.run_spec`: the flags of `lm train`, with underscores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from lm.config.hardware import Device, DType
+from lm.config.model_fields import (
+    Activation,
+    Architecture,
+    AttentionBias,
+    AttentionKind,
+    Norm,
+    NormPosition,
+    Objective,
+    Positions,
+    RecurrentScores,
+    RotaryScaling,
+    Syntax,
+)
+from lm.config.options import Option, options, suggestion
+from lm.config.presets import named_by_depth
+from lm.config.run import SECTIONS
+from lm.config.run_spec import DataFiles, RunSpec, Settings, layered
+from lm.config.tokenizer import TokenizerKind
+from lm.config.toml import read_toml
+from lm.config.training import Criterion, OptimizerKind, Schedule
+from lm.errors import UsageError
+
+Place = str | os.PathLike[str]
+"""A file or folder."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What can be given for a run besides the files of its text; all of it has a default.
+
+    Attributes not of a section:
+        source, target, pairs, validation_source, validation_target, heads, validation_heads: see `DataFiles`.
+        out: folder of the new run [default: a new one under runs/].
+        preset: the name of the settings to start from.
+        depth: the number of layers that names a preset.
+        portable: whether to build the model of blocks that other tools run.
+        config: a TOML file of settings, over which keywords win.
+        from_run: the run to start from the weights of.
+        tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
+        resume: the run to resume, or one of its checkpoints.
+        processes: how many train together, on this machine.
+    """
+
+    source: Place | Sequence[Place]
+    target: Place | Sequence[Place]
+    pairs: Place | Sequence[Place]
+    validation_source: Place | None
+    validation_target: Place | None
+    heads: Place | Sequence[Place]
+    validation_heads: Place | None
+    out: Place | None
+    preset: str | None
+    depth: int | None
+    portable: bool
+    config: Place | None
+    from_run: Place | None
+    tokenizer: Place | None
+    resume: Place | None
+    processes: int
+    # [model]
+    context: int
+    architecture: Architecture
+    recurrent_attention: RecurrentScores | None
+    d_model: int
+    n_layers: int
+    n_encoder_layers: int
+    decoder_only: bool
+    n_heads: int
+    n_kv_heads: int | None
+    d_ff: int | None
+    attention: AttentionKind
+    attention_window: int | None
+    attention_block: int | None
+    global_blocks: int | None
+    random_blocks: int | None
+    attention_rank: int | None
+    attention_stride: int | None
+    positions: Positions
+    max_distance: int | None
+    syntax: Syntax
+    rope_base: float
+    d_head: int | None
+    rotary_share: float
+    rope_scaling: RotaryScaling
+    rope_factor: float | None
+    rope_context: int | None
+    rope_slow: float | None
+    rope_fast: float | None
+    rope_temperature: float | None
+    attention_bias: AttentionBias | None
+    parallel_residual: bool
+    norm: Norm
+    norm_position: NormPosition
+    norm_eps: float
+    activation: Activation
+    qk_norm: bool
+    bias: bool
+    dropout: float
+    attention_dropout: float | None
+    tie_embeddings: bool
+    scale_embeddings: bool
+    init_std: float | None
+    zero_init: bool
+    softcap: float
+    value_residual: bool
+    embedding_shortcut: bool
+    experts: int
+    experts_per_token: int
+    expert_every: int
+    expert_capacity: float
+    gate_noise: float
+    objective: Objective
+    embedding_norm: bool
+    token_types: int
+    output_bias: bool
+    output_transform: bool
+    # [tokenizer]
+    kind: TokenizerKind
+    vocab_size: int
+    min_frequency: int
+    # [data]
+    validation: str
+    separator: str
+    field: str
+    supervised: bool
+    # [parallel]
+    bidirectional: bool
+    source_language: str | None
+    target_language: str | None
+    source_field: str
+    target_field: str
+    separate_vocabularies: bool
+    max_length: int
+    max_ratio: float
+    bpe_dropout: float
+    bpe_dropout_until: float
+    # [training]
+    steps: int | None
+    epochs: float | None
+    tokens: int | None
+    budget: str | None
+    batch_size: int
+    batch_tokens: int | None
+    batch_warmup: int
+    micro_batch_size: int | None
+    learning_rate: float
+    schedule: Schedule
+    warmup_steps: int
+    final_learning_rate: float
+    decay_fraction: float
+    optimizer: OptimizerKind
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip: float
+    evaluate_every: int
+    checkpoint_every: int | None
+    keep: int
+    patience: int | None
+    label_smoothing: float
+    source_loss: float
+    r_drop: float
+    expert_balance: float
+    ema: float
+    best_by: Criterion
+    bleu_sentences: int
+    sample: Sequence[str]
+    masked_share: float
+    whole_words: bool
+    compile: bool
+    checkpoint_activations: bool
+    seed: int
+    # [hardware]
+    device: Device
+    dtype: DType
+    threads: int | None
+    # [distribution]
+    shard: bool
+    offload: bool
+    # [lora]
+    lora: int | None
+    lora_on: str
+    lora_alpha: float | None
+    lora_dropout: float
+
+
+_FILES = ("source", "target", "pairs", "heads")
+_VALIDATION = ("validation_source", "validation_target", "validation_heads")
+_OF_RUNS = ("out", "preset", "from_run", "tokenizer", "resume")
+_OTHERS = ("depth", "portable", "config", "processes")
+
+
+def keyword(described: Option) -> str:
+    """The keyword of an option: its flag, with underscores."""
+    return described.flag.removeprefix("--").replace("-", "_")
+
+
+def run_spec(*corpus: Place, **given: Unpack[RunOptions]) -> RunSpec:
+    """The specification of a run, from values given in Python.
+
+    Args:
+        corpus: files of text, globs, folders, or a folder of prepared tokens.
+        given: see `RunOptions`; None stands for the default.
+
+    Raises:
+        UsageError: a keyword is unknown, a value is wrong, or values contradict each other.
+    """
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    files: dict[str, Any] = {name: _several(values.pop(name)) for name in _FILES if name in values}
+    files |= {name: os.fspath(values.pop(name)) for name in _VALIDATION if name in values}
+    data = DataFiles(text=_several(corpus), **files)
+    run = {name: os.fspath(values.pop(name)) for name in _OF_RUNS if name in values}
+    depth, portable, config, processes = (values.pop(name, None) for name in _OTHERS)
+    if depth is not None:
+        named = named_by_depth(depth, pairs=data.are_pairs)
+        if "preset" in run:
+            raise UsageError(f"depth {depth} is the preset {named}: leave out preset")
+        run["preset"] = named
+    preset, in_file = (None, {}) if config is None else read_toml(Path(config))
+    settings, by_setting = layered([("file", in_file), ("python", _by_section(values))])
+    sources = dict.fromkeys(run, "python")
+    if preset is not None and "preset" not in run:
+        run["preset"], sources["preset"] = preset, "file"
+    return RunSpec(
+        data=data,
+        portable=bool(portable),
+        processes=processes or 1,
+        settings=settings,
+        sources={**sources, **by_setting},
+        **run,
+    )
+
+
+def _several(value: Place | Sequence[Place]) -> tuple[str, ...]:
+    """One name or several, as names."""
+    named = [value] if isinstance(value, str | os.PathLike) else value
+    return tuple(str(os.fspath(name)) for name in named)
+
+
+def _by_section(values: dict[str, Any]) -> Settings:
+    """Values of options by section and field; UsageError for what is no option, or cannot have that value."""
+    known = {
+        keyword(described): (section, described) for section, kind in SECTIONS.items() for described in options(kind)
+    }
+    found: Settings = {section: {} for section in SECTIONS}
+    for name, value in values.items():
+        if name not in known:
+            hint = suggestion(name, [*known, *_FILES, *_VALIDATION, *_OF_RUNS, *_OTHERS])
+            raise UsageError(f"unknown keyword {name!r}{hint}")
+        section, described = known[name]
+        described.check(value)
+        found[section][described.name] = value
+    return found

@@ -1,0 +1,177 @@
+"""What a person asks of training, with the source of each value: plain values, without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lm.config.presets import overlaid
+from lm.config.run import CHANGEABLE, SECTIONS
+from lm.config.training import LENGTHS
+from lm.errors import UsageError
+
+Settings = dict[str, dict[str, Any]]
+"""{section: {field: value}}, the sections being those of a `RunConfig`."""
+
+TYPED = ("flag", "python")
+"""Sources of values given for this run alone: these contradict what a run or a corpus says, others give way to it."""
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The files that a run learns from, of text or examples, or of sentence pairs.
+
+    Attributes:
+        text: files, globs, folders, - for stdin, or a folder of prepared tokens.
+        source: files of sources.
+        target: as many files of their translations, line by line.
+        pairs: files that hold both sides.
+        validation_source: sources to hold out, instead of a fraction of the pairs.
+        validation_target: their translations.
+        heads: dependency heads of the words of the sources, a file for each of `source`, and then of `pairs`.
+        validation_heads: the same for the validation split.
+
+    Raises:
+        UsageError: the files do not go together.
+    """
+
+    text: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    validation_source: str | None = None
+    validation_target: str | None = None
+    heads: tuple[str, ...] = ()
+    validation_heads: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("text", "source", "target", "pairs", "heads"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        validation = [name for name in (self.validation_source, self.validation_target, self.validation_heads) if name]
+        if [*self.source, *self.target, *self.pairs, *self.heads, *validation].count("-") > 1:
+            raise UsageError("stdin (-) stands for one file only: name the others")
+        if bool(self.source) != bool(self.target):
+            raise UsageError("source and target go together, or both in one file", settings=("pairs",))
+        if (self.validation_source is None) != (self.validation_target is None):
+            held_out = ("validation_source", "validation_target")
+            raise UsageError("sources and targets that are held out go together", settings=held_out)
+        if self.heads and not self.are_pairs:
+            raise UsageError("heads are of the words of sources: give these too", settings=("source", "pairs"))
+        if self.heads and self.validation_source and not self.validation_heads:
+            raise UsageError("give the heads of sources that are held out too", settings=("validation_heads",))
+        if self.validation_heads and not (self.heads and self.validation_source):
+            raise UsageError(
+                "heads of sources that are held out go with these, and with heads of the others",
+                settings=("validation_source", "heads"),
+            )
+        if self.text and self.are_pairs:
+            raise UsageError(
+                "a run learns from a text or from pairs: give either a corpus, or source and target",
+                settings=("source", "target"),
+            )
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.are_pairs)
+
+    @property
+    def are_pairs(self) -> bool:
+        """Whether these are sentence pairs."""
+        return bool(self.source or self.pairs)
+
+    @property
+    def first(self) -> str:
+        """The name of the first file."""
+        return [*self.text, *self.source, *self.pairs][0]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What a person asks of training: the data, the model, the budget and the start. `resolve` chooses the rest.
+
+    A run starts with random weights, with those of another run (`from_run`; with the setting `lora.rank` these stay as
+    they are beside trained adapters), or resumes where it stopped (`resume`).
+
+    Attributes:
+        data: files to learn from; a resumed run needs them only if its tokens are gone.
+        out: folder of a new run; None for a new one under runs/.
+        preset: the name of the settings to start from.
+        portable: whether the blocks are to be those that other tools run; not with `from_run`.
+        from_run: the run to start from the weights of.
+        resume: the run to resume, one of its checkpoints, or a folder of runs, for its newest unfinished one.
+        tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
+        processes: how many train together.
+        settings: the options that were given, by section.
+        sources: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
+
+    Raises:
+        UsageError: there is nothing to learn from, or values contradict each other.
+    """
+
+    data: DataFiles = field(default_factory=DataFiles)
+    out: str | None = None
+    preset: str | None = None
+    portable: bool = False
+    from_run: str | None = None
+    resume: str | None = None
+    tokenizer: str | None = None
+    processes: int = 1
+    settings: Settings = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        settings = {
+            section: {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+            for section, values in self.settings.items()
+        }
+        object.__setattr__(self, "settings", {section: settings.get(section, {}) for section in SECTIONS})
+        if self.resume is None and not self.data:
+            raise UsageError(
+                "name a corpus: text files, folders, globs, or - for stdin; or source and target",
+                settings=("source", "target"),
+            )
+        if self.resume is not None:
+            self._check_resumed()
+
+    def typed(self, section: str) -> dict[str, Any]:
+        """What was given of a section for this run alone, in flags or in Python."""
+        return {
+            name: value
+            for name, value in self.settings[section].items()
+            if self.sources.get(f"{section}.{name}") in TYPED
+        }
+
+    def _check_resumed(self) -> None:
+        """UsageError if a value is given for this run alone that a resumed run has kept since its start."""
+        new = {name for name in ("out", "preset", "from_run", "tokenizer") if getattr(self, name) is not None}
+        changeable = {f"{section}.{name}" for section, names in CHANGEABLE.items() for name in names}
+        changeable |= {f"training.{name}" for name in LENGTHS}
+        kept = new | {name for name in self.sources if "." in name and name not in changeable}
+        if typed := sorted(name for name in kept if self.sources.get(name) in TYPED):
+            raise UsageError(f"a resumed run keeps its {', '.join(typed)}: leave it out, or start a new run")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
+        """The inverse of `to_dict`, for values that have been JSON too."""
+        return cls(**{**values, "data": DataFiles(**values["data"])})
+
+
+def layered(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict[str, str]]:
+    """Settings of several sources, of which later ones win, and the source of each value.
+
+    Args:
+        layers: the name of a source, and what it gives, by section.
+    """
+    settings: Settings = {name: {} for name in SECTIONS}
+    sources: dict[str, str] = {}
+    for source, given in layers:
+        for section, values in given.items():
+            settings[section] = overlaid(settings[section], values)
+            sources |= {f"{section}.{name}": source for name in values}
+    kept = {f"{section}.{name}" for section, values in settings.items() for name in values}
+    return settings, {name: source for name, source in sources.items() if name in kept}

@@ -1,0 +1,71 @@
+"""Random tokens and random sentence pairs on disk, in the format of a prepared corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lm import files
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.corpus.manifest import MANIFEST, SPLITS, Manifest, PairManifest, PairSplit, SplitRecord
+from lm.corpus.pairs import SIDES, TEXTS, SentenceWriter, WordTable, write_table
+from lm.corpus.ragged import Ragged
+from lm.corpus.shards import ShardWriter, token_dtype
+from lm.tokenizer import training as tokenizer_training
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+
+LENGTH = 16
+"""Tokens of each side as a batch has it, the one that ends it included: a short sentence."""
+_FIRST_CHARACTER = 0x10000  # of as many as any vocabulary needs
+
+
+def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
+    """Random ids as `lm.corpus.pairs` has them, each a word of its own; nobody can read them as text."""
+    folder.mkdir()
+    chance, tokens = np.random.default_rng(0), pairs * (LENGTH - 1)
+    ends = np.arange(1, pairs + 1) * (LENGTH - 1)
+    for side in SIDES:
+        table = WordTable()
+        for split in SPLITS:
+            writer = SentenceWriter(folder, split, side, table)
+            ids = chance.integers(tokenizer.vocab_size, size=tokens)
+            writer.append_tokens(Ragged(ids, ends), np.ones(tokens, dtype=bool))
+            writer.close()
+        write_table(folder, side, table, dtype=token_dtype(tokenizer.vocab_size))
+    tokenizer.save(folder / FILE_NAME)
+    (folder / TEXTS).touch()
+    held = PairSplit(
+        pairs=pairs, source_tokens=tokens, target_tokens=tokens, source_bytes=tokens, target_bytes=tokens,
+        longest=LENGTH - 1,
+    )  # fmt: skip
+    manifest = PairManifest(
+        key="", languages=(None, None), validation="", max_length=LENGTH, max_ratio=1.0, sources=(),
+        validation_sources=(), splits=dict.fromkeys(SPLITS, held),
+    )  # fmt: skip
+    files.write_json(folder / MANIFEST, manifest.to_dict())
+
+
+def tokenizer_of(vocab_size: int) -> Tokenizer:
+    """One that has so many tokens, that which ends a text among them; nothing is ever encoded."""
+    characters = "".join(map(chr, range(_FIRST_CHARACTER, _FIRST_CHARACTER + vocab_size - 1)))
+    config, size = TokenizerConfig(kind="char"), 4 * vocab_size
+    return tokenizer_training.train([characters], config, corpus_bytes=size, special_tokens=[END_OF_TEXT]).tokenizer
+
+
+def write_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:
+    """Random ids as `lm.corpus.shards` has them."""
+    folder.mkdir()
+    dtype = token_dtype(vocab_size)
+    ids = np.random.default_rng(0).integers(vocab_size, size=tokens).astype(dtype)
+    splits: dict[str, SplitRecord] = {}
+    for split in SPLITS:
+        writer = ShardWriter(folder, split, dtype=dtype)
+        writer.append(ids)
+        writer.close()
+        splits[split] = SplitRecord(documents=1, tokens=tokens, bytes=tokens, shards=tuple(writer.shards))
+    manifest = Manifest(
+        kind="text", key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
+        validation_sources=(), splits=splits,
+    )  # fmt: skip
+    files.write_json(folder / MANIFEST, manifest.to_dict())

@@ -1,0 +1,414 @@
+"""Choose everything about a run that its specification leaves open, and say what chose each value.
+
+The stages follow one another, each a pure function of what the stages before it chose and of what has been measured
+since, so that a better rule for one value is a change of one stage:
+
+1. `from_spec`: the specification over the preset, or over the model of the run that is fine-tuned.
+2. `size_for_budget`, only under a budget without a preset: depth, vocabulary and batch, from the bytes of the corpus
+   and the training speed of this machine.
+3. `fit_to_corpus`: vocabulary sizes and labels, from the prepared corpus.
+4. `fit_to_pace`, only under a budget: evaluations, and where stage 2 chose the model its regularisation, from the time
+   of a step and the statistics of the data.
+5. `plan`: steps, arithmetic and memory, from the hardware.
+
+A value that the person gave is never changed by a later stage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lm.config import durations
+from lm.config.model import ModelConfig
+from lm.config.options import options
+from lm.config.presets import (
+    DEFAULT_PRESET,
+    DEFAULT_TRANSLATION_PRESET,
+    configure,
+    is_portable,
+    named_by_depth,
+    overlaid,
+    portable,
+    preset,
+)
+from lm.config.run import SECTIONS, Plan, RunConfig
+from lm.config.run_spec import RunSpec, Settings
+from lm.config.training import LENGTHS, TrainingConfig
+from lm.data.batch import batch_rows
+from lm.data.training_data import TrainingData
+from lm.errors import UsageError
+from lm.hardware import Hardware
+from lm.model.cost import parameters_by_part
+from lm.optimization.optimizers import training_bytes
+from lm.optimization.schedules import steps_for
+from lm.run_folder import TrainingState
+from lm.training import sizing
+from lm.training.budget import Cost, Pace, aside
+from lm.training.corpus import TrainingCorpus
+from lm.training.regularisation import Regularisation, novelty, regularisation_of_pairs, regularisation_of_text
+
+_MOST_STEPS = 1 << 53
+"""Steps that a float64 can still count one by one."""
+_PROBES = {False: (4, 4096), True: (3, 2048)}
+"""Depth and tokens of a step of the model whose speed is measured for a budget; for text, and for pairs."""
+_MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 10, 4
+_FEWEST_SENTENCES = 100
+_SAVED_A_SECOND = 1.5e8  # bytes of a checkpoint, its checksums and the disk's own time included
+NOVEL = 0.8
+"""The `novelty` from which a text repeats its patterns too little for that to count."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The settings of a run as far as they are chosen.
+
+    Attributes:
+        config: the settings; those that are still open have the preset's or default value.
+        fixed: what the person, or the run that is fine-tuned, has set, by section.
+        is_sized: whether a budget chose the size of the model.
+        reasons: what chose each value, by its name, as in "training.steps".
+    """
+
+    config: RunConfig
+    fixed: Settings
+    is_sized: bool = False
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def choose(self, reason: str, values: Mapping[str, Mapping[str, Any]]) -> Resolution:
+        """The resolution with values chosen, by section, except for those that are fixed."""
+        config, reasons = self.config, dict(self.reasons)
+        for section, fields in values.items():
+            left_open = {name: value for name, value in fields.items() if name not in self.fixed[section]}
+            config = dataclasses.replace(
+                config, **{section: dataclasses.replace(getattr(config, section), **left_open)}
+            )
+            reasons |= {f"{section}.{name}": reason for name in left_open}
+        return dataclasses.replace(self, config=config, reasons=reasons)
+
+    def settle(self, reason: str, config: RunConfig) -> Resolution:
+        """The resolution with another config; what differs is chosen for a reason."""
+        differing = {
+            f"{section}.{described.name}"
+            for section, kind in SECTIONS.items()
+            for described in options(kind)
+            if getattr(getattr(config, section), described.name)
+            != getattr(getattr(self.config, section), described.name)
+        }
+        return dataclasses.replace(self, config=config, reasons={**self.reasons, **dict.fromkeys(differing, reason)})
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a budget comes to, as measured before the first step.
+
+    Attributes:
+        steps: that there is time for.
+        step_seconds: seconds of a step.
+        epochs: passes over the data.
+        is_regularised: whether regularisation was chosen from that.
+        novelty: what an epoch counts for where a text repeats its patterns, as a fraction.
+        ngram_bits: bits/byte of n-gram baselines of growing order on the held-out text; empty where not measured.
+        tokens: that will be seen; of pairs, targets.
+        r_drop: weight of R-Drop that was chosen, for which each batch goes through the model twice.
+        evaluation_seconds: seconds to evaluate and save.
+        evaluation_limit: seconds that all evaluations may take.
+    """
+
+    steps: float
+    step_seconds: float
+    epochs: float
+    is_regularised: bool
+    novelty: float
+    ngram_bits: tuple[float, ...]
+    tokens: float
+    r_drop: float
+    evaluation_seconds: float
+    evaluation_limit: float
+
+
+def from_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
+    """Stage 1: the preset, or the model that is fine-tuned, with the settings of the specification.
+
+    Args:
+        spec: of a new run.
+        base: the model of `spec.from_run`.
+
+    Raises:
+        UsageError: there is no such preset, or settings contradict each other.
+    """
+    fixed = {section: dict(values) for section, values in spec.settings.items()}
+    if base is not None:
+        fixed["model"] = {**vars(base), **fixed["model"]}
+    name = spec.preset or (DEFAULT_TRANSLATION_PRESET if spec.data.are_pairs else DEFAULT_PRESET)
+    if spec.portable and base is None:
+        name = portable(name)
+    config = configure(name, fixed)
+    named = "default" if spec.preset is None else spec.sources.get("preset", "given")
+    from_base = {f"model.{field}": "from_run" for field in fixed["model"]} if base is not None else {}
+    return Resolution(config, fixed, reasons={**_of_preset(config), "preset": named, **from_base, **spec.sources})
+
+
+def needs_size(spec: RunSpec) -> bool:
+    """Whether a budget chooses the size of the model, since nothing else says it."""
+    has_budget = spec.settings["training"].get("budget") is not None
+    return has_budget and spec.preset is None and spec.from_run is None
+
+
+def _of_preset(config: RunConfig) -> dict[str, str]:
+    """What chose each value of a preset: the preset, the default of the option, or a setting that it follows from."""
+    row, reasons = preset(str(config.preset)), {}
+    for section, kind in SECTIONS.items():
+        values = getattr(row, section, {})
+        for described in options(kind):
+            value = getattr(getattr(config, section), described.name)
+            by = "preset" if described.name in values and values[described.name] == value else "default"
+            follows = by == "default" and value != described.default
+            reasons[f"{section}.{described.name}"] = "other settings" if follows else by
+    return reasons
+
+
+def probe(resolution: Resolution, *, pairs: bool) -> RunConfig:
+    """The settings of the small model whose training speed tells how large a model a budget is enough for."""
+    config, (depth, tokens) = resolution.config, _PROBES[pairs]
+    like = configure(
+        _named_like(config, depth, pairs=pairs),
+        {"training": {"batch_tokens": tokens}, "model": {"decoder_only": config.model.decoder_only}},
+    )
+    return dataclasses.replace(like, hardware=config.hardware)
+
+
+def _named_like(config: RunConfig, depth: int, *, pairs: bool) -> str:
+    """The preset of so many layers, portable if that of a config is."""
+    name = named_by_depth(depth, pairs=pairs)
+    return portable(name) if is_portable(config.preset) else name
+
+
+def size_for_budget(
+    resolution: Resolution, *, seconds: float, rate: float, text_bytes: int, pairs: bool, is_prepared: bool = False
+) -> tuple[Resolution, sizing.Size]:
+    """Stage 2: the largest model that sees enough tokens in a time on this machine.
+
+    Args:
+        resolution: of stage 1.
+        seconds: of the budget that are left.
+        rate: FLOP/s of training, as measured with `probe`, of all processes.
+        text_bytes: of the corpus.
+        pairs: whether it is of sentence pairs.
+        is_prepared: whether the corpus is prepared already, so that nothing can be held out otherwise.
+    """
+    fitting, given = sizing.fitting, resolution.fixed
+    if pairs:
+        fitting = partial(sizing.fitting_pairs, in_one_stack=resolution.config.model.decoder_only)
+    found = fitting(seconds, rate=rate, text_bytes=text_bytes, kind=resolution.config.tokenizer.kind)
+    chosen = found.settings()
+    if not pairs and not is_prepared:
+        chosen["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=text_bytes):.2g}"}
+    name = _named_like(resolution.config, found.depth, pairs=pairs)
+    config = configure(name, {section: overlaid(chosen.get(section, {}), given[section]) for section in SECTIONS})
+    by_budget = {f"{section}.{name}": "budget" for section, values in chosen.items() for name in values}
+    given_by = {name: by for name, by in resolution.reasons.items() if _is_fixed(name, given)}
+    reasons = {**_of_preset(config), **by_budget, **given_by, "preset": "budget"}
+    return Resolution(config, given, is_sized=True, reasons=reasons), found
+
+
+def _is_fixed(name: str, fixed: Settings) -> bool:
+    section, _, field = name.partition(".")
+    return field in fixed.get(section, {})
+
+
+def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
+    """Stage 3: an embedding for each token and, of a classifier, an output for each label.
+
+    Sources whose tokens are those of the targets, cut otherwise, share their embedding. Without merges there is no BPE
+    dropout, which presets and budgets choose before the tokenizers are known.
+    """
+    source = corpus.source_tokenizer
+    source_size = None if source is None or source.shares_ids(corpus.tokenizer) else source.vocab_size
+    model = dataclasses.replace(
+        config.model,
+        vocab_size=corpus.vocab_size,
+        source_vocab_size=source_size,
+        labels=corpus.labels if config.model.is_masked and config.data.supervised else (),
+    )
+    parallel = config.parallel
+    if parallel.bpe_dropout and not corpus.has_merges:
+        parallel = dataclasses.replace(parallel, bpe_dropout=0.0)
+    return dataclasses.replace(config, model=model, parallel=parallel)
+
+
+def fit_to_pace(
+    resolution: Resolution,
+    pace: Pace,
+    data: TrainingData,
+    *,
+    left: float,
+    elapsed: float,
+    has_merges: bool = True,
+    ngram_bits: Sequence[float] = (),
+    train_tokens: int = 0,
+) -> tuple[Resolution, Pace, Outlook]:
+    """Stage 4: what depends on how many steps a budget has time for.
+
+    Evaluations are so far apart that there is time for them. Where the budget chose the model, regularisation follows
+    from how often the data will be seen.
+
+    Args:
+        resolution: fitted to the corpus.
+        pace: seconds of a step and of an evaluation, with all processes.
+        data: of the run, open.
+        left: seconds of the budget for steps.
+        elapsed: seconds of the budget that are gone.
+        has_merges: whether BPE dropout has merges to leave out.
+        ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text, for a text.
+        train_tokens: tokens of the training split of a text.
+    """
+    config, steps = resolution.config, max(1.0, left / pace.step)
+    is_regularised = resolution.is_sized and not config.data.supervised and not config.model.is_masked
+    share, r_drop = novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
+    if data.holds_pairs:
+        epochs = steps / data.steps_per_epoch
+        tokens = epochs * data.tokens
+        if is_regularised := resolution.is_sized:
+            chosen = regularisation_of_pairs(epochs, steps=steps, may_drop_merges=has_merges)
+            resolution = resolution.choose("epochs in the budget", chosen)
+    else:
+        tokens = steps * batch_rows(config) * config.model.context_length
+        epochs = tokens / max(1, train_tokens)
+        if is_regularised:
+            found = _regularisation_of_text(resolution, epochs, share, steps=steps, train_tokens=train_tokens)
+            resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop
+            steps, pace = steps / found.passes, dataclasses.replace(pace, step=pace.step * found.passes)
+    if resolution.is_sized and steps < 10 * resolution.config.training.warmup_steps:
+        resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
+    limit = aside(durations.seconds(str(config.training.budget))) - elapsed
+    chosen, pause = evaluations(resolution.config, pace.evaluation, steps=steps, limit=limit)
+    outlook = Outlook(
+        steps, pace.step, epochs, is_regularised, share, tuple(ngram_bits), tokens, r_drop,
+        evaluation_seconds=pause, evaluation_limit=limit,
+    )  # fmt: skip
+    resolution = resolution.choose("time of an evaluation", {"training": chosen})
+    return resolution, dataclasses.replace(pace, pause=pause), outlook
+
+
+def _regularisation_of_text(
+    resolution: Resolution, epochs: float, share: float, *, steps: float, train_tokens: int
+) -> Regularisation:
+    """Regularisation for a text that is seen so often, where an epoch counts for a fraction of one."""
+    config, fixed = resolution.config, resolution.fixed
+    passes_differ, is_open = fixed["model"].get("dropout") != 0, "r_drop" not in fixed["training"]
+    return regularisation_of_text(
+        share * epochs,
+        parameters_a_token=sum(parameters_by_part(config.model).values()) / max(1, train_tokens),
+        steps=steps,
+        learning_rate=config.training.learning_rate,
+        may_repeat=is_open and passes_differ and share >= NOVEL,
+    )
+
+
+def evaluations(config: RunConfig, cost: Cost, *, steps: float, limit: float) -> tuple[dict[str, Any], float]:
+    """How often to evaluate and save, how many sentences to translate each time, and the seconds that each takes.
+
+    Args:
+        config: of the run.
+        cost: of an evaluation.
+        steps: of the run.
+        limit: seconds for all evaluations.
+    """
+    each = cost.loss + training_bytes(config.model, config.training, config.lora) / _SAVED_A_SECOND
+    chosen: dict[str, Any] = {}
+    if cost.sentence:
+        affordable = (limit / _EVALUATIONS_WITH_BLEU - each) / cost.sentence
+        sentences = min(config.training.bleu_sentences, max(_FEWEST_SENTENCES, round(affordable)))
+        each, chosen = each + sentences * cost.sentence, {"bleu_sentences": sentences}
+    number = max(1, min(_MOST_EVALUATIONS, int(limit / each)))
+    # the last one but the end's is half as far from the end as from the one before
+    chosen["evaluate_every"] = 0 if number == 1 else max(1, math.ceil(steps / (number - 0.5)))
+    return chosen, each
+
+
+def plan(
+    config: RunConfig,
+    hardware: Hardware,
+    data: TrainingData,
+    *,
+    folder: Path,
+    data_key: str,
+    micro_batch_tokens: int | None = None,
+    processes: int = 1,
+    step_seconds: float = 1.0,
+    spent: float = 0.0,
+) -> RunConfig:
+    """Stage 5: the settings with a plan.
+
+    Args:
+        config: fitted to the corpus.
+        hardware: with the arithmetic that is fastest on it.
+        data: of the run, open.
+        folder: of the data.
+        data_key: hash of everything that the data were made from.
+        micro_batch_tokens: positions that fit into the memory of a GPU at once.
+        processes: that train the run together.
+        step_seconds: seconds of a step, for a budget.
+        spent: seconds of the budget that are gone.
+    """
+    made = Plan(
+        **vars(hardware),
+        processes=processes,
+        micro_batch_tokens=micro_batch_tokens,
+        steps=planned_steps(config.training, data, pace=step_seconds, spent=spent),
+        data=str(folder.resolve()),
+        data_key=data_key,
+        deadline=None if config.training.budget is None else durations.seconds(config.training.budget),
+    )
+    return dataclasses.replace(config, plan=made)
+
+
+def prolong(
+    config: RunConfig, plan: Plan, state: TrainingState, longer: TrainingConfig, *, data: TrainingData, spent: float
+) -> tuple[RunConfig, Plan]:
+    """The settings and the plan of a run that is resumed with another length in the place of its own.
+
+    Args:
+        config: of the run.
+        plan: of the run.
+        state: how far it has come.
+        longer: has the steps, epochs or tokens of the whole run, or a budget for what is still to come.
+        data: of the run, open.
+        spent: seconds that are gone of that budget.
+    """
+    lengths = {name: getattr(longer, name) for name in LENGTHS}
+    if longer.budget is not None:
+        lengths["schedule"] = longer.schedule  # the one that goes with a budget
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
+    pace = state.seconds / max(1, state.step)
+    steps = planned_steps(config.training, data, pace=pace, spent=spent)
+    deadline = None
+    if longer.budget is not None:
+        steps, deadline = state.step + steps, state.elapsed + durations.seconds(longer.budget)
+    return config, dataclasses.replace(plan, steps=steps, deadline=deadline, decay_step=None, decay_share=1.0)
+
+
+def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, spent: float = 0.0) -> int:
+    """How many optimizer steps the steps, epochs or tokens asked for come to.
+
+    A budget comes to what is left of it, at so many seconds a step.
+    """
+    epochs = config.epochs if config.tokens is None else config.tokens / data.tokens
+    if epochs is not None:
+        steps = max(1, steps_for(epochs * data.steps_per_epoch, config=config))
+        if steps > _MOST_STEPS:
+            length = "epochs" if config.tokens is None else "tokens"
+            problem = f"{length} come to {steps:.1e} steps, more than can be trained; give fewer"
+            raise UsageError(problem, settings=(length,))
+        return steps
+    if config.budget is not None:
+        return max(1, round((durations.seconds(config.budget) - spent) / pace))
+    if config.steps is None:
+        raise UsageError("say how long to train", settings=LENGTHS)
+    return config.steps

@@ -1,0 +1,230 @@
+"""What Python trains is what the command trains, tensor by tensor."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import lm
+from cli.main import run
+from cli.training import running
+from lm.config.run_spec import RunSpec
+from lm.errors import InputError, UsageError
+from lm.hardware import Hardware
+from lm.run_folder import find_checkpoint, load_config, load_state
+from lm.training.budget import Cost, Pace
+from lm.training.trainer import Machine, Started, Trainer
+
+SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
+         "evaluate_every": 2}  # fmt: skip
+SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "training.py"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    """A folder with texts, sentence pairs and labelled texts."""
+    folder, chance = tmp_path_factory.mktemp("files"), random.Random(3)
+    words = {"one": "eins", "two": "zwei", "three": "drei", "fox": "Fuchs", "owl": "Eule", "good": "gut", "bad": "arg"}
+    lines = [chance.choices(list(words), k=chance.randint(3, 7)) for _ in range(400)]
+    (folder / "text.txt").write_text("".join(" ".join(line) + "\n" for line in lines))
+    (folder / "letters.txt").write_text("".join(" ".join(line[::-1]) + "\n" for line in lines))
+    (folder / "train.en").write_text("".join(" ".join(line) + "\n" for line in lines))
+    (folder / "train.de").write_text("".join(" ".join(map(words.get, line)) + "\n" for line in lines))
+    examples = [{"text": " ".join(line), "label": "long" if len(line) > 4 else "short"} for line in lines]
+    (folder / "reviews.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(files)
+
+
+def tensors(folder: Path) -> dict[str, str]:
+    """The checksums of the weights and the optimizer's state of the last checkpoint of a run."""
+    manifest = json.loads((find_checkpoint(folder, which="last") / "manifest.json").read_text())
+    return {name: sha256 for name, sha256 in manifest["sha256"].items() if name.endswith(".safetensors")}
+
+
+def command(*arguments: object, **options: object) -> None:
+    """Train by `lm train`, with flags named as the keywords of Python."""
+    flags: list[str] = []
+    for name, value in options.items():
+        flag = "--" + {"from_run": "from"}.get(name, name).replace("_", "-")
+        flags += [flag] if value is True else [flag, str(value)]
+    assert run(["train", *map(str, arguments), *flags]) == 0
+
+
+def test_text_and_fine_tuning_by_all_weights_or_adapters(tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    lm.train("text.txt", out=ours / "base", steps=5, **SMALL)
+    command("text.txt", out=theirs / "base", steps=5, **SMALL)
+    assert tensors(ours / "base") == tensors(theirs / "base")
+    for name, more in (("tuned", {}), ("adapted", {"lora": 2, "lora_on": "attention"})):
+        settings = {"steps": 3, "batch_size": 4, **more}
+        tuned = lm.train("letters.txt", out=ours / name, from_run=ours / "base", **settings)
+        command("letters.txt", out=theirs / name, from_run=theirs / "base", **settings)
+        assert tensors(ours / name) == tensors(theirs / name)
+        assert tuned.generate("one", lm.SamplingConfig(max_tokens=3)) is not None
+    assert tensors(ours / "tuned") != tensors(ours / "adapted")
+
+
+def test_a_loop_that_is_left_is_saved_and_resumed_as_if_it_had_never_stopped(tmp_path):
+    command("text.txt", out=tmp_path / "whole", steps=9, ema=0.5, **SMALL)
+    for number, leave_at in enumerate((lm.Step, lm.Evaluation, lm.Saved)):
+        folder = tmp_path / f"left-{number}"
+        with Trainer(lm.run_spec("text.txt", out=folder, steps=9, ema=0.5, **SMALL)) as trainer:
+            for event in trainer:
+                if isinstance(event, leave_at) and event.step >= 4:
+                    break
+        assert load_state(find_checkpoint(folder, which="last")).step >= 4
+        lm.train(resume=folder)
+        assert tensors(folder) == tensors(tmp_path / "whole")
+        assert (folder / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
+
+
+def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
+    def fail(event: object) -> None:
+        if isinstance(event, lm.Step) and event.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lm.train("text.txt", out=tmp_path / "run", steps=6, on_event=fail, **SMALL)
+    assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 3
+    lm.train(resume=tmp_path / "run", steps=7)
+    assert load_config(find_checkpoint(tmp_path / "run", which="last")).training.steps == 7
+    revised = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()][-1]
+    assert revised == {"step": 3, "by": "resume", "chosen": {"training.steps": 7, "plan.steps": 7}}
+
+
+def test_pairs(tmp_path):
+    shape = {"preset": "translation-tiny", "steps": 3, "seed": 2, "kind": "byte", "d_model": 16, "n_layers": 1,
+             "n_encoder_layers": 1, "n_heads": 2, "d_ff": 32}  # fmt: skip
+    lm.train(source="train.en", target=[Path("train.de")], out=tmp_path / "ours", **shape)
+    command(source="train.en", target="train.de", out=tmp_path / "theirs", **shape)
+    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
+
+
+def test_labels(tmp_path):
+    for name, train in (("ours", lm.train), ("theirs", command)):
+        train("text.txt", out=tmp_path / name / "masked", objective="masked", steps=3, **SMALL)
+        more = {"from_run": tmp_path / name / "masked", "supervised": True, "steps": 3, "seed": 1}
+        train("reviews.jsonl", out=tmp_path / name / "labels", **more)
+    assert tensors(tmp_path / "ours" / "labels") == tensors(tmp_path / "theirs" / "labels")
+
+
+class Steady(Machine):
+    """A machine of which everything takes the same time."""
+
+    def rate(self, config, *, seconds):
+        return 1e9
+
+    def pace(self, config, corpus, data, *, seconds):
+        return Pace(0.02, Cost(0.01, 1e-3 if data.holds_pairs else 0.0), Hardware("cpu", "float32", 1, "float32"))
+
+
+def steady() -> dict[str, object]:
+    """A clock on which every look takes 20 ms, and writing a checkpoint no time, and such a machine."""
+    ticks = itertools.count(0.0, 0.02)
+
+    def clock() -> float:
+        return next(ticks) if threading.current_thread() is threading.main_thread() else 0.0
+
+    return {"clock": clock, "began": 0.0, "machine": Steady()}
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
+    files = {"source": "train.en", "target": "train.de"} if pairs else {}
+    text = [] if pairs else ["text.txt"]
+    spec = lm.run_spec(*text, budget="3s", out=tmp_path / "ours", **files)
+    with Trainer(spec, **steady()) as trainer:
+        steps = [event.step for event in trainer if isinstance(event, lm.Step)]
+    monkeypatch.setattr(running, "Trainer", lambda spec, **options: Trainer(spec, **{**options, **steady()}))
+    command(*text, budget="3s", out=tmp_path / "theirs", **files)
+    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
+    assert steps[-1] == load_config(tmp_path / "ours").plan.steps
+    assert "enough for" in capsys.readouterr().err
+    decided = [json.loads(line) for line in (tmp_path / "ours" / "decisions.jsonl").read_text().splitlines()]
+    by = {entry["by"]: entry["chosen"] for entry in decided}
+    assert by["python"] == {"training.budget": "3s"}
+    assert "training.batch_tokens" in by["budget"]
+    assert "model.dropout" in by["epochs in the budget"]
+    assert by["clock of the budget"]["plan.steps"] == steps[-1]
+    with pytest.raises(UsageError, match="is too short"):
+        list(Trainer(lm.run_spec(*text, budget="1s", out=tmp_path / "short", **files), clock=lambda: 5.0, began=0.0))
+
+
+def test_two_processes(tmp_path):
+    events: list[object] = []
+    lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, on_event=events.append, **SMALL)
+    command("text.txt", out=tmp_path / "theirs", steps=4, processes=2, threads=1, **SMALL)
+    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
+    assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]
+    assert any(isinstance(event, lm.Saved) and event.folder.is_dir() for event in events)
+    assert "RANK" not in os.environ
+    with pytest.raises(InputError, match="holds a run already"):
+        lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, **SMALL)
+
+
+def test_a_run_has_a_folder_of_its_own_unless_one_is_named(tmp_path, monkeypatch, files):
+    monkeypatch.chdir(tmp_path)
+    for event in Trainer(lm.run_spec(files / "text.txt", steps=1, **SMALL)):
+        if isinstance(event, Started):
+            assert event.run.folder == Path("runs/text-tiny")
+    assert load_state(find_checkpoint(Path("runs/text-tiny"))).finished
+
+
+def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
+    settings = tmp_path / "settings.toml"
+    settings.write_text('preset = "small"\n[training]\nseed = 3\nsteps = 4\n')
+    spec = lm.run_spec("text.txt", config=settings, tokens=50, sample=["one", "two"], from_run="runs/base")
+    assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    assert spec.settings["training"] == {"seed": 3, "tokens": 50, "sample": ("one", "two")}
+    assert spec.sources == {"preset": "file", "from_run": "python", "training.seed": "file",
+                            "training.tokens": "python", "training.sample": "python"}  # fmt: skip
+    assert spec.typed("training") == {"tokens": 50, "sample": ("one", "two")}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "options", "message"),
+    [
+        ([], {}, "name a corpus"),
+        ([], {"source": "a.en"}, "source and target go together"),
+        (["text.txt"], {"d_modle": 16}, "unknown keyword 'd_modle'.*d_model"),
+        (["text.txt"], {"steps": "many"}, "steps must be"),
+        (["text.txt"], {"steps": 5, "epochs": 1.0}, "only one of"),
+        (["text.txt"], {"preset": "small", "depth": 3}, "leave out preset"),
+        (["text.txt"], {"lora": 3, "steps": 1}, "adapters are trained beside the weights of a run"),
+        ([], {"resume": "runs/base", "learning_rate": 1.0}, "keeps its training.learning_rate"),
+        ([], {"resume": "runs/base", "out": "runs/other"}, "keeps its out"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_made(tmp_path, corpus, options, message):
+    where = {} if "resume" in options else {"out": tmp_path / "run"}
+    with pytest.raises(UsageError, match=message):
+        lm.train(*corpus, **{**where, **options})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_script_in_the_docs_runs(tmp_path, monkeypatch, files):
+    """Each of its runs is there in the end, and one that was resumed has the weights of one that never stopped."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("text.txt", "letters.txt", "train.en", "train.de", "reviews.jsonl"):
+        (tmp_path / name).write_text((files / name).read_text())
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
+    subprocess.run([sys.executable, str(SCRIPT)], check=True, timeout=600, env=environment)
+    names = {"budget", "base", "again", "tuned", "adapted", "translator", "masked", "labels", "two"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == names
+    assert all(load_state(find_checkpoint(tmp_path / "runs" / name, which="last")).finished for name in names)
+    assert tensors(tmp_path / "runs" / "again") == tensors(tmp_path / "runs" / "base")

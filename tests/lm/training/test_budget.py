@@ -1,0 +1,285 @@
+"""A run under a time budget: when its learning rate falls, when it ends, and what a resumed one replays."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+
+from lm import run_folder
+from lm.config.training import TrainingConfig
+from lm.optimization.schedules import learning_rate, steps_in_all
+from lm.training.begin import resume
+from lm.training.budget import Clock, aside
+from lm.training.events import Decay, Evaluation, Saved, Step
+from lm.training.loop import train
+from tests.lm.training.conftest import FakeTime
+
+BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}
+
+
+def driven(run, time: FakeTime, *, step: float, evaluation: float = 0.0):
+    """The events of a run whose steps and evaluations take so many seconds of a fake clock."""
+    for event in train(run):
+        yield from run.writer.wait()  # which takes none of that time
+        time.now += step * isinstance(event, Step) + evaluation * isinstance(event, Evaluation)
+        yield event
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.4, 0.9])
+@pytest.mark.parametrize("step", [11, 100, 999])
+def test_the_decay_of_a_run_begins_where_it_was_decided(fraction, step):
+    config = TrainingConfig(schedule="wsd", decay_fraction=fraction, warmup_steps=10, learning_rate=1.0)
+    steps = steps_in_all(step, config=config)
+    assert learning_rate(step, config=config, steps=steps) > 0.9 or steps - step < 10
+    assert learning_rate(step - 1, config=config, steps=steps) == 1.0
+    assert learning_rate(step + 2, config=config, steps=steps) < 1.0
+    assert (steps - step) / (steps - 10) == pytest.approx(fraction, abs=1 / (steps - 10))
+
+
+@pytest.mark.parametrize(("step", "evaluation"), [(1.0, 0.0), (0.4, 3.0), (3.0, 1.0)])
+def test_a_run_takes_the_time_it_is_given(make_run, time, step, evaluation):
+    run = make_run(**BUDGET, evaluate_every=10)
+    began = time.now
+    events = list(driven(run, time, step=step, evaluation=evaluation))
+    assert 100 - 2 * (step + evaluation) - 1 <= time.now - began <= 100
+    assert run.state.finished
+    (decay,) = [event for event in events if isinstance(event, Decay)]
+    rates = [event.learning_rate for event in events if isinstance(event, Step)]
+    assert len(rates) == run.plan.steps == pytest.approx(decay.steps, abs=2)
+    assert rates[3] == rates[decay.step - 1] > rates[decay.step + 2] > rates[-1] > 0
+    assert decay.step / decay.steps == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_budget_that_is_over_before_warm_up_ends_at_once(make_run, time):
+    run = make_run(**BUDGET, warmup_steps=50)
+    list(driven(run, time, step=60.0))
+    assert run.state.finished
+    assert run.state.step <= 3
+
+
+def test_time_that_is_gone_before_the_first_step_counts(make_run, time):
+    run = make_run(**BUDGET)
+    run.clock = Clock(run.clock.left - 60)
+    began = time.now
+    list(driven(run, time, step=1.0))
+    assert 36 <= time.now - began <= 40
+
+
+def test_resumed_before_the_decay_it_has_what_was_left(make_run, time):
+    run = make_run(**BUDGET, evaluate_every=5)
+    for event in driven(run, time, step=1.0):
+        if isinstance(event, Saved) and event.step >= 20:
+            break
+    time.now += 10_000
+    again = resume(run.folder)
+    began = time.now
+    list(driven(again, time, step=1.0))
+    assert again.state.finished
+    assert 70 <= time.now - began <= 80
+
+
+def test_resumed_in_the_decay_it_ends_as_if_it_had_never_stopped(make_run, time):
+    """Whatever the clock says: the step where the decay begins was written down."""
+    whole = make_run("whole", **BUDGET, evaluate_every=5)
+    list(driven(whole, time, step=1.0))
+    stopped = make_run("stopped", **BUDGET, evaluate_every=5)
+    events = driven(stopped, time, step=1.0)
+    list(itertools.takewhile(lambda event: not isinstance(event, Decay), events))
+    next(event for event in events if isinstance(event, Saved))
+    events.close()
+    again = resume(stopped.folder)
+    list(driven(again, time, step=77.0))
+    logs = [(run.folder / "metrics.jsonl").read_text() for run in (whole, stopped)]
+    assert logs[0] == logs[1]
+    assert run_folder.load_config(run_folder.find_checkpoint(stopped.folder)).plan.deadline is None
+
+
+def test_a_finished_run_can_be_given_more_time(make_run, time):
+    run = make_run(**BUDGET)
+    list(driven(run, time, step=1.0))
+    steps = run.state.step
+    longer = resume(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"))
+    began = time.now
+    list(driven(longer, time, step=1.0))
+    assert longer.state.step > steps
+    assert time.now - began <= 50
+    assert json.loads((run.folder / "config.json").read_text())["training"]["budget"] == "50s"
+
+
+STEPS = TrainingConfig(schedule="wsd", decay_fraction=0.5, warmup_steps=0, evaluate_every=0)
+EVALUATED = dataclasses.replace(STEPS, evaluate_every=10)
+
+
+def clock_after(time: FakeTime, *seconds: float, pauses: tuple[float, ...] = (), left: float, budget: float = 100.0):
+    """A clock that has seen plain steps, and then pauses, of so many seconds; so many are left."""
+    clock = Clock(budget - 20, spent=20)
+    for each, is_plain in [*((each, True) for each in seconds), *((each, False) for each in pauses)]:
+        time.now += each
+        clock.note(is_plain=is_plain)
+    time.now += clock.left - left
+    assert clock.left == left
+    return clock
+
+
+@pytest.mark.parametrize(("budget", "seconds"), [(30, 6), (119, 23.8), (120, 12), (3600, 360)])
+def test_what_may_be_spent_on_all_that_is_not_training(budget, seconds):
+    assert aside(budget) == pytest.approx(seconds)
+
+
+def test_what_is_left_is_what_was_given_less_the_time_since(time):
+    clock = Clock(80.0, spent=20.0)
+    assert clock.left == 80
+    time.now += 90.5
+    assert clock.left == -10.5
+
+
+@pytest.mark.parametrize(
+    ("pauses", "has_time"), [((), True), ((8.0,), False), ((4.0,), True), ((4.0, 3.0), False), ((2.0, 2.0), True)]
+)
+def test_another_pause_is_taken_if_it_and_the_last_one_are_within_what_may_be_spent(time, pauses, has_time):
+    """A fifth of 60 s are 12: a pause of 4 and two more are just that."""
+    clock = Clock(60.0)
+    for seconds, is_plain in [(1.0, True), (1.0, True), (4.0, True), *((1.0 + each, False) for each in pauses)]:
+        time.now += seconds
+        clock.note(is_plain=is_plain)
+    assert clock.has_time_to_pause() is has_time
+
+
+@pytest.mark.parametrize(("spent", "has_time"), [(20.0, True), (21.0, False)])
+def test_getting_ready_counts_as_a_pause_does(time, spent, has_time):
+    """320 s may have 32 aside: 20 to get ready, and three pauses of 4 s."""
+    clock = Clock(320.0 - spent, spent=spent)
+    for seconds, is_plain in ((1.0, True), (5.0, False)):
+        time.now += seconds
+        clock.note(is_plain=is_plain)
+    assert clock.has_time_to_pause() is has_time
+
+
+def test_a_pause_before_any_plain_step_says_nothing(time):
+    clock = Clock(10.0)
+    time.now += 9.0
+    clock.note(is_plain=False)
+    assert clock.has_time_to_pause()
+    assert clock.moved_end(1, 100, config=STEPS) is None
+
+
+def test_a_pause_shorter_than_a_step_took_no_time(time):
+    clock = clock_after(time, 4.0, pauses=(1.0, 6.0), left=45)
+    assert clock.steps_in_all(10, config=STEPS) is None  # 40 for steps, 1 on average for the last pause, 1 to finish
+    time.now += 3
+    assert clock.steps_in_all(10, config=STEPS) == 20
+
+
+@pytest.mark.parametrize(
+    ("config", "pauses", "needed"),
+    [
+        (STEPS, (), 26),  # 25 steps of a second, and one to finish
+        (STEPS, (3.0, 3.0), 28),  # and a last pause of 2 beside the step
+        (EVALUATED, (3.0, 3.0), 32),  # after 30, 40 and 50 steps
+        (EVALUATED, (9.0, 9.0), 34),  # 16 of 20 seconds for pauses are gone, but the last one comes in any case
+        (EVALUATED, (6.0, 6.0), 36),  # 10 of 20 are left, which two of three pauses fill
+    ],
+)
+def test_the_decay_begins_when_what_is_to_come_takes_what_is_left(time, config, pauses, needed):
+    """Half of all steps are behind it. 25 of them took 25 s, one of them much longer than the others."""
+    seconds = [0.5] * 23 + [1.0, 12.5]
+    pauses = tuple(each - 0.5 for each in pauses)  # in which there is a step of median length
+    for left, steps in ((needed + 0.5, None), (needed, 50), (needed - 3.5, 46)):
+        clock = Clock(100.0)
+        for each, is_plain in [*((each, True) for each in seconds), *((each, False) for each in pauses)]:
+            time.now += each
+            clock.note(is_plain=is_plain)
+        time.now += clock.left - left
+        assert clock.steps_in_all(25, config=config) == steps
+
+
+def test_one_more_step_is_taken_however_late_it_is(time):
+    assert clock_after(time, 1.0, left=-9.0).steps_in_all(30, config=STEPS) == 31
+    assert clock_after(time, left=0.5).steps_in_all(7, config=STEPS) == 8
+    assert clock_after(time, left=5.0).steps_in_all(7, config=STEPS) is None  # no step was seen
+    warming_up = dataclasses.replace(STEPS, warmup_steps=50)
+    assert clock_after(time, 1.0, left=1.0).steps_in_all(30, config=warming_up) == 31
+    assert clock_after(time, 1.0, left=1.5).steps_in_all(30, config=warming_up) is None
+
+
+def test_the_last_hundred_steps_say_how_long_one_takes(time):
+    """The first of 101 took long; the others a second each."""
+    clock = clock_after(time, 50.0, *[1.0] * 100, left=102, budget=400)
+    assert clock.steps_in_all(101, config=STEPS) == 202
+    clock = clock_after(time, 51.0, *[1.0] * 99, left=101, budget=400)
+    assert clock.steps_in_all(100, config=STEPS) == 100 + 66  # at a second and a half
+
+
+@pytest.mark.parametrize(
+    ("a_step", "budget", "left", "steps"),
+    [
+        # 31 seconds are needed, 30 steps and one to finish; 2% of 100 s don't matter
+        (1.0, 100, 33.0, None), (1.0, 100, 33.5, 82), (1.0, 100, 29.0, None), (1.0, 100, 28.5, 77),
+        # 121 are needed: a step and a half may be lacking or left
+        (4.0, 100, 127.0, None), (4.0, 100, 127.5, 81), (4.0, 100, 115.0, None), (4.0, 100, 114.5, 78),
+        # 4.75 are needed: half a second may
+        (0.125, 20, 5.25, None), (0.125, 20, 5.375, 85), (0.125, 20, 4.25, None), (0.125, 20, 4.125, 75),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_decay_is_moved_if_it_is_far_from_where_time_ends(time, a_step, budget, left, steps):
+    clock = clock_after(time, a_step, a_step, left=left, budget=budget)
+    assert clock.moved_end(50, 80, config=STEPS) == steps
+
+
+def test_the_last_checkpoint_has_time_to_be_written(time):
+    clock = clock_after(time, 1.0, left=51.0)
+    clock.to_write = 20.0
+    assert clock.moved_end(50, 80, config=STEPS) is None
+    assert clock.moved_end(40, 80, config=STEPS) == 40 + 51 - 20 - 1
+
+
+def test_an_end_that_cannot_be_moved_stays(time):
+    """The last step is the least there is; after it, and where no step was seen, nothing is known."""
+    clock = clock_after(time, 1.0, left=-9.0)
+    assert clock.moved_end(78, 80, config=STEPS) == 79
+    assert clock.moved_end(79, 80, config=STEPS) is None
+    assert clock.moved_end(80, 80, config=STEPS) is None
+    assert clock_after(time, left=-9.0).moved_end(50, 80, config=STEPS) is None
+
+
+class NotingClock(Clock):
+    """Remembers what it was told."""
+
+    def note(self, *, is_plain: bool) -> None:
+        self.noted = [*getattr(self, "noted", []), is_plain]
+        super().note(is_plain=is_plain)
+
+
+def test_steps_after_which_the_model_is_evaluated_or_saved_are_no_plain_ones(make_run, time):
+    run = make_run(**BUDGET, evaluate_every=4, checkpoint_every=3)
+    run.clock = NotingClock(20.0)
+    list(driven(run, time, step=1.0))
+    paused = [step for step, is_plain in enumerate(run.clock.noted, 1) if not is_plain]
+    assert paused == [3, 4, 6, 8, 9, 11, 12, 15, 16, 18, 19]  # the decay begins after 11 steps and ends after 19
+
+
+def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, time):
+    """Fifty steps of a second are half of the time, less one to finish. Then they take two.
+
+    After two of them 46 s are left for 47 steps, of 1.02 s on average over all before the last: 44 fit beside the
+    second to finish. The rate falls from where it is, and the decay doesn't begin anew.
+    """
+    run = make_run(**BUDGET, evaluate_every=0, warmup_steps=0)
+    events, found = train(run), {}
+    for event in events:
+        if isinstance(event, Step):
+            time.now += 1.0 if event.step <= 50 else 2.0
+        if isinstance(event, Decay):
+            assert (event.step, event.steps) == (50, 99)
+        found[run.state.step] = (run.plan.steps, run.plan.falls_from, run.plan.deadline, run.rate)
+        if run.state.step == 54:
+            events.close()
+            break
+    peak = run.config.training.learning_rate
+    assert found[49] == (100, None, 100.0, peak)
+    assert found[51] == (99, (50, 1.0), None, pytest.approx(peak * 48 / 49))
+    assert found[53][:3] == (96, (52, pytest.approx(47 / 49)), None)
+    assert found[53][3] == pytest.approx(peak * 47 / 49 * 43 / 44)

@@ -1,0 +1,419 @@
+"""Training: the numbers of a plain loop, exact resumption, honest evaluation, and nothing saved is ever lost."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from lm import run_folder
+from lm.config.training import TrainingConfig
+from lm.corpus.ragged import Ragged
+from lm.corpus.shards import open_split
+from lm.data.batch import Batch, micro_batch_rows
+from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
+from lm.model.cost import training_flops
+from lm.model.transformer import build_model
+from lm.optimization.schedules import learning_rate, share_of_batch
+from lm.training.begin import resume
+from lm.training.evaluation import _continue, validation_loss
+from lm.training.events import Evaluation, Sample, Saved, Step, Stopped, Warned
+from lm.training.loop import batch_flops, train
+from lm.training.run import Run
+from tests.lm.full_disk import full_disk
+from tests.lm.training.conftest import journal, loss_of, stop_after, sums
+from tests.tolerances import approx
+
+
+@pytest.mark.parametrize("fields", [{}, {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0}])
+def test_equals_a_plain_loop(make_run, fields):
+    """AdamW, warm-up, clipping and the mean loss, written out with torch alone."""
+    run = make_run(model={"dropout": 0.0, **fields}, steps=8, micro_batch_size=2, clip=0.5)
+    config = run.config.training
+    model = build_model(run.config.model, seed=config.seed)
+    decayed = [p for p in model.parameters() if p.ndim == 2]
+    kept = [p for p in model.parameters() if p.ndim == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": kept, "weight_decay": 0.0}],
+        betas=(0.9, 0.95), eps=1e-8,
+    )  # fmt: skip
+    expected = []
+    for step in range(8):
+        batch = run.data.batch(6 * step)
+        logits = model(torch.from_numpy(batch.inputs))
+        loss = F.cross_entropy(logits.transpose(1, 2), torch.from_numpy(batch.targets))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, config=config, steps=8)
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    losses = [event.loss for event in train(run) if isinstance(event, Step)]
+    assert losses == approx(expected, model=model)
+    for ours, theirs in zip(run.model.parameters(), model.parameters(), strict=True):
+        # Adam divides gradients by their own size, so that rounding of small ones is a part of a whole step.
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_accumulation_changes_nothing(make_run):
+    losses = []
+    for index, micro_batch_size in enumerate((None, 1, 4)):
+        run = make_run(str(index), model={"dropout": 0.0}, micro_batch_size=micro_batch_size)
+        losses.append([event.loss for event in train(run) if isinstance(event, Step)])
+    assert losses[0] == approx(losses[1], model=run.model, depth=12)
+    assert losses[0] == approx(losses[2], model=run.model, depth=12)
+
+
+def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypatch):
+    whole = [event.loss for event in train(make_run("whole", model={"dropout": 0.0})) if isinstance(event, Step)]
+    monkeypatch.setattr("lm.training.begin.fitting_tokens", lambda *_, **__: 2 * 16)
+    run, rows = make_run("run", model={"dropout": 0.0}), []
+
+    def noted(self, batch):
+        rows.append(batch.rows)
+        return self.loss(batch)
+
+    monkeypatch.setattr(type(run.placement), "__call__", noted)
+    assert [event.loss for event in train(run) if isinstance(event, Step)] == pytest.approx(whole, abs=1e-5)
+    assert set(rows) == {2}
+    assert len(rows) == 3 * 12
+
+
+def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.training.begin.fitting_tokens", lambda *_, **__: 2 * 16)
+        whole, stopped = (make_run(name, model={"dropout": 0.2}) for name in ("whole", "stopped"))
+    list(train(whole))
+    list(train(stopped, stop=stop_after(5)))
+    resumed = resume(stopped.folder)
+    assert resumed.plan.micro_batch_tokens == 2 * 16
+    list(train(resumed))
+    assert journal(resumed) == journal(whole)
+    longer = TrainingConfig(steps=14)
+    again = resume(stopped.folder, longer=longer, changed={"training": {"micro_batch_size": 6}})
+    assert micro_batch_rows(again.config, again.data.batch(0)) == 6
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory. Tried to"), RuntimeError("can't allocate memory")],
+)
+def test_a_step_that_needs_too_much_memory_says_what_lowers_it(make_run, monkeypatch, error):
+    run = make_run(micro_batch_size=4)
+
+    def fails(self, batch):
+        raise error
+
+    monkeypatch.setattr(type(run.placement), "__call__", fails)
+    with pytest.raises(OutOfMemoryError, match="step 1 needs more memory .* 4 x 16 tokens in one pass: set a smaller"):
+        list(train(run))
+
+
+def test_dropout_depends_on_the_seed_and_the_step_alone(make_run):
+    first, again, other = make_run("a"), make_run("b"), make_run("c", seed=1)
+    torch.manual_seed(123)
+    one = [event.loss for event in train(first) if isinstance(event, Step)]
+    torch.manual_seed(456)
+    assert one == [event.loss for event in train(again) if isinstance(event, Step)]
+    assert one != [event.loss for event in train(other) if isinstance(event, Step)]
+
+
+def test_evaluation_scores_the_whole_split(make_run, shards):
+    run = make_run()
+    nats, predicted = loss_of(run)
+    split = open_split(shards, "validation")
+    tokens = torch.from_numpy(split.read(0, len(split)))
+    model = run.model.double().eval()
+    expected = 0.0
+    with torch.no_grad():
+        for at in range(1, len(tokens)):
+            window = (at - 1) // 16 * 16
+            expected -= model(tokens[None, window:at])[0, -1].log_softmax(-1)[tokens[at]].item()
+    assert predicted == len(tokens) - 1
+    assert nats == approx(expected, model=model)
+
+
+def test_it_learns(make_run):
+    """The text has an entropy of about 0.2 nats a byte; a uniform guess costs 5.5."""
+    run = make_run(model={"dropout": 0.0}, steps=240, batch_size=16, learning_rate=1e-2, evaluate_every=80)
+    losses = [event.loss for event in train(run) if isinstance(event, Evaluation)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.5
+    assert run.state.best_loss == losses[-1]
+
+
+def test_events_and_pointers(make_run):
+    run = make_run(evaluate_every=5, checkpoint_every=4)
+    events = list(train(run))
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(1, 13))
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    assert [event.step for event in evaluations] == [5, 10, 12]
+    best = min(evaluations, key=lambda event: event.loss).step
+    saved = {event.step for event in events if isinstance(event, Saved)}
+    assert saved == {4, 8, 12} | {event.step for event in evaluations if event.is_best}
+    assert run_folder.find_checkpoint(run.folder, which="last").name == "step-12"
+    assert run_folder.find_checkpoint(run.folder, which="best").name == f"step-{best}"
+    bits = evaluations[-1].loss * evaluations[-1].tokens / math.log(2) / run.data.validation_bytes
+    assert evaluations[-1].bits_per_byte == pytest.approx(bits)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_run):
+    run = make_run()
+    list(train(run, stop=stop_after(4)))
+    before, broken = sums(run), resume(run.folder)
+    with torch.no_grad():
+        broken.model.embedding.tokens.weight.fill_(torch.nan)
+    with pytest.raises(TrainingError, match="the loss is nan .* at step 5"):
+        list(train(broken))
+    assert sums(run) == before
+
+
+def test_patience_ends_a_run_that_learns_nothing(make_run):
+    run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
+    events = list(train(run))
+    assert events[-1] == Stopped(9, patience_ran_out=True)
+    assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
+    with pytest.raises(UsageError, match="ended after 9 of 100 steps, when patience ran out"):
+        resume(run.folder)
+
+
+def test_samples_are_drawn_the_same_way_and_change_nothing(make_run):
+    plain, shown = make_run("a"), make_run("b", sample=["ba du"])
+    list(train(plain))
+    samples = [event for event in train(shown) if isinstance(event, Sample)]
+    assert [(sample.step, sample.prompt) for sample in samples] == [(5, "ba du"), (10, "ba du"), (12, "ba du")]
+    assert sums(plain)["model.safetensors"] == sums(shown)["model.safetensors"]
+
+
+@pytest.mark.parametrize("fails_at", [5, 12])
+def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run, monkeypatch, fails_at):
+    whole, run = make_run("whole"), make_run("run")
+    list(train(whole))
+
+    def fail(run):
+        if run.state.step == fails_at:
+            raise MemoryError
+        return validation_loss(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.training.evaluation.validation_loss", fail)
+        with pytest.raises(MemoryError):
+            list(train(run))
+    assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).step == fails_at
+    resumed = resume(run.folder)
+    list(train(resumed))
+    assert resumed.state.finished
+    assert journal(resumed) == journal(whole)
+    assert (run.folder / "best").read_text() == (whole.folder / "best").read_text()
+
+
+def test_a_sample_that_fails_is_a_warning_and_changes_nothing_else(make_run, monkeypatch):
+    plain, shown = make_run("a", sample=["ba"]), make_run("b", sample=["ba", "du"])
+    list(train(plain))
+
+    def fail(run, prompt):
+        if prompt == "du":
+            raise InputError("no token for 'd'")
+        return _continue(run, prompt)
+
+    monkeypatch.setattr("lm.training.evaluation._continue", fail)
+    events = list(train(shown))
+    warnings = [event for event in events if isinstance(event, Warned)]
+    assert [(warning.step, warning.message) for warning in warnings] == [
+        (step, "no sample of 'du': no token for 'd'") for step in (5, 10, 12)
+    ]
+    assert journal(shown) == journal(plain)
+    assert sums(plain)["model.safetensors"] == sums(shown)["model.safetensors"]
+
+
+def test_a_full_disk_under_the_journal_ends_no_run(make_run, monkeypatch):
+    """As long as the checkpoints have room: a limit on the size of files stands for the disk."""
+    whole, run = make_run("whole", keep=0, evaluate_every=0), make_run("run", keep=0, evaluate_every=0)
+    list(train(whole))
+    warnings = []
+    with ExitStack() as disk:
+        disk.enter_context(full_disk(after=600))
+        for event in train(run):
+            warnings += [event] if isinstance(event, Warned) else []
+            if isinstance(event, Step) and event.step == 9:
+                disk.close()
+    assert {warning.message.partition(":")[0] for warning in warnings} == {
+        str(run.folder / name) for name in ("metrics.jsonl", "timings.jsonl")
+    }
+    assert journal(run) == journal(whole)
+
+
+def test_r_drop_takes_twice_the_arithmetic(make_run):
+    plain, dropped = (make_run(name, steps=2, r_drop=r_drop) for name, r_drop in (("a", 0.0), ("b", 1.0)))
+    list(train(plain))
+    steps = [event for event in train(dropped) if isinstance(event, Step)]
+    assert dropped.state.flops == sum(step.flops for step in steps) == 2 * plain.state.flops
+    assert dropped.state.tokens == plain.state.tokens
+
+
+def test_the_dropout_mask_differs_at_every_step_and_for_every_seed(make_run):
+    """The losses of one batch under weights that stay: only the masks can make them differ."""
+    losses, batch = [], make_run("of the batch").data.batch(0)
+    for seed in range(3):
+        run = make_run(str(seed), model={"dropout": 0.5}, seed=seed, learning_rate=0.0, steps=5, evaluate_every=0)
+        run.model.load_state_dict(build_model(run.config.model, seed=0).state_dict())
+        run.data.batch = lambda *_, **_of_it: batch
+        losses += [event.loss for event in train(run) if isinstance(event, Step)]
+    assert len(losses) == len(set(losses)) == 15
+
+
+def test_patience_of_evaluations_after_every_step(make_run):
+    run = make_run(learning_rate=0.0, steps=100, evaluate_every=1, patience=3)
+    assert list(train(run))[-1] == Stopped(4, patience_ran_out=True)
+
+
+def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
+    run = make_run(batch_warmup=6, sample=["ba"], evaluate_every=5)
+    events = list(train(run))
+    steps = [event for event in events if isinstance(event, Step)]
+    rows = [run.data.batch(0, share=share_of_batch(step, config=run.config.training)).rows for step in range(12)]
+    assert rows[0] < rows[-1]
+    assert [step.tokens for step in steps] == [16 * count for count in rows]
+    assert [step.flops for step in steps] == [training_flops(run.config.model, rows=r, length=16) for r in rows]
+    assert run.state == run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last"))
+    assert (run.state.step, run.state.samples, run.state.tokens) == (12, sum(rows), 16 * sum(rows))
+    assert run.state.flops == pytest.approx(sum(step.flops for step in steps))
+    assert run.state.seconds == pytest.approx(sum(step.seconds for step in steps))
+    assert run.epoch == sum(rows) / run.data.samples
+    metrics, timings = (
+        [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "timings.jsonl")
+    )
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    assert [line for line in metrics if "loss" in line] == [
+        {"step": step.step, "loss": step.loss, "nll": step.loss, "learning_rate": step.learning_rate,
+         "tokens": step.tokens, "gradient_norm": step.gradient_norm, "epoch": sum(rows[: step.step]) / run.data.samples}
+        for step in steps
+    ]  # fmt: skip
+    assert [line for line in metrics if "validation_loss" in line] == [
+        {"step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
+         "validation_tokens": event.tokens} for event in evaluations
+    ]  # fmt: skip
+    assert [line for line in metrics if "prompt" in line] == [
+        {"step": event.step, "prompt": "ba", "sample": event.text} for event in events if isinstance(event, Sample)
+    ]
+    assert [line for line in timings if "seconds" in line] == [
+        {"step": step.step, "seconds": step.seconds, "tokens_per_second": step.tokens / step.seconds} for step in steps
+    ]
+    assert [(line["step"], line["evaluation_seconds"]) for line in timings if "evaluation_seconds" in line] == [
+        (event.step, event.seconds) for event in evaluations
+    ]
+
+
+def balance(model, inputs):
+    """The losses of the gates of a model that reads these inputs, from what they are given and their weights alone."""
+    losses = []
+
+    def note(gate, arguments, _):
+        probabilities = (arguments[0] @ gate.score.weight.T).softmax(-1)
+        chosen = F.one_hot(probabilities.argmax(-1), probabilities.shape[1]).double()
+        losses.append(probabilities.shape[1] * (chosen.mean(0) * probabilities.mean(0)).sum())
+
+    hooks = [block.feed_forward.gate.register_forward_hook(note) for block in model.decoder.blocks]
+    logits = model(inputs)
+    for hook in hooks:
+        hook.remove()
+    return logits, sum(losses)
+
+
+def test_experts_are_balanced_by_the_mean_of_the_parts_of_a_batch_by_their_targets(make_run):
+    """Six rows in parts of four and two: gradients of a plain loop, in which each part counts for its rows."""
+    shape = {"dropout": 0.0, "experts": 4}
+    run = make_run(model=shape, steps=1, micro_batch_size=4, expert_balance=0.5, clip=0.0)
+    model = build_model(run.config.model, seed=0).double()
+    batch = run.data.batch(0)
+    inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
+    for rows in (slice(0, 4), slice(4, 6)):
+        logits, unevenness = balance(model, inputs[rows])
+        nats = F.cross_entropy(logits.transpose(1, 2), targets[rows], reduction="sum")
+        (nats / targets.numel() + 0.5 * len(inputs[rows]) / 6 * unevenness).backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    assert next(train(run)).gradient_norm == approx(norm.item(), model=model)
+
+
+def test_the_loss_of_a_step_is_that_of_its_targets_alone(make_run):
+    shape = {"dropout": 0.0, "experts": 4}
+    plain, balanced = make_run("a", model=shape, expert_balance=0.0), make_run("b", model=shape, expert_balance=9.0)
+    one, other = next(train(plain)), next(train(balanced))
+    assert one.loss == other.loss
+    assert one.gradient_norm != other.gradient_norm
+
+
+def test_an_evaluation_tells_the_use_of_each_expert(make_run):
+    run = make_run(model={"experts": 4, "experts_per_token": 2}, steps=2, evaluate_every=1)
+    evaluations = [event for event in train(run) if isinstance(event, Evaluation)]
+    noted = [json.loads(line).get("validation_expert_use") for line in journal(run) if "validation_loss" in line]
+    assert noted == [event.expert_use for event in evaluations]
+    for use in noted:
+        assert set(use) == {"decoder.blocks.0.feed_forward", "decoder.blocks.1.feed_forward"}
+        assert all(len(each) == 4 and sum(each) == pytest.approx(1.0) for each in use.values())
+    dense = make_run("dense", steps=1)
+    assert next(event for event in train(dense) if isinstance(event, Evaluation)).expert_use == {}
+    assert not any("expert" in line for line in journal(dense))
+
+
+@pytest.mark.parametrize(
+    "model", [{"value_residual": True}, {"experts": 2}, {"attention": "window", "attention_window": 4}]
+)
+def test_activations_that_are_computed_again_change_nothing(model, make_run):
+    runs = [
+        make_run(str(again), model={"dropout": 0.2, **model}, steps=4, checkpoint_activations=again)
+        for again in (False, True)
+    ]
+    kept, again = ([event for event in train(run) if isinstance(event, Step)] for run in runs)
+    assert [step.loss for step in kept] == [step.loss for step in again]
+    assert [step.gradient_norm for step in kept] == [step.gradient_norm for step in again]
+
+
+def test_activations_that_are_computed_again_are_not_kept(make_run):
+    def kept(again: bool) -> int:
+        run = make_run(str(again), model={"n_layers": 4}, checkpoint_activations=again)
+        saved: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            run.placement(run.data.batch(0))
+        weights = {value.untyped_storage().data_ptr() for value in run.model.parameters()}
+        return sum(size for place, size in saved.items() if place not in weights)
+
+    assert kept(True) < kept(False) / 3
+
+
+def counted_flops(run: Run, batch: Batch) -> float:
+    """What torch counts in a pass forward and back, in which it leaves fused attention out."""
+    with FlopCounterMode(display=False) as counter:
+        loss, *_ = run.placement(batch)
+        loss.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", ["text", "examples", "pairs in one stack", "sources that are predicted too"])
+def test_flops_are_those_that_torch_counts(make_run, kind):
+    """The output layer is left out where nothing is predicted: in prompts, in sources and in padding."""
+    run = make_run(model={"dropout": 0.0, "context_length": 32}, steps=1)
+    ids = np.arange(1, 33)
+    rows = [ids[:31], ids[:16], ids[:24]]
+    sides = Ragged.of(rows), Ragged.of([row[:5] for row in rows])
+    batch = {
+        "text": Batch(np.tile(ids, (3, 1)), np.tile(ids, (3, 1))),
+        "examples": Batch.of_rows(rows, [3, 6, 2]),
+        "pairs in one stack": Batch.of_sequences(*sides, start=0),
+        "sources that are predicted too": Batch.of_sequences(*sides, start=0, learns_source=True),
+    }[kind]
+    pairs = 2 * 32 * run.config.model.n_layers * batch.rows * batch.inputs.shape[1] ** 2 / 2
+    assert batch_flops(run, batch) - 6 * pairs == pytest.approx(counted_flops(run, batch), rel=0.01)

@@ -1,0 +1,109 @@
+"""What keeps a model from learning by heart what it sees many times."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.training.regularisation import (
+    Regularisation,
+    expected_bits,
+    novelty,
+    regularisation_of_pairs,
+    regularisation_of_text,
+)
+
+
+def regularised(epochs, parameters=20, steps=500, learning_rate=0.01, **settings):
+    return regularisation_of_text(
+        epochs, parameters_a_token=parameters, steps=steps, learning_rate=learning_rate, **settings
+    )
+
+
+def test_pairs_seen_often_lose_more_of_what_the_model_reads_and_knows():
+    seldom, between, often = (regularisation_of_pairs(epochs, steps=1000) for epochs in (2, 10, 30))
+    assert [each["model"]["dropout"] for each in (seldom, between, often)] == [0.1, 0.15, 0.2]
+    assert [each["parallel"]["bpe_dropout"] for each in (seldom, between, often)] == [0.0, 0.05, 0.1]
+    whole = regularisation_of_pairs(30, steps=1000, may_drop_merges=False)
+    assert (whole["parallel"]["bpe_dropout"], whole["model"]) == (0.0, often["model"])
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 10), (300, 30), (1999, 200), (100_000, 200)])
+def test_few_steps_warm_up_shortly(steps, warmup):
+    assert regularisation_of_pairs(1, steps=steps)["training"]["warmup_steps"] == warmup
+
+
+def test_a_text_seen_often_is_regularised_more():
+    found = [regularised(epochs) for epochs in (1, 4, 10, 100)]
+    assert [each.dropout for each in found] == sorted(each.dropout for each in found)
+    assert [each.weight_decay for each in found] == sorted(each.weight_decay for each in found)
+    assert found[0].dropout == 0 < found[-1].dropout < 0.5
+
+
+def test_batches_go_through_twice_where_a_text_would_be_known_by_heart_unless_they_may_not():
+    small, seldom, known = regularised(10, parameters=3), regularised(2, parameters=30), regularised(10, parameters=30)
+    assert (small.passes, seldom.passes, known.passes) == (1, 1, 2)
+    assert known.settings()["training"]["r_drop"] > 0
+    assert known.dropout > small.dropout  # without dropout the two passes are the same
+    assert regularised(10, parameters=30, may_repeat=False) == small
+
+
+@pytest.mark.parametrize("learning_rate", [0.001, 0.02])
+@pytest.mark.parametrize("steps", [300, 3000, 30_000])
+@pytest.mark.parametrize("epochs", [8, 20])
+def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate, epochs):
+    found = regularised(epochs, steps=steps, learning_rate=learning_rate)
+    forgettings = found.weight_decay * learning_rate * steps / found.passes
+    assert found.weight_decay in (0.1, 2.0) or forgettings == pytest.approx(14, rel=0.05)
+
+
+@pytest.mark.parametrize("steps", [1, 10, 1e6])
+def test_weight_decay_never_undoes_a_step(steps):
+    assert 0 < regularised(100, steps=steps, learning_rate=0.02).weight_decay <= 2
+
+
+def test_a_text_of_patterns_is_less_new_and_easier():
+    prose, patterned = [4.0, 2.0, 1.95, 1.96, 2.0], [4.0, 2.0, 1.0, 0.7, 0.5]
+    assert novelty(prose) == pytest.approx(0.975)
+    assert novelty(patterned) == pytest.approx(0.25)
+    assert novelty([4.0, 5.0, 6.0]) == 1
+    assert expected_bits(prose) / min(prose) > expected_bits(patterned) / min(patterned)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "learning_rate", "expected"),
+    [
+        (1, 500, 0.01, (0.0, 0.1)),
+        (2.5, 500, 0.01, (0.0, 0.1)),
+        (3, 530, 0.01, (0.02, 0.26)),  # a fifth of the way to 0.1 and to 7: 1.4 / 5.3
+        (3.75, 500, 0.01, (0.05, 0.7)),  # half of the way: 3.5 / 5
+        (5, 500, 0.01, (0.1, 1.4)),
+        (6.25, 1000, 0.01, (0.1, 1.05)),  # half of the way from 7 to 14: 10.5 / 10
+        (7.5, 1000, 0.01, (0.1, 1.4)),
+        (100, 1000, 0.01, (0.1, 1.4)),
+        (100, 1000, 0.02, (0.1, 0.7)),
+        (100, 600, 0.01, (0.1, 2.0)),
+        (100, 30_000, 0.01, (0.1, 0.1)),
+        (100, 0, 0.02, (0.1, 2.0)),
+    ],
+)
+def test_dropout_and_weight_decay_by_hand(epochs, steps, learning_rate, expected):
+    found = regularised(epochs, parameters=0, steps=steps, learning_rate=learning_rate)
+    assert (found.dropout, found.weight_decay, found.r_drop) == (*expected, 0.0)
+    assert found.settings() == {
+        "model": {"dropout": expected[0]}, "training": {"weight_decay": expected[1], "r_drop": 0.0},
+    }  # fmt: skip
+
+
+def test_what_is_known_by_heart_goes_through_twice_in_half_of_the_steps():
+    """From 200 epochs, times parameters for each token, on; weights are forgotten 14 times over the steps that remain:
+    14 / (0.02 · 500).
+    """
+    known, nearly = (regularised(10, parameters=number, steps=1000, learning_rate=0.02) for number in (20, 19.99))
+    assert (known, known.passes) == (Regularisation(0.2, 1.4, 0.5), 2)
+    assert (nearly, nearly.passes) == (Regularisation(0.1, 0.7, 0.0), 1)
+
+
+def test_what_several_tokens_leave_open_is_a_share_of_what_one_does():
+    counted = [1.0, 4.0, 3.0, 2.0, 5.0]
+    assert novelty(counted) == 0.5
+    assert expected_bits([9.0, 4.0, 3.0, 1.0]) == 0.5  # 1 · √¼

@@ -1,0 +1,149 @@
+"""The stages that choose what a specification leaves open, and what each says that it chose."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from lm.config.keywords import run_spec
+from lm.config.model import ModelConfig
+from lm.config.presets import configure
+from lm.config.training import TrainingConfig
+from lm.errors import UsageError
+from lm.training import budget as clock
+from lm.training.begin import resume
+from lm.training.budget import Cost, aside
+from lm.training.loop import train
+from lm.training.resolve import (
+    Resolution,
+    evaluations,
+    from_spec,
+    needs_size,
+    planned_steps,
+    size_for_budget,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [({"steps": 7}, 7), ({"epochs": 2.0}, 25), ({"epochs": 0.01}, 1), ({"tokens": 1281}, 11),
+     ({"tokens": 1280, "batch_tokens": 250}, 6)],
+)  # fmt: skip
+def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
+    """In an epoch of 100 windows of 16 tokens."""
+    run = make_run(**{"batch_size": 8, "steps": None, **given})
+    run.data.samples, run.data.tokens, run.data.steps_per_epoch = 100, 1600, 100 / run.data.batch(0).rows
+    assert planned_steps(run.config.training, run.data, pace=1.0) == steps
+
+
+@pytest.mark.parametrize(("given", "flag"), [({"epochs": 1e30}, "--epochs"), ({"tokens": 2**63 - 1}, "--tokens")])
+def test_more_steps_than_can_be_counted_are_refused(make_run, given, flag):
+    config, data = TrainingConfig(**given), make_run().data
+    with pytest.raises(UsageError, match=rf"{flag[2:]} come to .* steps, more than can be trained"):
+        planned_steps(config, data, pace=1.0)
+
+
+@pytest.mark.parametrize(("pace", "spent", "steps"), [(0.5, 0.0, 200), (0.5, 20.0, 160), (3.0, 0.0, 33), (1e3, 0.0, 1)])
+def test_a_budget_comes_to_what_is_left_of_it_at_a_pace(make_run, pace, spent, steps):
+    config = TrainingConfig(budget="100s", schedule="wsd")
+    assert planned_steps(config, make_run().data, pace=pace, spent=spent) == steps
+
+
+def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(make_run, time, monkeypatch):
+    """Twelve steps took a quarter of a second each; 40 s of another budget are left."""
+    monkeypatch.setattr(clock.time, "perf_counter", itertools.count(0.0, 0.25).__next__)
+    run = make_run(evaluate_every=0)
+    list(train(run))
+    assert run.state.seconds == 12 * 0.25
+    longer = resume(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"), spent=10.0)
+    assert (longer.plan.steps, longer.plan.deadline, longer.plan.falls_from) == (12 + 160, 50.0, None)
+    assert longer.clock is not None
+    assert longer.clock.left == 40
+    assert longer.config.training.schedule == "wsd"
+
+
+LIMIT = aside(600.0)
+"""Seconds for the evaluations of ten minutes."""
+
+
+@pytest.fixture
+def budgeted():
+    """The settings of a run that is given ten minutes, which begin now."""
+    return configure("tiny", {"training": {"budget": "10m", "bleu_sentences": 500}})
+
+
+def test_cheap_evaluations_are_ten_at_most(budgeted):
+    chosen, each = evaluations(budgeted, Cost(loss=0.1, sentence=0.0), steps=950, limit=LIMIT)
+    assert chosen == {"evaluate_every": 100}
+    assert 0.1 < each < 1
+
+
+def test_the_time_that_is_set_aside_is_never_exceeded(budgeted):
+    for loss in (5.0, 20.0, 70.0):
+        chosen, each = evaluations(budgeted, Cost(loss=loss, sentence=0.0), steps=1000, limit=LIMIT)
+        often = 1 if not chosen["evaluate_every"] else round(1000 / chosen["evaluate_every"] + 0.5)
+        assert often * each <= max(aside(600.0), each)
+
+
+def test_an_evaluation_that_takes_all_the_time_comes_once(budgeted):
+    chosen, _ = evaluations(budgeted, Cost(loss=1000.0, sentence=0.0), steps=1000, limit=LIMIT)
+    assert chosen["evaluate_every"] == 0
+
+
+def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
+    few, _ = evaluations(budgeted, Cost(loss=0.1, sentence=1.0), steps=1000, limit=LIMIT)
+    some, _ = evaluations(budgeted, Cost(loss=0.1, sentence=0.05), steps=1000, limit=LIMIT)
+    all_of_them, _ = evaluations(budgeted, Cost(loss=0.1, sentence=1e-4), steps=1000, limit=LIMIT)
+    assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500
+
+
+def given(*corpus: str, **options: object) -> Resolution:
+    return from_spec(run_spec(*corpus, **options))
+
+
+def test_each_value_has_what_chose_it(tmp_path):
+    (tmp_path / "settings.toml").write_text("[model]\nn_layers = 3\n[training]\nseed = 4\n")
+    chosen = given("text.txt", preset="small", config=tmp_path / "settings.toml", n_layers=2, lora=None)
+    assert (chosen.config.model.n_layers, chosen.config.training.seed) == (2, 4)
+    by = chosen.reasons
+    assert (by["preset"], by["model.n_layers"], by["training.seed"]) == ("python", "python", "file")
+    assert (by["model.d_model"], by["model.dropout"]) == ("preset", "default")
+    assert given("text.txt", budget="1m").reasons["training.schedule"] == "other settings"
+    assert given("text.txt").reasons["preset"] == "default"
+
+
+def test_a_fine_tuned_model_is_that_of_its_run_where_nothing_else_is_given():
+    base = ModelConfig(d_model=96, n_layers=3, n_heads=3, dropout=0.3)
+    chosen = from_spec(run_spec("text.txt", from_run="runs/base", dropout=0.1, portable=True), base=base)
+    assert chosen.config.model == dataclasses.replace(base, dropout=0.1)
+    assert (chosen.config.preset, chosen.reasons["model.d_model"]) == ("tiny", "from_run")
+    assert chosen.reasons["model.dropout"] == "python"
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
+    files = {"source": "a.en", "target": "a.de"} if pairs else {}
+    corpus = () if pairs else ("text.txt",)
+    spec = run_spec(*corpus, budget="10m", vocab_size=300, batch_size=5, **files)
+    assert needs_size(spec)
+    assert not needs_size(run_spec(*corpus, budget="10m", preset="tiny", **files))
+    assert not needs_size(run_spec(*corpus, steps=5, **files))
+    small, large = (
+        size_for_budget(from_spec(spec), seconds=seconds, rate=1e11, text_bytes=10_000_000, pairs=pairs)
+        for seconds in (60.0, 60_000.0)
+    )
+    for chosen, size in (small, large):
+        assert chosen.is_sized
+        assert chosen.config.preset == f"{'translation-' if pairs else ''}depth-{size.depth}"
+        assert (chosen.config.tokenizer.vocab_size, chosen.config.training.batch_size) == (300, 5)
+        assert chosen.config.training.batch_tokens is None
+        assert (chosen.reasons["preset"], chosen.reasons["tokenizer.vocab_size"]) == ("budget", "python")
+    assert large[1].depth > small[1].depth
+
+
+def test_what_is_fixed_is_never_chosen_otherwise():
+    chosen = given("text.txt", dropout=0.2).choose("a later stage", {"model": {"dropout": 0.5, "n_layers": 7}})
+    assert (chosen.config.model.dropout, chosen.config.model.n_layers) == (0.2, 7)
+    assert (chosen.reasons["model.dropout"], chosen.reasons["model.n_layers"]) == ("python", "a later stage")

@@ -1,0 +1,151 @@
+"""What a time is enough for."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.config.presets import configure
+from lm.training.sizing import (
+    Size,
+    fitting,
+    fitting_pairs,
+    held_out,
+)
+
+RATE, MEGABYTE = 3e11, 1_000_000
+
+
+@pytest.mark.parametrize("text_bytes", [0, 10_000, MEGABYTE, 10**9])
+@pytest.mark.parametrize("seconds", [-5.0, 1.0, 60.0, 3600.0, 1e6])
+def test_every_time_and_text_gives_settings_that_can_be_trained(seconds, text_bytes):
+    size = fitting(seconds, rate=RATE, text_bytes=text_bytes)
+    config = configure(f"depth-{size.depth}", size.settings())
+    assert config.training.batch_tokens >= config.model.context_length
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
+def test_so_does_every_kind_of_tokenizer(kind):
+    assert configure("depth-1", fitting(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings())
+    assert configure("translation-depth-1", fitting_pairs(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings())
+
+
+@pytest.mark.parametrize("text_bytes", [0, 10_000, MEGABYTE, 10**9])
+@pytest.mark.parametrize("seconds", [-5.0, 1.0, 60.0, 3600.0, 1e6])
+def test_every_time_and_number_of_pairs_gives_settings_that_can_be_trained(seconds, text_bytes):
+    size = fitting_pairs(seconds, rate=RATE, text_bytes=text_bytes)
+    config = configure(f"translation-depth-{size.depth}", size.settings())
+    assert config.model.n_layers == config.model.n_encoder_layers == size.depth
+    assert config.training.batch_tokens >= 512
+    assert config.tokenizer.vocab_size <= 16_384
+
+
+@pytest.mark.parametrize(
+    ("operations", "depth", "vocabulary", "tokens", "batch"),
+    [
+        # 2.5e13: a quarter of a token for each parameter of the blocks is enough. 3.10 M of them, and 1.54 M for the
+        # vocabulary, see 0.818 M tokens: 0.26 of one. At depth 4, 7.34 M and 2.05 M, it would be 0.05.
+        (2.5e13, 3, 8000, 818_000, 3072),
+        # An eighth of that: 0.140 are enough. Depth 2, 0.92 M and 1.02 M, sees 244,000, at depth 3 they were 0.03.
+        (3.125e12, 2, 8000, 244_000, 1219),
+        # Ten times as much: 0.476 are enough. Depth 4 would see 4.04 M tokens of 4.2 bytes, all targets 8.5 times; with
+        # the smaller vocabulary it sees 4.53 M, 0.62 of one. Depth 5 would see 2.43 M, 0.17.
+        (2.5e14, 4, 4000, 4_530_000, 4096),
+    ],
+)
+def test_the_deepest_model_that_sees_enough_pairs(operations, depth, vocabulary, tokens, batch):
+    size = fitting_pairs(100, rate=operations / 100, text_bytes=4 * MEGABYTE)
+    assert (size.depth, size.vocab_size) == (depth, vocabulary)
+    assert size.tokens == pytest.approx(tokens, rel=0.01)
+    assert size.batch_tokens == pytest.approx(batch, rel=0.01)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 60.0, 3600.0])
+def test_one_stack_of_twice_the_layers_sees_fewer_tokens_of_the_same_size(seconds):
+    """Of a pair both sides go through all of its layers: 48 multiply-adds in the place of 28."""
+    two, one = (fitting_pairs(seconds, rate=RATE, text_bytes=MEGABYTE, in_one_stack=stack) for stack in (False, True))
+    assert one.depth <= two.depth
+    if one.depth == two.depth:
+        assert 28 / 48 < one.tokens / two.tokens < 1
+    model = configure(f"translation-depth-{one.depth}", {**one.settings(), "model": {"decoder_only": True}}).model
+    assert (model.n_layers, model.n_encoder_layers) == (2 * one.depth, 0)
+
+
+def test_more_pairs_get_a_larger_vocabulary():
+    sizes = [fitting_pairs(10, rate=RATE, text_bytes=number) for number in (50_000, 900_000, MEGABYTE, 10**9)]
+    assert [size.vocab_size for size in sizes] == [1000, 4000, 8000, 16_384]
+
+
+def test_more_time_or_a_faster_machine_makes_larger_models():
+    depths = [fitting(seconds, rate=RATE, text_bytes=MEGABYTE).depth for seconds in (10, 1000, 100_000)]
+    assert depths == sorted(set(depths))
+    faster = fitting(10, rate=100 * RATE, text_bytes=MEGABYTE)
+    assert faster.depth == fitting(1000, rate=RATE, text_bytes=MEGABYTE).depth
+
+
+def test_tokens_are_what_the_arithmetic_allows():
+    size = fitting(600, rate=RATE, text_bytes=MEGABYTE)
+    parameters = 12 * size.depth * (64 * size.depth) ** 2
+    assert 0.5 < 6 * parameters * size.tokens / (600 * RATE) < 1
+
+
+def test_more_text_gets_a_larger_vocabulary():
+    sizes = [fitting(600, rate=RATE, text_bytes=number) for number in (50_000, MEGABYTE, 10**9)]
+    assert [size.vocab_size for size in sizes] == sorted({size.vocab_size for size in sizes})
+
+
+def test_a_short_text_that_is_seen_often_gets_a_smaller_vocabulary():
+    for text_bytes, is_short in ((MEGABYTE, True), (10**8, False)):
+        seldom, often = (fitting(seconds, rate=RATE, text_bytes=text_bytes) for seconds in (60, 3600))
+        assert (often.vocab_size < seldom.vocab_size) is is_short
+
+
+@pytest.mark.parametrize(
+    ("operations", "text_bytes", "kind", "expected", "tokens"),
+    [
+        # A quarter of a token for each parameter of the blocks is enough. Depth 3 has 1.327 M there and 1.573 M for the
+        # vocabulary, and sees 1.306 M tokens: 0.98. At depth 4, 3.146 M and 2.097 M, it would be 0.23. 4 · √1.306 M.
+        (2.5e13, MEGABYTE, "bpe", (3, 8192, 4572), 1_306_000),
+        # 0.131 are enough. Depth 2, 0.393 M and 1.049 M, sees 262,700; depth 3 saw 0.098 of one. A 200th of them.
+        (2.5e12, MEGABYTE, "bpe", (2, 8192, 1314), 262_700),
+        # 0.476: depth 5, 6.144 M and 2.621 M, sees 4.321 M: 14.26 MB, six times 2.377 MB.
+        (2.5e14, 2_380_000, "bpe", (5, 8192, 8315), 4_321_000),
+        (2.5e14, 2_370_000, "bpe", (5, 4096, 9017), 5_081_000),
+        # 0.908: depth 7, 16.86 M and 3.67 M, sees 18.45 M, 61 MB; depth 8 saw 0.51 of one. At most 2,048 a layer.
+        (2.5e15, 2_999_999, "bpe", (7, 4096, 14336), 20_262_000),
+        (2.5e15, 3_000_000, "bpe", (7, 8192, 14336), 18_450_000),
+        # A small vocabulary is left alone however often: 0.23 M or 0.12 M.
+        (2.5e15, 29_999, "bpe", (7, 512, 14336), 22_170_000),
+        (2.5e15, MEGABYTE, "char", (7, 257, 14336), 22_320_000),
+    ],
+)
+def test_the_deepest_model_that_sees_enough_text(operations, text_bytes, kind, expected, tokens):
+    size = fitting(100, rate=operations / 100, text_bytes=text_bytes, kind=kind)
+    assert (size.depth, size.vocab_size, size.batch_tokens) == expected
+    assert size.tokens == pytest.approx(tokens, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text_bytes", "below", "above"),
+    [(30_000, 512, 1024), (100_000, 1024, 2048), (300_000, 2048, 4096), (800_000, 4096, 8192),
+     (20_000_000, 8192, 16_384)],
+)  # fmt: skip
+def test_the_vocabulary_of_a_text_that_is_hardly_seen(text_bytes, below, above):
+    found = [fitting(1, rate=1e6, text_bytes=number) for number in (text_bytes - 1, text_bytes)]
+    assert [size.vocab_size for size in found] == [below, above]
+    assert {(size.depth, size.batch_tokens) for size in found} == {(1, 512)}
+
+
+def test_no_model_is_deeper_than_24_and_no_time_shorter_than_a_second():
+    assert fitting(1e9, rate=1e15, text_bytes=10**9) == Size(24, 16_384, 2048 * 24, pytest.approx(2.151e14, rel=1e-3))
+    assert fitting(-5, rate=RATE, text_bytes=MEGABYTE) == fitting(1, rate=RATE, text_bytes=MEGABYTE)
+    assert fitting(2, rate=RATE, text_bytes=MEGABYTE).tokens == 2 * fitting(1, rate=RATE, text_bytes=MEGABYTE).tokens
+    pairs = [fitting_pairs(seconds, rate=RATE, text_bytes=MEGABYTE).tokens for seconds in (-5, 1, 2)]
+    assert pairs[0] == pairs[1] < pairs[2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text_bytes", "share"),
+    [(1e6, 1_000_000, 0.1), (200_000, 42_000_000, 0.06 * 660_000 / 42e6), (1000, 1_000_000, 0.02), (1000, 5_000, 0.1)],
+)
+def test_of_a_large_text_that_is_seen_in_part_less_is_held_out(tokens, text_bytes, share):
+    assert held_out(tokens, text_bytes=text_bytes) == pytest.approx(share)
