@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.flags import completion, environment
-from cli.flags.command_line import CommandLine
-from cli.flags.invocation import Invocation
-from cli.flags.without_effect import Stage, refuse
+from cli.flags import completion
+from cli.flags.command_line import CommandLine, in_message, invocation_of, set_variables
+from cli.flags.without_effect import Invocation, Stage, refuse
 from lm.config import options
 from lm.config.options import Option
 from lm.errors import UsageError
@@ -91,9 +90,9 @@ def takes(
 
         @functools.wraps(command)
         def wrapper(*, typer_context: typer.Context, **values: Any) -> None:  # noqa: ANN401
-            variables = environment.used(typer_context)
+            variables = set_variables(typer_context)
             command_line = typer_context.obj or CommandLine((), lambda _: 0, time.monotonic())
-            invocation = Invocation.of(typer_context)
+            invocation = invocation_of(typer_context)
             sections: dict[str, dict[str, Any]] = {section: {} for section in panels}
             given = Given(sections, variables, command_line.arguments, invocation, command_line.began)
             for key, (section, described) in flags.items():
@@ -104,7 +103,7 @@ def takes(
             try:
                 command(**values, given=given)
             except UsageError as error:
-                named = environment.in_message(str(error), variables.values())
+                named = in_message(str(error), variables.values())
                 raise UsageError(named, settings=error.settings) from error
 
         kept = [parameter for name, parameter in own.parameters.items() if name != "given"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from cli.flags.help import describe
+from cli.flags.command_line import describe
 from cli.flags.options import Given, takes
 from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
