@@ -10,7 +10,7 @@ import typer
 from cli.console.messages import fact
 from cli.console.numbers import count
 from cli.flags import completion
-from cli.flags.command_line import invocation_of
+from cli.flags.options import invocation_of
 from cli.flags.without_effect import refuse
 from lm.errors import InputError
 

@@ -18,7 +18,7 @@ import typer
 
 from cli.console import streams
 from cli.console.escapes import label
-from cli.flags.command_line import (
+from cli.flags.options import (
     CONTEXT_SETTINGS,
     CommandLine,
     describe,

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from cli.demo import demo
-from cli.flags.command_line import CommandLine
+from cli.flags.options import CommandLine
 
 
 def context(commands: list[list[str]], *, failing: str | None = None) -> typer.Context:

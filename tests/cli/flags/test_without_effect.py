@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cli.flags.command_line import _key
+from cli.flags.options import _key
 from cli.flags.without_effect import RULES, Invocation, Rule, refuse
 from cli.main import run
 from lm.config.data import DataConfig
