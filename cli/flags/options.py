@@ -1,7 +1,7 @@
 """Flags of a command: made from config fields, typed or set in the environment, and described in its help.
 
 A command names the config classes it takes and receives what was given of each. `LM_TEMPERATURE=0.7` in the environment
-is `--temperature 0.7` for every command that has this flag. Help is plain text in groups, which reads well at any width.
+is `--temperature 0.7` for every command that has this flag. Help is plain text in groups, which any width suits.
 """
 
 from __future__ import annotations
