@@ -113,10 +113,10 @@ class Translator:
         filters = (*map(_after_start, sampler.filters), *_without_start(self._frames[0]))
         self._sampler = dataclasses.replace(sampler, filters=filters)
         if self.config.n_best > self.config.beam and sampler.greedy:
-            raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
+            raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
         if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
             raise UsageError(
-                "a model without attention to an encoder's states covers none of them (--coverage-penalty)"
+                "a model without attention to an encoder's states covers none of them", settings=["coverage_penalty"]
             )
 
     def translate(

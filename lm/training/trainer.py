@@ -407,7 +407,7 @@ class Trainer:
     def _check_before_work(self, folder: Path, config: RunConfig) -> None:
         """Refuse what would fail only after the corpus has been prepared."""
         spec, pairs = self.spec, self.spec.data.are_pairs
-        refuse_existing(folder, instead=f"go on training it: lm train --resume {folder}")
+        refuse_existing(folder, can_resume=True)
         refuse_trained(folder)
         check_model(config.model, pairs=pairs)
         if is_portable(config.preset):

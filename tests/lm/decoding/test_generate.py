@@ -223,5 +223,5 @@ def test_alternatives_are_the_models_best_tokens():
 
 def test_to_rule_out_every_token_is_an_error():
     sampler = Sampler.of(SamplingConfig(no_repeat_ngram=1))
-    with pytest.raises(UsageError, match="--no-repeat-ngram"):
+    with pytest.raises(UsageError, match="repeated n-grams"):
         collect(make_model(), sampler, max_tokens=60)

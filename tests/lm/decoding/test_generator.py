@@ -121,9 +121,9 @@ def test_mistakes_are_told():
         generator("char").samples("")
     with pytest.raises(InputError, match="Q"):
         generator("char").samples("The Q")
-    with pytest.raises(UsageError, match="--logit-bias"):
+    with pytest.raises(UsageError, match="is not TEXT=VALUE"):
         generator(logit_bias=("owl",)).samples(PROMPT)
-    with pytest.raises(UsageError, match="--beam at least 3"):
+    with pytest.raises(UsageError, match="has no 3 best"):
         generator().search(PROMPT, beam_size=2, n=3)
 
 
