@@ -9,9 +9,8 @@ from typing import Any
 from cli.flags.usage import name_of
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
-from lm.config.distribution import DistributionConfig
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.hardware import DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.options import options
