@@ -22,7 +22,7 @@ from cli.flags.loading import load_decoder, load_tokenizer
 from cli.generation.samples import drawn_values, found_values, write_json, write_whole
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.continuation import Continuation
+from lm.decoding.generate import Continuation
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import by_length, shared_beginning
 from lm.decoding.sampling import Sampler

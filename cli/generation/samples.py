@@ -14,8 +14,7 @@ from cli.console.escapes import for_stream, json_line
 from cli.console.messages import note
 from cli.console.numbers import duration
 from lm.config.tokenizer import END_OF_TEXT
-from lm.decoding.continuation import Continuation
-from lm.decoding.generate import Alternatives
+from lm.decoding.generate import Alternatives, Continuation
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
 from lm.decoding.speculative import Agreement

@@ -12,8 +12,7 @@ from cli.flags.options import Given
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
-from lm.decoding.logit_bias import read_biases
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Sampler, read_biases
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import Line, TranslationModel
 from lm.engine.dtype import load_to_decode

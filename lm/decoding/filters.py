@@ -207,7 +207,7 @@ def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
 
     Args:
         config: its `logit_bias` is not read, for that needs a tokenizer.
-        biases: what `lm.decoding.logit_bias` reads from it.
+        biases: what `lm.decoding.sampling` reads from it.
     """
     if biases:
         yield lambda logits, history: add_biases(logits, history.tokens, biases)

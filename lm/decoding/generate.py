@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from lm.decoding.filters import History
 from lm.decoding.finite import check_number
 from lm.decoding.sampling import NOTHING_LEFT, Sampler, nothing_left
 from lm.decoding.session import DecodeSession, Source
-from lm.decoding.stop_strings import TextUntil
+from lm.tokenizer.text_stream import TextStream
 
 FinishReason = Literal["length", "end_of_text", "stop"]
 Alternatives = tuple[tuple[int, float], ...]
@@ -52,6 +53,81 @@ class Finish:
     row: int
     reason: FinishReason
     text: str = ""
+
+
+@dataclass
+class Continuation:
+    """What follows a prompt: a sample, as far as it has grown, or a result of a search.
+
+    Attributes:
+        text: what is certain of it, without special tokens, up to the first stop string.
+        tokens: ids; the one that ended the text is among them, and so are those of a stop string.
+        logprobs: of each token, in nats, under the model itself.
+        alternatives: to each token of a sample, if they were asked for.
+        finish_reason: see `Finish`; None while a sample grows, "interrupted" where it was not left to end.
+        score: of a result of a search, see `Hypothesis`.
+    """
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[Alternatives] = field(default_factory=list)
+    finish_reason: FinishReason | Literal["interrupted"] | None = None
+    score: float | None = None
+
+    def take(self, event: Token | Finish) -> None:
+        """Grow by an event of this sample."""
+        if isinstance(event, Token):
+            self.tokens.append(event.id)
+            self.logprobs.append(event.logprob)
+            self.alternatives.append(event.alternatives)
+        else:
+            self.finish_reason = event.reason
+        self.text += event.text
+
+
+class TextUntil:
+    """The text of one sample as its tokens come, up to the first of some strings.
+
+    The string that is complete first ends the text, of two that end together the longer one; so the text is the same
+    however it is cut into tokens.
+
+    Attributes:
+        stopped: whether a stop string was found; nothing comes after it.
+    """
+
+    def __init__(self, stream: TextStream, stops: Sequence[str] = ()) -> None:
+        """`stops` are not empty strings."""
+        self.stopped = False
+        self._stream, self._stops = stream, tuple(stops)
+        self._held = ""  # the end of the text, where it may be the beginning of a stop string
+
+    def feed(self, token: int) -> str:
+        """The text that is certain now that this token is known; often empty."""
+        return self._advance(self._stream.feed(token))
+
+    def finish(self) -> str:
+        """The rest of the text, when no more tokens come."""
+        certain = self._advance(self._stream.finish())
+        rest, self._held = self._held, ""
+        return certain + rest
+
+    def _advance(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + text
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)[1]]
+        certain = len(text) - max((_begun(text, stop) for stop in self._stops), default=0)
+        self._held = text[certain:]
+        return text[:certain]
+
+
+def _begun(text: str, stop: str) -> int:
+    """How many characters at the end of a text are the longest beginning of a string, short of all of it."""
+    return next(size for size in range(min(len(text), len(stop) - 1), -1, -1) if text.endswith(stop[:size]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +297,91 @@ def most_likely(logits: Tensor, k: int) -> list[Alternatives]:
     best = logits.log_softmax(-1).topk(min(k, logits.shape[-1]))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [tuple(zip(ids, nats, strict=True)) for ids, nats in pairs]
+
+
+_REFILLED = 8
+"""One of how many places is free when others come: reading several prompts together is quicker than one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A sample, and the prompt that it continues.
+
+    Attributes:
+        prompt: ids, at least one.
+        row: the sample.
+    """
+
+    prompt: Sequence[int]
+    row: Row
+
+
+@torch.inference_mode()
+def refilled(
+    session: DecodeSession,
+    requests: Iterable[Request],
+    sampler: Sampler,
+    *,
+    rows: int,
+    stop_ids: Collection[int] = (),
+    alternatives: int = 0,
+) -> Iterator[Token | Finish]:
+    """Continue prompts in samples side by side; those that end leave their places to others.
+
+    Args:
+        session: with no rows yet.
+        requests: what is asked for; more of them are taken only when there is room.
+        sampler: chooses the tokens; a sample draws the same numbers whatever samples are beside it.
+        rows: how many samples there are side by side at most.
+        stop_ids: tokens that end a sample.
+        alternatives: how many of the most likely tokens come with each token.
+
+    Yields:
+        Tokens and one Finish for each sample; those of different samples mix.
+
+    Raises:
+        InputError: the model's output is not a number.
+        UsageError: the sampler rules out every token.
+
+    Source: Yu et al. 2022 (Orca), section 3.2.
+    """
+    batch = _RefilledBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
+    waiting = iter(requests)
+    while True:
+        free = rows - len(batch)
+        if free == rows or free * _REFILLED >= rows:
+            batch.join(list(islice(waiting, free)))
+        if not len(batch):
+            return
+        yield from batch.advance()
+
+
+class _RefilledBatch(Batch):
+    """A batch into which samples come."""
+
+    def __init__(
+        self, session: DecodeSession, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
+    ) -> None:
+        """No samples yet; see `refilled`."""
+        super().__init__(session, sampler, [], _nothing(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives)
+
+    def join(self, requests: Sequence[Request]) -> None:
+        """Read the prompts of further samples, if there are any."""
+        if not requests:
+            return
+        if not self._samples:
+            self._session.release(range(len(self._session)))
+            self._history = _nothing()
+        prompts = [request.prompt for request in requests]
+        logits = self._session.add(prompts).last
+        self._logits = torch.cat((self._logits, logits)) if self._samples else logits
+        self._history = self._history.above(prompts)
+        self._samples += self._begun([request.row for request in requests])
+
+    def _leave(self, kept: Sequence[int]) -> None:
+        """Leave the places of the others to samples to come."""
+        self._session.release({*range(len(self._session))} - {*kept})
+
+
+def _nothing() -> History:
+    return History(torch.empty(0, 0, dtype=torch.long), 0)

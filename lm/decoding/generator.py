@@ -10,15 +10,11 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
-from lm.decoding.continuation import Continuation
-from lm.decoding.generate import Finish, Row, Token, generate
-from lm.decoding.logit_bias import read_biases
+from lm.decoding.generate import Continuation, Finish, Request, Row, TextUntil, Token, generate, refilled
 from lm.decoding.prompts import prompt_ids
-from lm.decoding.refilling import Request, refilled
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Sampler, read_biases
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, speculate
-from lm.decoding.stop_strings import TextUntil
 from lm.engine.selection import EnginePlan, plan_engines
 from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
@@ -128,7 +124,7 @@ class Generator:
     def continue_prompts(
         self, prompts: Iterable[Prompt], *, n: int = 1, beginning: str = "", alternatives: int = 0
     ) -> Iterator[tuple[Prompt, list[Continuation]]]:
-        """Draw samples of what follows each of many prompts; see `lm.decoding.refilling`.
+        """Draw samples of what follows each of many prompts; see `lm.decoding.generate`.
 
         Args:
             prompts: taken one after the other, as there is room for them: see `lm.decoding.prompts.by_length`.

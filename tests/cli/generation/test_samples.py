@@ -7,8 +7,7 @@ import torch
 
 from cli.generation.samples import JsonLines, Texts, Watch, write_found
 from lm.config.decoding import SamplingConfig
-from lm.decoding.continuation import Continuation
-from lm.decoding.generate import Finish, Token
+from lm.decoding.generate import Continuation, Finish, Token
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
 from lm.decoding.speculative import Agreement

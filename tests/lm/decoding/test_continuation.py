@@ -1,5 +1,4 @@
-from lm.decoding.continuation import Continuation
-from lm.decoding.generate import Finish, Token
+from lm.decoding.generate import Continuation, Finish, Token
 
 
 def test_a_sample_grows_by_its_events():

@@ -5,9 +5,8 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generate import Finish, Row, Token, generate
+from lm.decoding.generate import Finish, Row, TextUntil, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.stop_strings import TextUntil
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.fed import Fed, session

@@ -6,11 +6,10 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generate import Finish, Row, Token, generate
+from lm.decoding.generate import Finish, Row, TextUntil, Token, generate
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
 from lm.decoding.sampling import Sampler
-from lm.decoding.stop_strings import TextUntil
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt

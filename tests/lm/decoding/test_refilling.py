@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.generate import Row, Token, generate
-from lm.decoding.refilling import Request, refilled
+from lm.decoding.generate import Request, Row, Token, generate, refilled
 from lm.decoding.sampling import Sampler
 from lm.errors import UsageError
 from tests.lm.decoding.fed import session

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from lm.decoding.stop_strings import TextUntil
+from lm.decoding.generate import TextUntil
 
 
 class Pieces:

@@ -2,15 +2,83 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.presets import PRESETS, configure
-from lm.engine.selection import ANY, COMPILED, CUDA_GRAPH, unsupported
+from lm.engine import selection
+from lm.engine.selection import (
+    ANY,
+    COMPILED,
+    COMPILED_OPERATIONS,
+    CUDA_GRAPH,
+    CUDA_GRAPH_OPERATIONS,
+    Operation,
+    plan_engines,
+    unsupported,
+)
+from lm.kernels import compiled
+from lm.model.transformer import EncoderOnly, build_model
 
 ENGINES = {"compiled": COMPILED, "cuda-graph": CUDA_GRAPH}
+
+
+OPERATIONS = get_args(Operation)
+
+
+def small(config: ModelConfig) -> ModelConfig:
+    """The same settings with less of everything."""
+    return replace(
+        config, vocab_size=64, source_vocab_size=config.source_vocab_size and 64, context_length=32,
+        d_model=8 * config.n_heads, d_ff=None, d_head=None, n_layers=max(2, config.expert_every),
+        n_encoder_layers=min(1, config.n_encoder_layers),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def with_compiled_code(monkeypatch):
+    """As if everything had been compiled."""
+    for name in ("is_compiled", "is_ready"):
+        monkeypatch.setattr(compiled, name, lambda: True)
+    monkeypatch.setattr(selection, "_compiled_engine", lambda _: SimpleNamespace(name="compiled"))
+
+
+@pytest.mark.parametrize("declared", [COMPILED_OPERATIONS, CUDA_GRAPH_OPERATIONS])
+def test_every_operation_is_declared(declared):
+    assert declared.keys() == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("shares", [False, True])
+def test_every_operation_of_every_preset_has_an_engine(preset, shares, with_compiled_code):
+    """Compiled code steps what it supports, as many rows as it is fast for; the rest is PyTorch's, and it says why."""
+    model = build_model(small(configure(preset).model)).eval().requires_grad_(False)
+    if isinstance(model, EncoderOnly):
+        return  # it continues nothing
+    plan, setting = plan_engines(model, shares=shares), unsupported(model.config, COMPILED)
+    for operation in OPERATIONS:
+        for tokens in (1, 64, 65):
+            is_fast = tokens <= 64 or model.config.is_encoder_decoder
+            is_compiled = setting is None and operation in {"step", "verify"} and is_fast
+            assert plan.engine(operation, tokens).name == ("compiled" if is_compiled else "PyTorch")
+    if model.config.attention == "compressed":
+        assert str(plan) == "float32, PyTorch (nothing is cached)"
+    else:
+        reason = "compiled engine (CPU, compiled code is installed)"
+        assert str(plan) == f"float32, {reason if setting is None else f'PyTorch (no compiled code for {setting})'}"
+
+
+def test_a_few_tokens_do_not_load_compiled_code_unless_it_is_loaded(with_compiled_code, monkeypatch):
+    model = build_model(ModelConfig(vocab_size=64, d_model=16, n_heads=2)).eval().requires_grad_(False)
+    cases = [(None, False, "compiled"), (10, False, "PyTorch"), (10, True, "compiled"), (10_000, False, "compiled")]
+    for tokens, is_loaded, name in cases:
+        monkeypatch.setattr(selection, "sys", SimpleNamespace(modules={"numba": None} if is_loaded else {}))
+        engine = plan_engines(model, tokens=tokens).engine("step", 1)
+        assert engine.name == name
 
 
 @pytest.mark.parametrize("engine", ENGINES)
