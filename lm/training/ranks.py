@@ -18,7 +18,6 @@ from typing import Any
 from lm import errors
 from lm.config.run_spec import RunSpec
 from lm.distributed import launched
-from lm.distributed.launching import launch
 from lm.errors import LMError, TrainingError
 from lm.signals import StopSignals
 from lm.training import events
@@ -46,6 +45,8 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
         LMError: what one of the processes has raised.
         TrainingError: the processes were killed.
     """
+    from lm.distributed.launching import launch  # noqa: PLC0415 (takes a while, and only for several processes)
+
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lm-ranks-") as place:
         spec_file, happened = Path(place) / "spec.json", Path(place) / "events.jsonl"
