@@ -52,7 +52,7 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
         spec_file, happened = Path(place) / "spec.json", Path(place) / "events.jsonl"
         spec_file.write_text(json.dumps(spec.to_dict()), encoding="utf-8")
         happened.touch()
-        reader = _Reader(happened, on_event)
+        reader = _EventReader(happened, on_event)
         with reader:
             command = ["-m", __name__, str(spec_file), str(happened)]
             ended = launch(command, processes=spec.processes, began=began)
@@ -63,7 +63,7 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
     return reader.folder
 
 
-class _Reader:
+class _EventReader:
     """While open, reads the file of events on a thread.
 
     Attributes:
@@ -77,7 +77,7 @@ class _Reader:
         self._path, self._on_event, self._ended = path, on_event, threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> _EventReader:
         self._thread.start()
         return self
 

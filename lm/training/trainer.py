@@ -46,8 +46,8 @@ from lm.training.begin import follow, resume, start
 from lm.training.budget import Pace
 from lm.training.compiling import check_compiler
 from lm.training.corpus import (
+    CorpusPrepared,
     PairCorpus,
-    Prepared,
     Progress,
     TextCorpus,
     TokenizerSampled,
@@ -140,7 +140,7 @@ class Started:
     other_length: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = TokenizerSampled | Prepared | Sized | SettingsChosen | Paced | Started | events.Event
+Event = TokenizerSampled | CorpusPrepared | Sized | SettingsChosen | Paced | Started | events.Event
 Steps = Generator[Event, None, Run]
 
 
