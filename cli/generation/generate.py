@@ -184,7 +184,7 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
     if file is not None and argument is not None:
         raise UsageError("give either a prompt or --prompt-file")
     if file is not None:
-        from lm.text.encodings import decode
+        from lm.text.streams import decode
 
         return decode(file.read_bytes(), name=str(file))
     return (None if interactive and argument is None else text_argument(argument)) or ""

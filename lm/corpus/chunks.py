@@ -27,10 +27,8 @@ from lm.config import options
 from lm.corpus.corpus import Corpus
 from lm.corpus.manifest import SplitName
 from lm.errors import InputError, UsageError
-from lm.text.documents import Survey
+from lm.text.documents import Survey, grouped, spans
 from lm.text.files import Span, TextFile
-from lm.text.grouping import grouped
-from lm.text.spans import spans
 from lm.tokenizer.tokenizer import Tokenizer
 
 CHUNK_BYTES = 1 << 23

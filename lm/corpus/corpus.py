@@ -1,23 +1,83 @@
-"""A corpus after one pass over its files: how much text there is, and the tokenizer trained on it."""
+"""A corpus after one pass over its files: how much text there is, what is held out, its tokenizer, its encoding.
+
+Texts are held out for validation by hashes, so that equal texts are in the same split; what of a text is hashed is up
+to each kind of data. Of running text in few documents the end is held out instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from typing import Protocol, TypeVar
 
 from lm import processes
 from lm.config.data import DataConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
-from lm.corpus.held_out import FEWEST_DOCUMENTS, held_out_fraction
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
+from lm.processes import on_threads
 from lm.text import documents
-from lm.text.documents import Survey
-from lm.text.files import TextFile, text_files
-from lm.tokenizer.cache import tokenizer_of
+from lm.text.documents import Fragment, Survey, grouped
+from lm.text.files import Progress, TextFile, text_files
 from lm.tokenizer.pieces import pieces
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.training import tokenizer_of
+
+FEWEST_DOCUMENTS = 100
+"""In a corpus of fewer documents, examples or pairs, the hashes of all of them may be far from evenly spread."""
+
+
+def held_out_fraction(validation: str) -> Fraction | None:
+    """The number that `--validation` gives; None if it names files.
+
+    Raises:
+        UsageError: it is not from 0 to below 1.
+    """
+    try:
+        fraction = Fraction(validation)
+    except (ValueError, ZeroDivisionError):
+        return None
+    if not 0 <= fraction < 1:
+        raise UsageError(
+            f"validation must be a fraction from 0 to below 1, or files, not {validation}", settings=["validation"]
+        )
+    return fraction
+
+
+def text_hash(text: str) -> int:
+    """A hash of a text, spread evenly over 0 … 2**64 - 1: a text is held out if its hash lies below a bound."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def hash_bound(fraction: Fraction, few: Collection[int] | None = None) -> int:
+    """The bound below which hashes are held out.
+
+    Args:
+        fraction: of the texts that is to be held out.
+        few: the hashes of all texts, where these are fewer than `FEWEST_DOCUMENTS`: then that share of them is held
+            out, but at least one.
+    """
+    if not fraction or few is None:
+        return math.ceil(fraction * 2**64)
+    return sorted(few)[max(1, int(len(few) * fraction))] if len(few) > 1 else 0
+
+
+def divided_at(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragment]:
+    """The fragments with a new document begun at a boundary (in bytes), or at the first character after it."""
+    for fragment in fragments:
+        data = fragment.text.encode()
+        while 0 < boundary < len(data) and data[boundary] & 0xC0 == 0x80:  # inside a character
+            boundary += 1
+        if 0 < boundary < len(data):
+            yield Fragment(data[:boundary].decode(), fragment.starts_document)
+            yield Fragment(data[boundary:].decode(), starts_document=True)
+        else:
+            yield Fragment(fragment.text, fragment.starts_document or boundary == 0)
+        boundary -= len(data)
+
 
 _MUCH_BYTES = 1 << 26  # worth the start of processes
 
@@ -129,3 +189,99 @@ def train_tokenizer(
         special_tokens=special_tokens or needed,
         unknown=unknown,
     )
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+GROUP_CHARACTERS = 1 << 20
+"""So much text keeps all cores of a tokenizer busy."""
+
+_GROUPS_AHEAD = 2  # one group is encoded while the tokens of the other are copied and written
+
+
+class Surveyed(Protocol):
+    """A corpus after one pass over it."""
+
+    @property
+    def name(self) -> str:
+        """The first few files, for messages."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of all text."""
+        ...
+
+
+class Encodable(Protocol):
+    """Part of a corpus: a piece of a document, an example or a pair."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """What is encoded: one text, or two that belong together."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """The file, and the line if there is one, for messages."""
+        ...
+
+
+E = TypeVar("E", bound=Encodable)
+
+
+def encoded(
+    corpus: Surveyed,
+    items: Iterable[E],
+    encode: Callable[[Sequence[E]], R],
+    *,
+    progress: Progress | None = None,
+) -> Iterator[tuple[list[E], R]]:
+    """Groups of items in order, each with what the tokenizer makes of it; encoding runs ahead by a bounded amount.
+
+    Args:
+        corpus: the corpus.
+        items: all of the corpus, in order.
+        encode: called with a group, in a thread of its own.
+        progress: called whenever the caller is done with a group.
+
+    Raises:
+        InputError: the tokenizer has no token for a character, or the corpus changed since it was surveyed.
+    """
+    done = 0
+    for group, result in encoded_ahead(items, encode):
+        yield group, result
+        done += sum(map(text_bytes, group))
+        if progress:
+            progress(done, corpus.bytes)
+    if done != corpus.bytes:
+        raise InputError(f"{corpus.name}: the corpus changed while it was read; try again")
+
+
+def encoded_ahead(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:
+    """As `encoded`, without looking at how much text there is."""
+    groups = grouped(items, _characters, limit=GROUP_CHARACTERS)
+    yield from on_threads(partial(_encoded, encode=encode), groups, threads=_GROUPS_AHEAD, ahead=_GROUPS_AHEAD)
+
+
+def _characters(item: Encodable) -> int:
+    return sum(map(len, item.texts))
+
+
+def text_bytes(item: Encodable) -> int:
+    """UTF-8 bytes of an item's texts."""
+    return sum(len(text.encode()) for text in item.texts)
+
+
+def _encoded(group: list[E], encode: Callable[[Sequence[E]], R]) -> tuple[list[E], R]:
+    """The group, and the group encoded; the InputError for an item that cannot be encoded names its place."""
+    try:
+        return group, encode(group)
+    except InputError:
+        for item in group:
+            try:
+                encode([item])
+            except InputError as error:
+                raise error.at(item.place) from None
+        raise

@@ -29,9 +29,7 @@ import numpy.typing as npt
 from lm import files
 from lm.corpus import shards
 from lm.corpus.chunks import Chunk, ChunkSplit, Done, HeldOut, StoredChunk, Stretch, array_name, read_array
-from lm.corpus.corpus import Corpus
-from lm.corpus.encoding import encoded_ahead, text_bytes
-from lm.corpus.held_out import hash_bound, text_hash
+from lm.corpus.corpus import Corpus, encoded_ahead, hash_bound, text_bytes, text_hash
 from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
 from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, WrittenTokens, token_dtype
 from lm.errors import InputError

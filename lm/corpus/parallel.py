@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.corpus.held_out import FEWEST_DOCUMENTS, hash_bound, held_out_fraction, text_hash
+from lm.corpus.corpus import FEWEST_DOCUMENTS, hash_bound, held_out_fraction, text_hash
 from lm.corpus.manifest import SourceRecord, SplitName
 from lm.errors import InputError, UsageError
 from lm.text.files import Observer

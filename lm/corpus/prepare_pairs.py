@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.encoding import encoded
+from lm.corpus.corpus import encoded
 from lm.corpus.folders import Preparation, Prepared, key_of
 from lm.corpus.manifest import SPLITS, PairManifest, PairSplit, SourceRecord, SplitName
 from lm.corpus.pairs import (
@@ -38,9 +38,9 @@ from lm.errors import InputError, UsageError
 from lm.text.files import Progress
 from lm.text.parallel import Pair
 from lm.text.trees import Places, places_in_tree
-from lm.tokenizer.cache import tokenizer_of
-from lm.tokenizer.languages import spelled_tag
+from lm.tokenizer.framing import spelled_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
+from lm.tokenizer.training import tokenizer_of
 
 
 def train_tokenizers(

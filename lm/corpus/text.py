@@ -13,9 +13,7 @@ import numpy as np
 
 from lm.corpus import repetition
 from lm.corpus.chunks import Chunk, ChunkSplit, Done, HeldOut, StoredChunk, Stretch, array_name, read_array
-from lm.corpus.corpus import Corpus
-from lm.corpus.encoding import encoded_ahead, text_bytes
-from lm.corpus.held_out import divided_at, hash_bound, text_hash
+from lm.corpus.corpus import Corpus, divided_at, encoded_ahead, hash_bound, text_bytes, text_hash
 from lm.corpus.manifest import SPLITS, Repetition, SplitName, SplitRecord
 from lm.corpus.repetition import Documents
 from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, WrittenTokens, token_dtype

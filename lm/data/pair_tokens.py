@@ -18,8 +18,7 @@ from lm.data.pair_batches import PairLayout, TwoSides
 from lm.errors import UsageError
 from lm.pseudorandom import Indices, mix
 from lm.text.trees import Places
-from lm.tokenizer.framing import Frame, PairFrames, pair_frames
-from lm.tokenizer.languages import LanguageTag, language_tags, spelled_tag
+from lm.tokenizer.framing import Frame, LanguageTag, PairFrames, language_tags, pair_frames, spelled_tag
 from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]

@@ -11,7 +11,7 @@ from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.errors import Advice
 from lm.text.trees import Heads
-from lm.tokenizer.languages import LanguageTag
+from lm.tokenizer.framing import LanguageTag
 
 
 class Reference(NamedTuple):

@@ -30,7 +30,7 @@ from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, 
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.processes import Share, on_threads
-from lm.text.repeats import Repeats
+from lm.text.prompts import Repeats
 from lm.text.trees import Heads, check_heads
 from lm.tokenizer.framing import Frame, PairFrames, pair_frames
 

@@ -17,8 +17,7 @@ from lm.corpus.trees import TreeReader, framed
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.trees import Heads
-from lm.tokenizer.framing import Frame
-from lm.tokenizer.languages import LanguageTag, tag_to
+from lm.tokenizer.framing import Frame, LanguageTag, tag_to
 from lm.tokenizer.tokenizer import Tokenizer
 
 LONGEST_SOURCE = 4096
@@ -63,7 +62,7 @@ class TranslationModel:
         )
 
     def tag_to(self, language: str | None, *, told_by_file: str | None = None) -> LanguageTag | None:
-        """The tag that asks for a language; arguments and errors are those of `lm.tokenizer.languages.tag_to`."""
+        """The tag that asks for a language; arguments and errors are those of `lm.tokenizer.framing.tag_to`."""
         return tag_to(self.source_tokenizer, language, told_by_file=told_by_file, has_tags=self.has_tags)
 
     def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:

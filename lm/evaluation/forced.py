@@ -22,8 +22,7 @@ from lm.evaluation.scoring import Nats, scored_batches
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.processes import Share
 from lm.text.parallel import Pair
-from lm.tokenizer.framing import pair_frames
-from lm.tokenizer.languages import LanguageTag
+from lm.tokenizer.framing import LanguageTag, pair_frames
 from lm.tokenizer.offsets import Loss, TokenOffsets
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer

@@ -5,17 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
-from lm.evaluation.packing import W
 from lm.evaluation.scoring import Nats
-from lm.evaluation.stretches import Reading, Stretch, stretches
-from lm.evaluation.sums import Sums
+from lm.evaluation.stretches import Reading, Stretch, W, stretches
 from lm.processes import Share
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import Loss
 from lm.tokenizer.tokenizer import Tokenizer
+
+
+class Sums:
+    """A dataclass whose fields are all sums, starting at zero."""
+
+    @classmethod
+    def total(cls, parts: Iterable[Self]) -> Self:
+        """The sums over several parts, such as files."""
+        total = cls()
+        for part in parts:
+            for name, value in vars(part).items():
+                setattr(total, name, getattr(total, name) + value)
+        return total
 
 
 @dataclass

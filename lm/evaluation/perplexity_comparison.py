@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from lm.evaluation.perplexity import Sums
 from lm.evaluation.scoring import Nats
 from lm.evaluation.stretches import Stretch
-from lm.evaluation.sums import Sums
 from lm.tokenizer.offsets import Ends
 
 BLOCK_BYTES = 256

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from lm.config.data import IGNORED
 from lm.data.batch import Batch
-from lm.evaluation.packing import W
 from lm.evaluation.windows import Cutter, Ids, Window
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
 from lm.processes import Share
@@ -51,7 +50,7 @@ def score(
     return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
 
 
-def _batches(windows: Iterable[W], size: int) -> Iterator[list[W]]:
+def _batches(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
     iterator = iter(windows)
     while batch := list(islice(iterator, size)):
         yield batch

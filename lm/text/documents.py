@@ -14,11 +14,30 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
-from lm.text import examples, files
+from lm.text import examples, files, parquet
 from lm.text.files import Observer, Span, TextFile
+from lm.text.streams import compression
+
+T = TypeVar("T")
+
+
+def grouped(items: Iterable[T], size: Callable[[T], int], *, limit: int) -> Iterator[list[T]]:
+    """Lists of items in order, each ended by the one with which their sizes reach a limit."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= limit:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,7 @@ def fragments(
         file: the file.
         separator: the line that ends a document, where the file has no rows.
         observe: called with each block of the file's bytes, decompressed, as it is read.
-        span: the part to read, from `lm.text.spans` [default: all of the file].
+        span: the part to read, from `lm.text.documents` [default: all of the file].
 
     Raises:
         InputError: the file is not UTF-8 text, or is damaged.
@@ -128,3 +147,63 @@ def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
         before, rest = buffer[end - 1], buffer[end:]
     last = (before + rest).removesuffix("\r")
     yield rest[: len(last) - 1 - len(separator)] if last.endswith("\n" + separator) else rest
+
+
+_BLOCK_BYTES = 1 << 20
+
+
+def spans(file: TextFile, separator: str, *, size: int) -> list[Span] | None:
+    """Parts of a file of at least `size` bytes each, but the last, that together are the file.
+
+    They depend on the bytes of the file alone. Each begins with a document and ends with one.
+
+    Args:
+        file: the file.
+        separator: the line that ends a document, where the file has no rows.
+        size: in bytes.
+
+    Returns:
+        None for a file that has to be read as a whole: it is small, or compressed, or its lines are numbered.
+    """
+    if file.is_parquet and not file.supervised:
+        return _row_groups(file, size)
+    total = file.path.stat().st_size
+    if total <= size or file.supervised or "\n" in separator or compression(file.path, file.name):
+        return None
+    document_end = rb"\n" if file.is_json_lines else rb"\n" + re.escape(separator.encode()) + rb"\r?\n"
+    ends = list(_ends(file.path, re.compile(document_end), size, longest=len(separator.encode()) + 3))
+    starts = [0, *ends]
+    return [Span(start, stop) for start, stop in zip(starts, [*ends, total], strict=True)]
+
+
+def _row_groups(file: TextFile, size: int) -> list[Span] | None:
+    """The fewest neighbouring row groups that have `size` bytes, again and again; None if all are needed for that."""
+    sizes = parquet.group_bytes(file.path, name=file.name)
+    groups = grouped(range(len(sizes)), lambda group: sizes[group], limit=size)
+    found = [Span(group[0], group[-1] + 1) for group in groups]
+    return found if len(found) > 1 else None
+
+
+def _ends(path: Path, document_end: re.Pattern[bytes], size: int, *, longest: int) -> Iterator[int]:
+    """Where the documents end that are the first to do so `size` bytes after the place before, except the last one.
+
+    A match of the pattern has at most `longest` bytes.
+    """
+    total, end = path.stat().st_size, 0
+    while (found := _end_after(path, document_end, end + size, longest)) is not None and found < total:
+        yield found
+        end = found
+
+
+def _end_after(path: Path, pattern: re.Pattern[bytes], place: int, longest: int) -> int | None:
+    """Where the first match at or after a place in a file ends; None if there is none."""
+    kept = b""
+    with path.open("rb") as stream:
+        stream.seek(place)
+        while block := stream.read(_BLOCK_BYTES):
+            data = kept + block
+            if found := pattern.search(data):
+                return place + found.end()
+            kept = data[-longest:]
+            place += len(data) - len(kept)
+    return None

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lm.errors import InputError, UsageError
-from lm.text import encodings, examples, json_lines, parquet
-from lm.text.compression import blocks, compression, without_suffix
+from lm.text import examples, json_lines, parquet
 from lm.text.examples import Example
 from lm.text.rows import Row, texts
+from lm.text.streams import blocks, compression, not_utf8, refuse_utf16, without_suffix
 
 STDIN = "-"
 ROW_SUFFIXES = (*json_lines.SUFFIXES, parquet.SUFFIX)
@@ -131,7 +131,7 @@ class TextFile:
                 text = decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
                 wrong = offset - pending + error.start
-                raise encodings.not_utf8(error, name=self.name, offset=wrong, compressed=bool(kind)) from None
+                raise not_utf8(error, name=self.name, offset=wrong, compressed=bool(kind)) from None
             yield text
             offset += len(block)
 
@@ -306,7 +306,7 @@ def _span_blocks(path: Path, span: Span) -> Iterator[bytes]:
 
 
 def _refuse_binary(block: bytes, file: TextFile, *, compressed: bool) -> None:
-    encodings.refuse_utf16(block, name=file.name, compressed=compressed)
+    refuse_utf16(block, name=file.name, compressed=compressed)
     if (position := block.find(0)) >= 0:
         raise InputError(
             f"{file.name}: looks like a binary file (NUL byte at offset {position}); give it as UTF-8 text"

@@ -1,18 +1,34 @@
-"""Prompts from a file: a line each, or an object of JSON Lines."""
+"""Prompts from a file: a line each, or an object of JSON Lines; and how often each has come before."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lm.config import options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
-from lm.text.compression import blocks, compression
 from lm.text.files import BLOCK_BYTES, TextFile
-from lm.text.lines import lines
-from lm.text.repeats import Repeats
 from lm.text.rows import Row, known, text
+from lm.text.streams import blocks, compression, lines
+
+_BYTES = 8
+
+
+class Repeats:
+    """Counts texts; each is known by a hash of 8 bytes, so that many long ones take little memory."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, int] = {}
+
+    def count(self, text: str) -> int:
+        """How often a text was counted before this call, which counts it once more."""
+        key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=_BYTES).digest()
+        before = self._counts.get(key, 0)
+        self._counts[key] = before + 1
+        return before
+
 
 _FIELDS = ("prompt", "text")
 _NUMBERS = ("seed", "max_tokens")

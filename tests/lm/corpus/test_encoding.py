@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lm.corpus import encoding
-from lm.corpus.encoding import encoded
+from lm.corpus import corpus as encoding
+from lm.corpus.corpus import encoded
 from lm.errors import InputError
 
 

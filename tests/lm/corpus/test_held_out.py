@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from lm.corpus.held_out import divided_at, hash_bound, held_out_fraction, text_hash
+from lm.corpus.corpus import divided_at, hash_bound, held_out_fraction, text_hash
 from lm.errors import UsageError
 from lm.text.documents import Fragment
 

@@ -10,7 +10,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import encoding
+from lm.corpus import corpus as encoding
 from lm.corpus.examples import open_examples
 from lm.errors import InputError, UsageError
 from lm.text.files import text_files

@@ -11,7 +11,8 @@ import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import encoding, parallel
+from lm.corpus import corpus as encoding
+from lm.corpus import parallel
 from lm.corpus.manifest import PairManifest
 from lm.corpus.pairs import open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers

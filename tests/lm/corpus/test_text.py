@@ -12,7 +12,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import encoding
+from lm.corpus import corpus as encoding
 from lm.corpus.folders import Prepared
 from lm.corpus.manifest import Manifest, SplitName
 from lm.corpus.shards import open_split

@@ -15,7 +15,7 @@ import torch
 
 from lm.config.data import IGNORED, DataConfig
 from lm.config.model import ModelConfig
-from lm.corpus import encoding
+from lm.corpus import corpus as encoding
 from lm.corpus.examples import open_examples
 from lm.corpus.folders import Prepared
 from lm.corpus.manifest import Manifest

@@ -11,7 +11,7 @@ from lm.errors import InputError
 from lm.evaluation.forced import PairEncoder, measure_pairs, score_pairs
 from lm.model.transformer import build_model
 from lm.text.parallel import Pair
-from lm.tokenizer.languages import LanguageTag
+from lm.tokenizer.framing import LanguageTag
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import approx, assert_close
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lm.evaluation.masked_windows import MaskedCutter
+from lm.evaluation.windows import MaskedCutter
 from lm.tokenizer.framing import Frame
 
 START, END = 1000, 1001

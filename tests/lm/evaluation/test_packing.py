@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.evaluation.packing import Packing
+from lm.evaluation.stretches import Packing
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 
 from lm.errors import InputError
 from lm.evaluation.perplexity import FileScore, Macro, Scored, Tally, measure
-from lm.evaluation.reading import reading_of
+from lm.evaluation.scorer import reading_of
 from lm.evaluation.scoring import score
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token

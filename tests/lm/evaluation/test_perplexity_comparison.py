@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm.evaluation.perplexity_comparison import Difference, aligned, compare
-from lm.evaluation.reading import reading_of
+from lm.evaluation.scorer import reading_of
 from lm.evaluation.stretches import Stretch, stretches
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer

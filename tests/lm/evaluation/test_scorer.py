@@ -7,8 +7,7 @@ import pytest
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
 from lm.evaluation.perplexity import FileScore, Scored, measure
-from lm.evaluation.reading import reading_of
-from lm.evaluation.scorer import Scorer
+from lm.evaluation.scorer import Scorer, reading_of
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
 

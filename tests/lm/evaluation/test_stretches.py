@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.evaluation.reading import reading_of
+from lm.evaluation.scorer import reading_of
 from lm.evaluation.scoring import score
 from lm.evaluation.stretches import stretches
 from lm.text.documents import Fragment

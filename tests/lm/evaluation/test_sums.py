@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lm.evaluation.sums import Sums
+from lm.evaluation.perplexity import Sums
 
 
 @dataclass

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from lm.evaluation.reading import reading_of
+from lm.evaluation.scorer import reading_of
 from lm.evaluation.stretches import Passage, Stretch, stretches
 from lm.evaluation.surprisal import Span, joined, spans, token_scores
 from lm.text.files import text_files

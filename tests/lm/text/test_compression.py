@@ -13,8 +13,8 @@ import zstandard
 
 from lm.errors import InputError
 from lm.text import documents, files
-from lm.text.compression import Compression, blocks
 from lm.text.files import TextFile
+from lm.text.streams import Compression, blocks
 
 SEPARATOR = "<|endoftext|>"
 PACK: dict[str, Callable[[bytes], bytes]] = {

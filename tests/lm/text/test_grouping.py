@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.text.grouping import grouped
+from lm.text.documents import grouped
 
 
 @pytest.mark.parametrize(

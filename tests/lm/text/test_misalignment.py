@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from lm.text.misalignment import first_shift
+from lm.text.parallel import first_shift
 from tests.lm.corpus.parallel_text import lines
 
 SOURCES, TARGETS = lines(3000)

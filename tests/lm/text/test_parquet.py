@@ -18,11 +18,10 @@ from lm.corpus.corpus import survey
 from lm.corpus.prepare import making_of, prepare_corpus
 from lm.errors import InputError
 from lm.text import parquet
-from lm.text.documents import fragments
+from lm.text.documents import fragments, spans
 from lm.text.examples import Example
 from lm.text.files import Span, TextFile, text_files, text_size
 from lm.text.parallel import parallel_texts
-from lm.text.spans import spans
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.corpus.test_prepare import contents
 

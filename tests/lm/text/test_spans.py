@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.text.documents import fragments
+from lm.text.documents import fragments, spans
 from lm.text.files import Span, TextFile, text_files
-from lm.text.spans import spans
 
 TEXTS = [
     b"one\n%%\ntwo %% three\n%%\n\n%%\r\nfour\r\n%%\nfive",
@@ -65,7 +64,7 @@ def test_lines_of_json_are_documents(tmp_path: Path) -> None:
 
 
 def test_a_long_document_is_looked_through_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.text.spans._BLOCK_BYTES", 3)
+    monkeypatch.setattr("lm.text.documents._BLOCK_BYTES", 3)
     (tmp_path / "a.txt").write_text("a" * 1000 + "\n%%\n" + "b" * 10)
     file = TextFile("a.txt", tmp_path / "a.txt")
     assert spans(file, "%%", size=10) == [Span(0, 1004), Span(1004, 1014)]

@@ -11,7 +11,7 @@ import pytest
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training
-from lm.tokenizer.cache import tokenizer_of
+from lm.tokenizer.training import tokenizer_of
 
 TEXT = "to be or not to be " * 20
 BPE = TokenizerConfig(vocab_size=270)

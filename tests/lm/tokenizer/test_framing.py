@@ -8,8 +8,7 @@ import pytest
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 from lm.tokenizer import training
-from lm.tokenizer.framing import Frame, example_frame, mask_of, pair_frames, text_frame
-from lm.tokenizer.languages import LanguageTag
+from lm.tokenizer.framing import Frame, LanguageTag, example_frame, mask_of, pair_frames, text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 

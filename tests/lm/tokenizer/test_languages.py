@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 
 from lm.errors import UsageError
-from lm.tokenizer.languages import LanguageTag, language_tags, spelled_tag, tag_to
+from lm.tokenizer.framing import LanguageTag, language_tags, spelled_tag, tag_to
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import backend
 

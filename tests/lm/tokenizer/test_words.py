@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.data.masking import WordTable
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.tokenizer.words import WordTable
 
 TEXT = "Zwei Füchse, ein Ünglück: don't run 100 m! 狐\n"
 

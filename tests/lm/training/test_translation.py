@@ -29,7 +29,7 @@ from lm.hardware import inference_hardware
 from lm.model.cost import training_flops
 from lm.model.variants.experts import counted
 from lm.text.parallel import parallel_texts
-from lm.tokenizer.languages import language_tags
+from lm.tokenizer.framing import language_tags
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import budget as clock
 from lm.training import evaluation

@@ -10,7 +10,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.interop.gguf.architectures import architecture_of, settings
-from lm.interop.gguf.tensors import named
+from lm.interop.gguf.exporting import named
 from lm.model.transformer import build_model
 from tests.lm.interop.gguf.models import PLAIN
 
