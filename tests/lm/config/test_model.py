@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
 from lm.errors import UsageError
 
 
@@ -95,3 +96,16 @@ def test_a_model_has_none_of_what_is_not_its_own():
     assert ModelConfig().recurrent_attention is None
     assert ModelConfig().attention_window is None
     assert ModelConfig(architecture="lstm").d_ff is None
+
+
+@pytest.mark.parametrize("given", LEFT_OPEN, ids=str)
+@pytest.mark.parametrize("was", ["null", "absent", "a value"])
+def test_a_run_written_with_fields_left_open_is_loaded(given, was):
+    """Earlier versions wrote null, others nothing at all; a value that follows from others is one like any other."""
+    config = RunConfig(model=ModelConfig(**given))
+    values = config.to_dict()
+    if was == "absent":
+        values["model"] = {name: value for name, value in values["model"].items() if value is not None}
+    elif was == "a value":
+        values["model"] = vars(config.model)
+    assert RunConfig.from_dict(values, where="config.json") == config

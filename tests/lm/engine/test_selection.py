@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from lm.config.model import ModelConfig
-from lm.config.presets import PRESETS, resolve
+from lm.config.presets import PRESETS, configure
 from lm.engine.selection import ANY, COMPILED, CUDA_GRAPH, unsupported
 
 ENGINES = {"compiled": COMPILED, "cuda-graph": CUDA_GRAPH}
@@ -28,7 +28,7 @@ def test_a_field_without_a_declaration_is_not_supported(engine):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_presets_that_engines_support(preset):
     """Those of blocks that attend to everything or to a window, and learn to predict what follows."""
-    model = resolve(preset).model
+    model = configure(preset).model
     is_plain = model.architecture == "transformer" and model.attention in {"full", "window"}
     is_causal = model.objective == "causal" and not model.experts
     reason = unsupported(model, COMPILED)
