@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cli.flags.command_line import Run
+from cli.flags.options import Run
 from lm.errors import UsageError
 from lm.run_folder import refuse_existing
 

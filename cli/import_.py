@@ -10,7 +10,7 @@ import typer
 from cli.console.messages import fact
 from cli.console.numbers import count
 from cli.flags import completion
-from cli.flags.invocation import Invocation
+from cli.flags.options import invocation_of
 from cli.flags.without_effect import refuse
 from lm.errors import InputError
 
@@ -60,7 +60,7 @@ def import_(
         return
     if is_adapter(folder):
         raise InputError(f"{folder}: has adapters, and no model: name the run of the model that they are for (--from)")
-    refuse(Invocation.of(context), "files", is_adapter=False)
+    refuse(invocation_of(context), "files", is_adapter=False)
     imported = import_model(folder, out)
     size = count(count_parameters(imported.checkpoint))
     fact("model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}")

@@ -18,9 +18,15 @@ import typer
 
 from cli.console import streams
 from cli.console.escapes import label
-from cli.flags.command_line import CommandLine
-from cli.flags.environment import in_message, misspelled, options_in, set_by_environment
-from cli.flags.help import CONTEXT_SETTINGS, describe
+from cli.flags.options import (
+    CONTEXT_SETTINGS,
+    CommandLine,
+    describe,
+    in_message,
+    misspelled,
+    options_in,
+    set_by_environment,
+)
 from cli.flags.settings import with_flags
 from cli.flags.usage import message_of
 from lm.distributed import launched

@@ -265,20 +265,25 @@ def find_tokenizer(path: Path) -> Path:
     return found
 
 
-def refuse_existing(folder: Path, *, instead: str = "") -> None:
+def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
     """InputError if a folder holds a run or anything else, or cannot be made: nothing is written over.
 
     Args:
         folder: of the new run.
-        instead: what else a person can do with a run that is there, for the message.
+        can_resume: whether a run that is there could be resumed instead, for the message.
     """
     _check_name(folder)
     if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
-        raise InputError(f"{folder}: holds a run already; choose another -o{instead and f', or {instead}'}")
+        problem, instead = f"{folder}: holds a run already; choose another folder", (f"resume={folder}",)
+        if can_resume:
+            raise InputError(f"{problem}, or resume it", settings=("out", *instead))
+        raise InputError(problem, settings=("out",))
     files.check_folder(folder)
     if (others := _visible(folder)) and not _is_begun(folder):
         some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-        raise InputError(f"{folder}: holds what is no run's ({some}); choose an empty or a new folder (-o)")
+        raise InputError(
+            f"{folder}: holds what is no run's ({some}); choose an empty or a new folder", settings=("out",)
+        )
 
 
 def _visible(folder: Path) -> list[str]:

@@ -9,9 +9,8 @@ from typing import Any
 from cli.flags.usage import name_of
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
-from lm.config.distribution import DistributionConfig
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.hardware import DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.options import options
@@ -47,7 +46,8 @@ def with_flags(
 def _typed(setting: str, command: Any, every: Callable[[], Any] | None) -> str:  # noqa: ANN401
     """What is typed to change a setting."""
     name, equals, value = setting.partition("=")
-    flag = _declared().get(name, "--" + name.replace("_", "-"))
+    own = (name_of(one) for one in getattr(command, "params", ()) if one.name == name)
+    flag = next(own, None) or _declared().get(name, "--" + name.replace("_", "-"))
     text = f"{flag} {value}" if equals else flag
     if every is None or flag in _flags(command):
         return text

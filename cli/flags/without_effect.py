@@ -25,7 +25,6 @@ from lm.config.training import LENGTHS
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from cli.flags.invocation import Invocation
     from lm.text.files import TextFile
     from lm.text.parallel import ParallelText
 
@@ -34,6 +33,24 @@ Stage = Literal["arguments", "settings", "files", "processes"]
 
 _GREEDY_TEMPERATURE = 1e-6
 """A temperature below it is greedy, as in `lm.decoding.sampling`."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The options and arguments of a command as they were parsed.
+
+    Attributes:
+        command: its name, such as "train" or "tokenizer train".
+        values: of options and arguments: from the command line, the environment, or by default; by flag, or by the
+            name of an argument.
+        typed: those that were typed, as they are spelled, such as --no-echo for --echo.
+        variables: those that the environment set, with their variables.
+    """
+
+    command: str
+    values: Mapping[str, Any]
+    typed: Mapping[str, str]
+    variables: Mapping[str, str]
 
 
 @dataclass(frozen=True)

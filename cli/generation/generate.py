@@ -74,7 +74,9 @@ _UseCache = Annotated[
 ]
 _Stats = Annotated[
     bool | None,
-    typer.Option(help="Say speed, type and seed on stderr [default: if that is a terminal].", show_default=False),
+    typer.Option(
+        help="Say speed, dtype, engine and seed on stderr [default: if that is a terminal].", show_default=False
+    ),
 ]
 _AsJson = Annotated[
     bool,
@@ -219,4 +221,4 @@ def _sample(
     finally:
         if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
             tokens = sum(len(sample.tokens) for sample in drawn)
-            watch.report(tokens, generator.sampler, generator.agreement, number_type=generator.number_type)
+            watch.report(tokens, generator.sampler, generator.agreement, engines=generator.plan(n))

@@ -175,7 +175,7 @@ class _Session:
         self.past.append(_Turn(text, self.context, self.at_line_start))
         self._keep(prompt, sample)
         if self.stats:
-            watch.report(len(sample.tokens), sampler, generator.agreement, number_type=generator.number_type)
+            watch.report(len(sample.tokens), sampler, generator.agreement, engines=generator.plan(1))
 
     def _with(self, text: str) -> list[int]:
         """The context with a text after it, on a line of its own."""

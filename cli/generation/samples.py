@@ -19,6 +19,7 @@ from lm.decoding.generate import Alternatives
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
 from lm.decoding.speculative import Agreement
+from lm.engine.selection import EnginePlan
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -161,12 +162,12 @@ class Watch:
         if not self.seen:
             self.first, self.seen = time.perf_counter(), True
 
-    def report(self, tokens: int, sampler: Sampler, agreement: Agreement, *, number_type: str) -> None:
-        """Speed, type, seed and how often a draft was right, on stderr."""
+    def report(self, tokens: int, sampler: Sampler, agreement: Agreement, *, engines: EnginePlan) -> None:
+        """Speed, dtype and engine, seed and how often a draft was right, on stderr."""
         seconds = time.perf_counter() - self.first
         speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"
         note(
-            f"{tokens} tokens, {speed} after {duration(self.first - self.began)} for the prompt, {number_type}"
+            f"{tokens} tokens, {speed} after {duration(self.first - self.began)} for the prompt, {engines}"
             + ("" if sampler.greedy else f", seed {sampler.seed}")
             + (f", {agreement.kept} of {agreement.guessed} guesses kept" if agreement.guessed else "")
         )

@@ -1,16 +1,40 @@
-"""`lm perplexity` of files: text by one model or by two, or the examples that a supervised run is trained on."""
+"""`lm perplexity` of files: text by one model, by two or in several dtypes, or the examples a run was trained on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+
+from cli.console.colours import in_colour
+from cli.console.escapes import json_line
+from cli.console.messages import note, paragraph
+from cli.console.numbers import figure, size
+from cli.console.progress import counter, progress
+from cli.console.tables import table
 from cli.flags.options import Given
-from cli.perplexity import dtypes, examples, text
+from cli.perplexity import report, surprisal_page, versus
 from cli.perplexity.request import Output
-from cli.perplexity.scorer import LoadedScorer
-from lm.errors import UsageError
-from lm.text.files import STDIN, text_files
+from cli.perplexity.scorer import LoadedScorer, on
+from cli.perplexity.surprisal import coloured, plain
+from lm.config.hardware import HardwareConfig
+from lm.errors import InputError, UsageError
+from lm.evaluation import perplexity_comparison
+from lm.evaluation.completions import CompletionsScored, measure_completions
+from lm.evaluation.perplexity import FileScore, Scored, Tally
+from lm.evaluation.perplexity_comparison import Difference
+from lm.evaluation.stretches import Stretch
+from lm.evaluation.surprisal import spans, token_scores
+from lm.evaluation.type_costs import TypeCost, type_costs
+from lm.files import replaced
+from lm.hardware import found_device, usable_types
+from lm.model.transformer import DecoderOnly
+from lm.text.files import STDIN, TextFile, text_files, text_size
 
 
 def measure_files(run: Path, files: Sequence[str], output: Output, given: Given) -> None:
@@ -23,24 +47,24 @@ def measure_files(run: Path, files: Sequence[str], output: Output, given: Given)
         given: the settings.
     """
     if output.compare_dtypes:
-        given = dtypes.settings(given)
+        given = _dtype_settings(given)
     scorer = LoadedScorer.load(run, given)
     texts = text_files(files or [STDIN], field=scorer.data.field)
-    is_of_examples = examples.are_examples(scorer, texts)
+    is_of_examples = are_examples(scorer, texts)
     given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples)
     if is_of_examples:
         with scorer.shared(of_examples=True) as shared:
-            examples.measure(shared, texts, output)
+            measure_examples(shared, texts, output)
     elif output.versus is not None:
         other = LoadedScorer.load(output.versus, given, data=scorer.data)
         _refuse_other_objective(scorer, other)
         with scorer.shared() as shared, other.shared() as second:
-            text.compare(shared, second, texts, as_json=output.as_json)
+            _compare(shared, second, texts, as_json=output.as_json)
     elif output.compare_dtypes:
-        dtypes.measure(scorer, texts, as_json=output.as_json)
+        _compare_dtypes(scorer, texts, as_json=output.as_json)
     else:
         with scorer.shared() as shared:
-            text.measure(shared, texts, output)
+            measure_text(shared, texts, output)
 
 
 def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
@@ -50,3 +74,188 @@ def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
             f"{scorer.run} and {other.run}: one is a masked model, whose pseudo-perplexity compares with no other "
             "(--versus)"
         )
+
+
+def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> None:
+    """Score files, and print or write what was asked for."""
+    scores: list[FileScore] = []
+    with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
+        stretches = scorer.text.stretches(files, scores=scores, watch=watch)
+        if output.html is not None:
+            _write_page(output.html, stretches, files, scorer, scores)
+        elif output.show:
+            _show(stretches, files)
+        elif output.per_token:
+            _print_tokens(stretches, files)
+        else:
+            for _ in stretches:
+                pass
+    report.refuse_nothing(scores)
+    if output.per_token:
+        report.warn_of_lost_text(Tally.total(score.tally for score in scores))
+        note(report.described(scorer.conditions, Tally.total(score.tally for score in scores)))
+    else:
+        report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
+
+
+def _print_tokens(stretches: Iterator[Stretch], files: Sequence[TextFile]) -> None:
+    """Print a line of JSON for each token."""
+    for token in token_scores(stretches, files):
+        print(json_line(vars(token)))
+
+
+def _show(stretches: Iterator[Stretch], files: Sequence[TextFile]) -> None:
+    """Print the text coloured by surprisal, or with the bits of each token beneath it."""
+    names = [file.name for file in files]
+    whole = spans(stretches)
+    columns = shutil.get_terminal_size().columns
+    width = columns if sys.stdout.isatty() else None  # a pager breaks lines at a width of its own
+    for part in coloured(whole, names, width=width) if in_colour() else plain(whole, names, width=columns):
+        sys.stdout.write(part)
+    print()
+
+
+def _write_page(
+    path: Path,
+    stretches: Iterator[Stretch],
+    files: Sequence[TextFile],
+    scorer: LoadedScorer,
+    scores: Sequence[FileScore],
+) -> None:
+    """Write the page while the text is scored; `scores` holds the figures once all of it is."""
+    names = [file.name for file in files]
+    title = names[0] if len(names) == 1 else f"{len(names)} files"
+    conditions = f"Surprisal under {scorer.run}, context {scorer.text.context}, stride {scorer.text.stride}"
+    with replaced(path) as page:
+        page.write(surprisal_page.opening(title, conditions))
+        page.writelines(surprisal_page.body(spans(stretches), names))
+        page.write(surprisal_page.closing(scores, Tally.total(score.tally for score in scores)))
+    note(f"wrote {path}")
+
+
+def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
+    """Score files by two models, and print how they differ."""
+    tallies = Tally(), Tally()
+    with scoring_progress(files) as watch:
+        both = scorer.text.stretches(files, scores=[], watch=watch), other.text.stretches(files, scores=[])
+        first, second = (_counted(stretches, tally) for stretches, tally in zip(both, tallies, strict=True))
+        differences = perplexity_comparison.compare(first, second, files=len(files))
+    total = Difference.total(differences)
+    if not total.bytes:
+        raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
+    models = scorer.conditions, other.conditions
+    is_same = scorer.loaded.tokenizer.sha256 == other.loaded.tokenizer.sha256
+    compared = versus.Compared((scorer.run, other.run), tallies, is_same_tokenizer=is_same)
+    if as_json:
+        versus.print_json(files, differences, total, models, compared)
+    else:
+        versus.print_table(files, differences, total, models, compared)
+
+
+def _counted(stretches: Iterator[Stretch], tally: Tally) -> Iterator[Stretch]:
+    """The same stretches, counted as they pass."""
+    for stretch in stretches:
+        tally.add_stretch(stretch)
+        yield stretch
+
+
+@contextmanager
+def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
+    """A progress bar on stderr, unless something else is drawn there or it is no terminal."""
+    columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
+    with progress(*columns, TimeRemainingColumn(), hidden=hidden) as bar:
+        task = bar.add_task("scoring", total=text_size(files), speed="–")
+
+        def show(event: Scored) -> None:
+            seconds = bar.tasks[0].elapsed
+            bar.update(task, completed=event.bytes, speed=f"{event.tokens / seconds:.0f}" if seconds else "–")
+
+        yield show
+
+
+def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
+    """Whether completions are to be scored: the run is supervised, no field is named, and the files hold examples.
+
+    Raises:
+        UsageError: some of the files hold examples and others text.
+    """
+    if not scorer.loaded.config.data.supervised or "field" in scorer.given.typed["data"]:
+        return False
+    of_examples = [file for file in files if file.holds_examples]
+    if of_examples and len(of_examples) < len(files):
+        text = next(file for file in files if not file.holds_examples)
+        raise UsageError(
+            f"{of_examples[0].name} holds examples and {text.name} text; measure them separately, or name the text "
+            "of all (--field)"
+        )
+    return bool(of_examples)
+
+
+def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> None:
+    """Score the completions of files of examples, and print the figures."""
+    scores, shortened = [], 0
+    with counter("scoring", "examples") as watch:
+        for file in files:
+            last = _score(scorer, file, watch)
+            scores.append(FileScore(file.name, last.tally))
+            shortened += last.shortened
+    report.refuse_nothing(scores)
+    how = report.conditions_of_examples(scorer.run, scorer.loaded, context=scorer.text.context, shortened=shortened)
+    report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
+
+
+def _score(scorer: LoadedScorer, file: TextFile, watch: Callable[[int], None]) -> CompletionsScored:
+    """Score the examples of one file; `watch` gets their number as it grows."""
+    assert isinstance(scorer.text.model, DecoderOnly), "a masked run that is supervised classifies"
+    events = measure_completions(
+        scorer.text.model, scorer.loaded.tokenizer, file.examples(), context=scorer.text.context,
+        batch_size=scorer.text.batch_size, name=file.name, share=scorer.share,
+    )  # fmt: skip
+    for event in events:
+        watch(event.tally.documents)
+    return event
+
+
+_DTYPE_COLUMNS = ("type", "bits/byte", "difference", "weights", "tokens/s")
+
+
+def _dtype_settings(given: Given) -> Given:
+    """The settings in float32, which other types are compared with."""
+    return on(given, dtype="float32")
+
+
+def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
+    """Score files by a run, which is loaded in float32, in each type, and print what that costs."""
+    first, *others = usable_types(found_device(HardwareConfig(**scorer.given["hardware"])))
+    loaded = {first: scorer, **{dtype: scorer.in_type(dtype) for dtype in others}}
+    costs: list[TypeCost] = []
+    with scoring_progress(files) as watch:
+        for event in type_costs({dtype: each.text for dtype, each in loaded.items()}, files, costs=costs):
+            watch(event)
+    report.refuse_nothing([FileScore(", ".join(file.name for file in files), costs[0].tally)])
+    if as_json:
+        print(json_line({"types": [_figures(cost, costs[0]) for cost in costs], **scorer.conditions}))
+        return
+    table(_DTYPE_COLUMNS, [_row(cost, costs[0]) for cost in costs])
+    paragraph(report.described(scorer.conditions, costs[0].tally))
+
+
+def _row(cost: TypeCost, first: TypeCost) -> list[str]:
+    beyond = cost.beyond(first) if cost is not first else None
+    difference = "–" if beyond is None else f"{beyond:+.3%}"
+    bits = figure(cost.tally.bits_per_byte, 4)
+    return [cost.dtype, bits, difference, size(cost.weight_bytes), f"{cost.tokens_per_second:,.0f}"]
+
+
+def _figures(cost: TypeCost, first: TypeCost) -> dict[str, Any]:
+    beyond = cost.beyond(first)
+    return {
+        "dtype": cost.dtype,
+        "bits_per_byte": cost.tally.bits_per_byte,
+        "difference_percent": None if beyond is None else 100 * beyond,
+        "weight_bytes": cost.weight_bytes,
+        "tokens_per_second": cost.tokens_per_second,
+        "tokens": cost.tally.tokens,
+        "bytes": cost.tally.bytes,
+        "nats": cost.tally.nats,
+    }

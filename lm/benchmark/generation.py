@@ -10,7 +10,8 @@ from lm.checkpoint import ready
 from lm.config.model import ModelConfig
 from lm.decoding.generate import Row, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.steps import DecoderSteps
+from lm.decoding.session import DecodeSession
+from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, now, timed
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.measuring import Timed
@@ -35,7 +36,7 @@ def random_prompt(config: ModelConfig) -> torch.Tensor:
 
 def prefill(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware) -> Timed:
     """Reading a prompt, up to the logits of the token that follows it."""
-    return lambda: timed(lambda: DecoderSteps(model).feed(prompt, last_only=True), hardware)
+    return lambda: timed(lambda: DecodeSession(plan_engines(model)).add(prompt.tolist()), hardware)
 
 
 def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timed:
@@ -43,7 +44,7 @@ def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, ro
 
     def work() -> float:
         asked = [Row(number, max_tokens=1 + tokens) for number in range(rows)]
-        events = generate(DecoderSteps(model), prompt, asked, _GREEDY)
+        events = generate(DecodeSession(plan_engines(model)), prompt, asked, _GREEDY)
         for _ in range(rows):
             next(events)
         began = now(hardware)

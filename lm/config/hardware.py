@@ -1,4 +1,4 @@
-"""The hardware to run on, and its arithmetic."""
+"""The hardware to run on, its arithmetic, and how several processes share a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lm.config.options import Checked, option
+from lm.errors import UsageError
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
@@ -26,3 +27,22 @@ class HardwareConfig(Checked):
         "which keeps the weights in 8 bits, with a scale for each output.",
     )
     threads: int | None = option(None, "CPU threads [default: one per core].", minimum=1, maximum=1024)
+
+
+@dataclass(frozen=True)
+class DistributionConfig(Checked):
+    """How several processes hold a model that they train together; a run that goes on may change it."""
+
+    shard: bool = option(
+        False,
+        "With several processes: share weights, gradients and the optimizer's state out among them, where each would "
+        "have all of them (FSDP); each block is gathered when it is its turn.",
+    )
+    offload: bool = option(
+        False, "With --shard on GPUs: keep the shares in the memory of the machine, and step the optimizer there."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.offload and not self.shard:
+            raise UsageError("--offload is for the shares of --shard: give that too, or leave it out")

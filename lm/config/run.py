@@ -9,8 +9,7 @@ from typing import Any
 
 from lm.config import options
 from lm.config.data import DataConfig, ParallelConfig
-from lm.config.distribution import DistributionConfig
-from lm.config.hardware import UNTRAINED, HardwareConfig
+from lm.config.hardware import UNTRAINED, DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.config import durations
 from lm.config.options import Checked, option
 from lm.errors import UsageError
 
@@ -16,6 +16,8 @@ OptimizerKind = Literal["adamw", "muon"]
 MOST_ROWS = 2**40
 """The most sequences or tokens of a batch: larger sizes would overflow before memory is allocated."""
 LENGTHS = ("steps", "epochs", "tokens", "budget")
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+_FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class TrainingConfig(Checked):
             raise UsageError("epochs must be more than 0 (--epochs)")
         if self.budget is not None:
             try:
-                durations.seconds(self.budget)
+                seconds_of(self.budget)
             except UsageError as error:
                 raise UsageError(f"{error} (--budget)") from None
             if self.schedule != "wsd" or self.decay_fraction == 1:
@@ -140,3 +142,14 @@ class TrainingConfig(Checked):
     def passes(self) -> int:
         """How often each batch goes through the model."""
         return 2 if self.r_drop else 1
+
+
+def seconds_of(text: str) -> float:
+    """90s, 10m or 1h30m in seconds; UsageError for anything else, and for nothing at all."""
+    parts = _FORM.fullmatch(text.strip())
+    total = (
+        sum(float(part) * unit for part, unit in zip(parts.groups("0"), _UNITS.values(), strict=True)) if parts else 0
+    )
+    if not total:
+        raise UsageError(f"a time is written like 90s, 10m or 1h30m, not {text!r}")
+    return total

@@ -21,7 +21,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -261,20 +261,27 @@ def checksums(folder: Path) -> dict[str, str]:
     return _hashed(sorted(folder.iterdir()))
 
 
-def verify(folder: Path, sha256: Mapping[str, str] | None, *, advice: str = "prepare the corpus again") -> None:
+def verify(
+    folder: Path,
+    sha256: Mapping[str, str] | None,
+    *,
+    advice: str = "prepare the corpus again",
+    settings: Sequence[str] = (),
+) -> None:
     """InputError if a file of a folder is missing or has another checksum; no checksums, as of old folders, are fine.
 
     Args:
         folder: of prepared data.
         sha256: of each file, by name.
         advice: what to do about it, for the message.
+        settings: those that do it.
     """
     if sha256 is None:
         return
     try:
         state = {name: _state(folder / name) for name in sha256}
     except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}; {advice}") from None
+        raise InputError(f"{error.filename}: {error.strerror}; {advice}", settings=settings) from None
     is_large = sum(size for size, *_ in state.values()) > _HASHED_EACH_TIME
     verified = {"folder": str(folder.resolve()), "sha256": dict(sha256), "files": state}
     record = _record(folder)
@@ -283,7 +290,8 @@ def verify(folder: Path, sha256: Mapping[str, str] | None, *, advice: str = "pre
     found = _hashed([folder / name for name in sha256])
     if wrong := [name for name in sha256 if found[name] != sha256[name]]:
         raise InputError(
-            f"{folder / wrong[0]}: damaged (its checksum is not that of the file as it was made); {advice}"
+            f"{folder / wrong[0]}: damaged (its checksum is not that of the file as it was made); {advice}",
+            settings=settings,
         )
     if is_large:
         with contextlib.suppress(OSError, InputError):  # the cache cannot be written to: it is hashed again next time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lm.config.model import ModelConfig
@@ -59,9 +60,9 @@ def data_key(folder: Path) -> str:
     return PreparedManifest.read(folder).key
 
 
-def verify(folder: Path, *, advice: str) -> None:
-    """InputError if the data in a folder are damaged, by their checksums; `advice` says what to do, in the message."""
-    folders.verify(folder, PreparedManifest.read(folder).sha256, advice=advice)
+def verify(folder: Path, *, advice: str, settings: Sequence[str] = ()) -> None:
+    """InputError with `advice` and `settings` to change if the data in a folder are damaged, by their checksums."""
+    folders.verify(folder, PreparedManifest.read(folder).sha256, advice=advice, settings=settings)
 
 
 def data_files(folder: Path) -> list[str]:

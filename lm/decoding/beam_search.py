@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,7 +22,8 @@ from torch import Tensor
 from lm.decoding.candidates import Candidates, best_following
 from lm.decoding.filters import Filter, History, filtered
 from lm.decoding.generate import FinishReason
-from lm.decoding.steps.steps import FindsBest, Steps
+from lm.decoding.session import DecodeSession, Next, Source
+from lm.engine.engine import Want
 from lm.errors import UsageError
 from lm.kernels.tensors import Best
 
@@ -31,6 +32,47 @@ _GONE_BEFORE_ROWS_MOVE = 1 / 8
 
 _SOURCES_ROUNDED_TO = 8
 """Sources stay in the batch in multiples of this number."""
+
+
+class Coverage:
+    """How much of its source each hypothesis has attended to so far, by each of the models that translate.
+
+    Counted is the attention of a model's last layer to each source token, the mean over heads.
+
+    Source: Wu et al. 2016, section 7.
+    """
+
+    def __init__(self, weight: float, sources: Sequence[Source]) -> None:
+        """Nothing is attended to yet.
+
+        Args:
+            weight: of the penalty.
+            sources: of each model.
+        """
+        self.weight = weight
+        self._attended = [torch.zeros(ids.shape[:2]) for ids, _ in sources]
+        self._is_padding = [torch.arange(ids.shape[1]) >= lengths[:, None] for ids, lengths in sources]
+
+    def add(self, weights: Sequence[Tensor]) -> None:
+        """The weights of the next positions of each hypothesis, summed: (rows, source length) of each model."""
+        self._attended = [of + more.cpu() for of, more in zip(self._attended, weights, strict=True)]
+
+    def select(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was."""
+        self._attended = [of.index_select(0, rows) for of in self._attended]
+        self._is_padding = [of.index_select(0, rows) for of in self._is_padding]
+
+    def penalties(self) -> Tensor:
+        """(rows,), at most 0: the weighted sum over source tokens of log(min(attention received, 1)).
+
+        Of several models it is the mean.
+        """
+        least = torch.finfo(torch.float32).tiny
+        scores = [
+            of.clamp(least, 1.0).log().masked_fill(is_padding, 0.0).sum(-1)
+            for of, is_padding in zip(self._attended, self._is_padding, strict=True)
+        ]
+        return self.weight * torch.stack(scores).mean(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +95,7 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(
-    steps: Steps,
+    session: DecodeSession,
     prompts: Tensor,
     *,
     beam_size: int,
@@ -64,12 +106,13 @@ def beam_search(
     refill: bool = False,
     filters: Sequence[Filter] = (),
     most_added: float = math.inf,
-    ending: Callable[[], Tensor] | None = None,
+    sources: Sequence[Source] | None = None,
+    coverage: Coverage | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the most likely continuations of each source.
 
     Args:
-        steps: of a model, with nothing fed yet; an encoder-decoder's hold the memory of one source a row.
+        session: with no rows yet.
         prompts: (sources, length) ids to continue.
         beam_size: candidates for each source.
         max_tokens: how many tokens a continuation may have, at least 1; for all sources, or for each.
@@ -80,8 +123,8 @@ def beam_search(
         filters: applied to the logits; what they change counts as the token's log-probability, and is not
             normalised again.
         most_added: to a logit by the filters; the smaller it is, the earlier a search may end.
-        ending: gives what is added to the score of a hypothesis that ends now, for each row of the steps: (rows,), at
-            most 0.
+        sources: of models that translate: see `DecodeSession.add`.
+        coverage: what a hypothesis has not attended to lowers its score.
 
     Returns:
         For each source its `n` best hypotheses (or all there can be, if fewer), best first.
@@ -93,21 +136,23 @@ def beam_search(
     Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.
     """
     if n > beam_size:
-        raise UsageError(f"a beam of {beam_size} has no {n} best: make --beam at least {n}, or -n at most {beam_size}")
+        raise UsageError(f"a beam of {beam_size} has no {n} best", settings=[f"beam={n}", f"samples={beam_size}"])
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     enough = beam_size if refill else None
     gain = most_added if filters else 0.0
-    sources = [_Source(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
+    searched = [_Source(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
-    search = _Search(prompts, beam_size, stops, refill, filters, ending)
-    beams, tokens = _Beams.start(sources), prompts
+    search, beams = _Search(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(searched)
+    found = session.add(prompts.tolist(), sources, search.want)
     while True:
-        following = search.feed(steps, beams, tokens)
-        beams, rows = search.step(beams, following, at_once=steps.leaves_freely)
+        following = search.following(found, beams, session)
+        beams, rows = search.step(beams, following, at_once=session.moves_freely)
         if not beams.sources:
-            return [source.best() for source in sources]
-        steps.reorder(rows)
-        tokens = beams.tokens[:, :, -1].reshape(-1, 1)
+            return [source.best() for source in searched]
+        session.select(rows.tolist())
+        if coverage is not None:
+            coverage.select(rows)
+        found = session.extend(beams.tokens[:, :, -1].reshape(-1, 1), search.want)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +165,7 @@ class _Search:
         stops: (stop tokens,) ids.
         refill: give the places of finished hypotheses to others.
         filters: applied to the logits.
-        ending: what is added to the score of a hypothesis that ends now, of each row.
+        coverage: what a hypothesis has not attended to lowers its score.
     """
 
     prompts: Tensor
@@ -128,18 +173,26 @@ class _Search:
     stops: Tensor
     refill: bool
     filters: Sequence[Filter]
-    ending: Callable[[], Tensor] | None
+    coverage: Coverage | None
 
-    def feed(self, steps: Steps, beams: _Beams, tokens: Tensor) -> Best:
-        """Feed the last tokens of the hypotheses, (rows, n), and find the best ones to follow each.
+    @property
+    def k(self) -> int:
+        """Tokens to look at after each hypothesis: even if every stop token is among them, they fill the beam."""
+        return self.beam_size + len(self.stops)
 
-        Even if every stop token is among them, enough are left to fill the beam.
-        """
-        k = self.beam_size + len(self.stops)
-        if not self.filters and isinstance(steps, FindsBest) and (found := steps.feed_for_best(tokens, k)) is not None:
-            return found
-        logits = steps.feed(tokens, last_only=True)[:, -1]
-        return best_following(logits, self._left(beams, logits) if self.filters else logits, k)
+    @property
+    def want(self) -> Want:
+        """What the session is to compute."""
+        return Want(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
+
+    def following(self, found: Next, beams: _Beams, session: DecodeSession) -> Best:
+        """The best tokens to follow each hypothesis."""
+        if self.coverage is not None:
+            self.coverage.add(found.attention)
+        if found.best is not None:
+            return found.best
+        left = self._left(beams, found.last)
+        return best_following(found.last, left, self.k, by_compiled_code=session.is_compiled)
 
     def step(self, beams: _Beams, following: Best, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Go on by a token: the best candidates end hypotheses or make longer ones.
@@ -153,7 +206,7 @@ class _Search:
             The hypotheses that go on, and the rows of the steps that these continue.
         """
         candidates = Candidates.of(beams.totals, following)
-        added = self.ending().view(beams.totals.shape).tolist() if self.ending else None
+        added = None if self.coverage is None else self.coverage.penalties().view(beams.totals.shape).tolist()
         ends, goes_on = self._chosen(beams, candidates)
         at_limit = beams.at_limit()
         beams.finish(candidates, ends, "end_of_text", added)

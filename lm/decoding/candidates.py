@@ -60,15 +60,17 @@ class Candidates:
         return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
 
 
-def best_following(logits: Tensor, filtered: Tensor, k: int) -> Best:
+def best_following(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> Best:
     """The `k` best tokens of each row.
 
     Args:
         logits: (rows, vocabulary) of the tokens that may follow, before any filter.
         filtered: the same after all filters; what they change counts as log-probability.
         k: fewer are found where the vocabulary is smaller.
+        by_compiled_code: whether that has been loaded, and finds them where it can.
     """
-    found = best(logits, filtered, min(k, logits.shape[1])) or _best_of_all(logits, filtered, k)
+    compiled = best(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
+    found = compiled or _best_of_all(logits, filtered, k)
     if filtered is logits:
         return found
     ruled_out = found.values == -torch.inf  # -inf less a logit of -inf would be NaN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from lm.decoding.filters import History
 from lm.decoding.finite import check_number
 from lm.decoding.sampling import NOTHING_LEFT, Sampler, nothing_left
+from lm.decoding.session import DecodeSession, Source
 from lm.decoding.stop_strings import TextUntil
 
 FinishReason = Literal["length", "end_of_text", "stop"]
@@ -70,33 +71,25 @@ class Row:
     stream: random.Random | None = None
 
 
-class Growing(Protocol):
-    """What generation needs of steps; see `Steps`."""
-
-    def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
-        """Append (rows, n) tokens, and give the logits of what follows."""
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was."""
-
-
 @torch.inference_mode()
 def generate(
-    steps: Growing,
+    session: DecodeSession,
     prompts: Tensor,
     rows: Sequence[Row],
     sampler: Sampler,
     *,
+    sources: Sequence[Source] | None = None,
     stop_ids: Collection[int] = (),
     alternatives: int = 0,
 ) -> Iterator[Token | Finish]:
     """Continue prompts in samples side by side; those that end leave the batch.
 
     Args:
-        steps: of a model, with nothing fed yet.
+        session: with no rows yet.
         prompts: (prompts, length) ids; at least one each.
         rows: the samples: as many of the first prompt as of each other, one prompt after another.
         sampler: chooses the tokens; a sample draws the same numbers whatever samples are beside it.
+        sources: of models that translate: see `DecodeSession.add`.
         stop_ids: tokens that end a sample.
         alternatives: how many of the most likely tokens come with each token.
 
@@ -107,26 +100,16 @@ def generate(
         InputError: the model's output is not a number.
         UsageError: the sampler rules out every token.
     """
-    tokens, logits = _read(steps, prompts, len(rows) // len(prompts))
+    tokens, copies = prompts.cpu(), len(rows) // len(prompts)
+    logits = session.add(tokens.tolist(), sources).last
+    if copies > 1:  # each prompt is read once, and has its rows then
+        numbers = torch.arange(len(tokens)).repeat_interleave(copies)
+        session.select(numbers.tolist())
+        tokens, logits = tokens[numbers], logits[numbers.to(logits.device)]
     history = History(tokens, prompts.shape[1])
-    batch = Batch(steps, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
+    batch = Batch(session, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
     while len(batch):
         yield from batch.advance()
-
-
-def _read(steps: Growing, prompts: Tensor, copies: int) -> tuple[Tensor, Tensor]:
-    """Feed the prompts, each once, and give each its rows.
-
-    Returns:
-        (rows, length) ids, and (rows, vocabulary) logits of the tokens that follow.
-    """
-    tokens = prompts.cpu()
-    logits = steps.feed(tokens, last_only=True)[:, -1]
-    if copies == 1:
-        return tokens, logits
-    rows = torch.arange(len(tokens)).repeat_interleave(copies)
-    steps.reorder(rows)
-    return tokens[rows], logits[rows.to(logits.device)]
 
 
 class Batch:
@@ -134,7 +117,7 @@ class Batch:
 
     def __init__(
         self,
-        steps: Growing,
+        session: DecodeSession,
         sampler: Sampler,
         rows: Sequence[Row],
         history: History,
@@ -146,7 +129,7 @@ class Batch:
         """Samples whose prompts were read; the other arguments are those of `generate`.
 
         Args:
-            steps: that read the prompts.
+            session: that has read the prompts.
             sampler: chooses the tokens.
             rows: the samples.
             history: their prompts.
@@ -154,7 +137,7 @@ class Batch:
             stop_ids: tokens that end a sample.
             alternatives: how many of the most likely tokens come with each token.
         """
-        self._steps, self._sampler, self._history, self._logits = steps, sampler, history, logits
+        self._session, self._sampler, self._history, self._logits = session, sampler, history, logits
         self._stop_ids, self._alternatives = stop_ids, alternatives
         self._samples = self._begun(rows)
 
@@ -163,7 +146,7 @@ class Batch:
         return len(self._samples)
 
     def advance(self) -> Iterator[Token | Finish]:
-        """Choose the next token of each sample, and have the steps read it."""
+        """Choose the next token of each sample, and have the session read it."""
         samples = self._samples
         chosen, logprobs = self._sampler.choose(self._logits, [sample.stream for sample in samples], self._history)
         choices = zip(*_transferred(chosen, logprobs), most_likely(self._logits, self._alternatives), strict=True)
@@ -174,10 +157,14 @@ class Batch:
             return
         self._history = self._history.to(chosen.device).followed(chosen)
         if len(self._samples) < len(samples):
-            kept = torch.tensor([place for place, sample in enumerate(samples) if not sample.is_finished])
-            self._steps.reorder(kept)
-            self._history = self._history.of(kept)
-        self._logits = self._steps.feed(self._history.tokens[:, -1:])[:, -1]
+            kept = [place for place, sample in enumerate(samples) if not sample.is_finished]
+            self._leave(kept)
+            self._history = self._history.of(torch.tensor(kept))
+        self._logits = self._session.extend(self._history.tokens[:, -1:]).last
+
+    def _leave(self, kept: Sequence[int]) -> None:
+        """Keep only some samples in the session."""
+        self._session.select(kept)
 
     def _begun(self, rows: Sequence[Row]) -> list[Sample]:
         return [Sample(row, row.stream or self._sampler.stream(row.number), row.max_tokens) for row in rows]

@@ -16,10 +16,10 @@ from lm.decoding.logit_bias import read_biases
 from lm.decoding.prompts import prompt_ids
 from lm.decoding.refilling import Request, refilled
 from lm.decoding.sampling import Sampler
+from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, speculate
-from lm.decoding.steps.ragged_steps import RaggedSteps
-from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
+from lm.engine.selection import EnginePlan, plan_engines
 from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.text.prompts import Prompt
@@ -98,7 +98,7 @@ class Generator:
             numbers = range(begin, min(begin + self.batch_size, first + n))
             rows = [self._row(number, prompts) for number in numbers]
             yield from generate(
-                self._steps(), prompts, rows, self.sampler, stop_ids=self._stop_ids, alternatives=alternatives
+                self._session(n), prompts, rows, self.sampler, stop_ids=self._stop_ids, alternatives=alternatives
             )
 
     def _speculate(self, prompt: torch.Tensor, numbers: range, alternatives: int) -> Iterator[Token | Finish]:
@@ -106,10 +106,11 @@ class Generator:
         for number in numbers:
             draft: Draft = PromptDraft()
             if isinstance(self.draft, DecoderOnly):
-                draft = ModelDraft(DecoderSteps(self.draft, cached=self.use_cache), self.sampler)
+                plan = plan_engines(self.draft, tokens=self._all_tokens(len(numbers)), uses_cache=self.use_cache)
+                draft = ModelDraft(DecodeSession(plan), self.sampler)
             yield from speculate(
-                self._steps(), draft, prompt, self._row(number, prompt), self.sampler, agreement=self.agreement,
-                stop_ids=self._stop_ids, alternatives=alternatives,
+                self._session(len(numbers)), draft, prompt, self._row(number, prompt), self.sampler,
+                agreement=self.agreement, stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
     def _row(self, number: int, prompt: torch.Tensor) -> Row:
@@ -142,13 +143,13 @@ class Generator:
             InputError: the tokenizer has no token for a character; the message names the prompt.
             UsageError: there is nothing to begin from, or the settings rule out every token.
         """
-        steps = RaggedSteps(self.model, cached=self.use_cache)
+        session = DecodeSession(self.plan())
         shared = prompt_ids(self.tokenizer, beginning) if beginning else []
-        steps.share(shared if len(shared) >= _LEAST_SHARED else [])
+        session.share(shared if len(shared) >= _LEAST_SHARED else [])
         drawn: dict[int, tuple[Prompt, list[Continuation]]] = {}
         requests = self._requests(prompts, n, drawn)
         for event in refilled(
-            steps, requests, self.sampler, rows=self.batch_size, stop_ids=self._stop_ids, alternatives=alternatives
+            session, requests, self.sampler, rows=self.batch_size, stop_ids=self._stop_ids, alternatives=alternatives
         ):
             number, sample = divmod(event.row, n)
             samples = drawn[number][1]
@@ -189,9 +190,10 @@ class Generator:
             InputError: the tokenizer has no token for a character of the prompt.
             UsageError: there is nothing to begin from, an id is not in the vocabulary, or `n` is more than the beam.
         """
+        limit = max_tokens or self.config.max_tokens
         (best,) = beam_search(
-            self._steps(), self._prompts(prompt), beam_size=beam_size,
-            max_tokens=max_tokens or self.config.max_tokens,
+            DecodeSession(plan_engines(self.model, tokens=limit, shares=True, uses_cache=self.use_cache)),
+            self._prompts(prompt), beam_size=beam_size, max_tokens=limit,
             stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
         )  # fmt: skip
         return [self._found(hypothesis) for hypothesis in best]
@@ -202,11 +204,9 @@ class Generator:
         sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
         sample.finish_reason = "interrupted"
 
-    @property
-    def number_type(self) -> str:
-        """The type of the model's matrices, as `--dtype` calls it."""
-        weights, _ = self.model.output_layer
-        return str(weights.dtype).removeprefix("torch.")
+    def plan(self, n: int | None = None) -> EnginePlan:
+        """The engines that draw `n` samples of a prompt, or any number of them; see `plan_engines`."""
+        return plan_engines(self.model, tokens=None if n is None else self._all_tokens(n), uses_cache=self.use_cache)
 
     @property
     def _stop_ids(self) -> tuple[int, ...]:
@@ -223,8 +223,12 @@ class Generator:
             raise UsageError(f"token {wrong} is not in the vocabulary (ids go from 0 to {size - 1})")
         return torch.tensor([ids])
 
-    def _steps(self) -> DecoderSteps:
-        return DecoderSteps(self.model, cached=self.use_cache)
+    def _session(self, n: int) -> DecodeSession:
+        return DecodeSession(self.plan(n))
+
+    def _all_tokens(self, n: int) -> int:
+        """Decode steps of `n` samples, drawn in batches or with a draft one by one."""
+        return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
     def _text(self) -> TextUntil:
         return TextUntil(self.tokenizer.decode_stream(), self.config.stop)

@@ -31,6 +31,9 @@ _DIGITS = 18
 """More than any id has; Python refuses to read thousands of them."""
 
 
+_SETTING = ("logit_bias",)
+
+
 def _read(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
     text, _, value = written.rpartition("=")
     try:
@@ -38,14 +41,20 @@ def _read(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
     except ValueError:
         bias = math.nan
     if not text or math.isnan(bias) or bias == math.inf:
-        raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf (--logit-bias)")
+        raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=_SETTING)
     if abs(bias) > _GREATEST and bias != -math.inf:
-        raise UsageError(f"{written!r}: a bias is between -1e20 and 1e20, or -inf to ban a token (--logit-bias)")
+        raise UsageError(
+            f"{written!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"]
+        )
     if not text.isdecimal():
         tokens = tuple(tokenizer.encode(text))
         if not tokens:
-            raise UsageError(f"{written!r}: the tokenizer makes no token of this text; give an ID (--logit-bias)")
+            raise UsageError(
+                f"{written!r}: the tokenizer makes no token of this text; give an ID", settings=["logit_bias"]
+            )
         return tokens, bias
     if len(text.lstrip("0")) > _DIGITS or int(text) >= tokenizer.vocab_size:
-        raise UsageError(f"there is no token {text}; ids go from 0 to {tokenizer.vocab_size - 1} (--logit-bias)")
+        raise UsageError(
+            f"there is no token {text}; ids go from 0 to {tokenizer.vocab_size - 1}", settings=["logit_bias"]
+        )
     return (int(text),), bias

@@ -11,7 +11,7 @@ import torch
 from lm.decoding.filters import History
 from lm.decoding.generate import Batch, Finish, Row, Token
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.ragged_steps import RaggedSteps
+from lm.decoding.session import DecodeSession
 
 _REFILLED = 8
 """One of how many places is free when others come: reading several prompts together is quicker than one by one."""
@@ -32,7 +32,7 @@ class Request:
 
 @torch.inference_mode()
 def refilled(
-    steps: RaggedSteps,
+    session: DecodeSession,
     requests: Iterable[Request],
     sampler: Sampler,
     *,
@@ -43,7 +43,7 @@ def refilled(
     """Continue prompts in samples side by side; those that end leave their places to others.
 
     Args:
-        steps: of a model, with no rows yet.
+        session: with no rows yet.
         requests: what is asked for; more of them are taken only when there is room.
         sampler: chooses the tokens; a sample draws the same numbers whatever samples are beside it.
         rows: how many samples there are side by side at most.
@@ -59,7 +59,7 @@ def refilled(
 
     Source: Yu et al. 2022 (Orca), section 3.2.
     """
-    batch = _RefilledBatch(steps, sampler, stop_ids=stop_ids, alternatives=alternatives)
+    batch = _RefilledBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
     waiting = iter(requests)
     while True:
         free = rows - len(batch)
@@ -73,23 +73,28 @@ def refilled(
 class _RefilledBatch(Batch):
     """A batch into which samples come."""
 
-    def __init__(self, steps: RaggedSteps, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int) -> None:
+    def __init__(
+        self, session: DecodeSession, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
+    ) -> None:
         """No samples yet; see `refilled`."""
-        self._ragged = steps
-        super().__init__(steps, sampler, [], _nothing(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives)
+        super().__init__(session, sampler, [], _nothing(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives)
 
     def join(self, requests: Sequence[Request]) -> None:
         """Read the prompts of further samples, if there are any."""
         if not requests:
             return
         if not self._samples:
-            self._ragged.reorder(torch.empty(0, dtype=torch.long))
+            self._session.release(range(len(self._session)))
             self._history = _nothing()
         prompts = [request.prompt for request in requests]
-        logits = self._ragged.join(prompts)
+        logits = self._session.add(prompts).last
         self._logits = torch.cat((self._logits, logits)) if self._samples else logits
         self._history = self._history.above(prompts)
         self._samples += self._begun([request.row for request in requests])
+
+    def _leave(self, kept: Sequence[int]) -> None:
+        """Leave the places of the others to samples to come."""
+        self._session.release({*range(len(self._session))} - {*kept})
 
 
 def _nothing() -> History:

@@ -24,7 +24,10 @@ NOTHING_LEFT = -1
 
 def nothing_left() -> UsageError:
     """What to raise where every token is ruled out."""
-    return UsageError("no token is left to choose: --logit-bias or --no-repeat-ngram rules out every one")
+    return UsageError(
+        "no token is left to choose: biases or repeated n-grams rule out every one",
+        settings=["logit_bias", "no_repeat_ngram"],
+    )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from lm.decoding.filters import History
 from lm.decoding.finite import log_normaliser
 from lm.decoding.generate import Finish, Row, Sample, Token, most_likely
 from lm.decoding.sampling import NOTHING_LEFT, Sampler, drawn
-from lm.decoding.steps.steps import Steps
+from lm.decoding.session import DecodeSession
+from lm.engine.engine import Want
 
 _FIRST, _MOST, _MORE, _FEWER = 4, 15, 2, 1
 """Tokens guessed at first and at most; by how many more after all were kept, and by how many fewer after some weren't.
@@ -73,18 +74,17 @@ class PromptDraft:
 class ModelDraft:
     """Guesses what a smaller model draws, by the same sampler."""
 
-    def __init__(self, steps: Steps, sampler: Sampler) -> None:
-        """Of steps with nothing fed yet, of a model with the same vocabulary."""
-        self._steps, self._sampler = steps, sampler
-        self._read: list[int] = []
+    def __init__(self, session: DecodeSession, sampler: Sampler) -> None:
+        """Of a session with no rows yet, of a model with the same vocabulary."""
+        self._session, self._sampler = session, sampler
 
     def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:
         """See `Draft`."""
         found: list[Guess] = []
         unread = self._go_back(history.tokens[0].tolist())
         while len(found) < count:
-            self._read += unread
-            logits = self._steps.feed(torch.tensor([unread]), last_only=True)[:, -1].cpu()
+            read = self._session.extend(torch.tensor([unread])) if len(self._session) else self._session.add([unread])
+            logits = read.last.cpu()
             probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
             if probabilities is None:
                 token = self._sampler.tokens(logits, [stream], history)
@@ -98,12 +98,14 @@ class ModelDraft:
 
     def _go_back(self, tokens: list[int]) -> list[int]:
         """Take back what was read and did not come, and return what has to be read: the last token at least."""
-        pairs = zip(self._read, tokens[:-1], strict=False)
+        if not len(self._session):
+            return tokens
+        (read,) = self._session.tokens
+        pairs = zip(read, tokens[:-1], strict=False)
         same = next((place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
-        kept = min(len(self._read), len(tokens) - 1) if same is None else same
-        if kept < len(self._read):
-            self._steps.truncate(kept)
-            del self._read[kept:]
+        kept = min(len(read), len(tokens) - 1) if same is None else same
+        if kept < len(read):
+            self._session.truncate([kept])
         return tokens[kept:]
 
 
@@ -151,7 +153,7 @@ class _Pace:
 
 @torch.inference_mode()
 def speculate(
-    steps: Steps,
+    session: DecodeSession,
     draft: Draft,
     prompt: Tensor,
     row: Row,
@@ -164,7 +166,7 @@ def speculate(
     """Continue a prompt in one sample.
 
     Args:
-        steps: of a model, with nothing fed yet.
+        session: with no rows yet.
         draft: guesses.
         prompt: (1, length) ids; at least one.
         row: the sample.
@@ -181,12 +183,12 @@ def speculate(
         UsageError: the sampler rules out every token.
     """
     sample = Sample(row, row.stream or sampler.stream(row.number), row.max_tokens)
-    history, unread, pace = History(prompt.cpu(), prompt.shape[1]), prompt.cpu(), _Pace()
+    history, pace = History(prompt.cpu(), prompt.shape[1]), _Pace()
     guesses: Sequence[Guess] = ()
+    read = session.add(prompt.tolist())
     while True:
-        guessed = torch.tensor([[guess.token for guess in guesses]], dtype=torch.long)
-        read = steps.feed(torch.cat((unread, guessed), dim=1), last_only=not guesses)[0]
-        following = read[-1 - len(guesses) :].cpu()
+        assert read.logits is not None
+        following = read.logits[0].cpu()
         kept = -1  # the model chooses one token more than it keeps
         for logits, guess in zip(following[:, None], (*guesses, None), strict=True):
             token = _chosen(logits, guess, sampler, sample.stream, history)
@@ -200,11 +202,11 @@ def speculate(
         if sample.is_finished:
             return
         pace.note(len(guesses), kept)
-        length = history.tokens.shape[1]
-        steps.truncate(length - 1)
-        unread = history.tokens[:, -1:]
+        session.truncate([history.tokens.shape[1] - 1])
         count = min(pace.count, sample.left - 1)
         guesses = draft.guesses(history, count, sample.stream) if count else ()
+        unread = [int(history.tokens[0, -1]), *(guess.token for guess in guesses)]
+        read = session.extend(torch.tensor([unread]), Want(last=len(unread)))
 
 
 def _chosen(logits: Tensor, guess: Guess | None, sampler: Sampler, stream: random.Random, history: History) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,20 +15,15 @@ from torch import Tensor
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.bucketing import length_batches
-from lm.decoding.beam_search import Hypothesis, beam_search
+from lm.decoding.beam_search import Coverage, Hypothesis, beam_search
 from lm.decoding.continuation import Continuation
 from lm.decoding.filters import Filter, History
 from lm.decoding.generate import Row, generate
 from lm.decoding.sampling import Sampler, nothing_left
-from lm.decoding.steps.ensemble import Ensemble
-from lm.decoding.steps.prefix_steps import PrefixSteps
-from lm.decoding.steps.rereading_steps import RereadingSteps
-from lm.decoding.steps.row_steps import RowSteps
-from lm.decoding.steps.steps import Steps
-from lm.decoding.steps.translation_steps import EncoderDecoderSteps
+from lm.decoding.session import DecodeSession, Source
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
+from lm.engine.selection import plan_engines
 from lm.errors import InputError, UsageError
-from lm.model.transformer import DecoderOnly
 from lm.processes import Share, on_threads
 from lm.text.prompts import Repeats
 from lm.text.trees import Heads, check_heads
@@ -37,9 +32,6 @@ from lm.tokenizer.framing import Frame, PairFrames, pair_frames
 _READ_AHEAD = 4096
 
 _GREEDY = Sampler.of(SamplingConfig(greedy=True))
-
-SourceSteps = EncoderDecoderSteps | RowSteps | PrefixSteps | RereadingSteps
-"""The steps of one model that reads a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +105,10 @@ class Translator:
         filters = (*map(_after_start, sampler.filters), *_without_start(self._frames[0]))
         self._sampler = dataclasses.replace(sampler, filters=filters)
         if self.config.n_best > self.config.beam and sampler.greedy:
-            raise UsageError(f"{self.config.n_best} best need a beam at least as wide (--beam, --n-best)")
+            raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
         if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
             raise UsageError(
-                "a model without attention to an encoder's states covers none of them (--coverage-penalty)"
+                "a model without attention to an encoder's states covers none of them", settings=["coverage_penalty"]
             )
 
     def translate(
@@ -204,27 +196,25 @@ class Translator:
 
     def translate_batch(self, batch: Sequence[Line]) -> list[Translated]:
         """Translate lines side by side, all of which were read as this translator reads them."""
-        members = [
-            _steps(member, *padded([line.sources[i] for line in batch]), coverage=self.config.coverage_penalty > 0)
-            for i, member in enumerate(self.models)
-        ]
-        steps = members[0] if len(members) == 1 else Ensemble(members)
+        session = DecodeSession(*(plan_engines(member.model) for member in self.models))
+        sources = [padded([line.sources[i] for line in batch]) for i in range(len(self.models))]
         prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
         if self._sampler.greedy:
-            found = self._searched(steps, prompts, batch, ending=self._ending(members))
+            found = self._searched(session, prompts, batch, sources)
         else:
-            found = self._drawn(steps, prompts, batch)
+            found = self._drawn(session, prompts, batch, sources)
         return [
             Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out, line.heads)
             for line, best in zip(batch, found, strict=True)
         ]
 
     def _searched(
-        self, steps: Steps, prompts: Tensor, batch: Sequence[Line], *, ending: Callable[[], Tensor] | None
+        self, session: DecodeSession, prompts: Tensor, batch: Sequence[Line], sources: Sequence[Source]
     ) -> list[list[Hypothesis]]:
         """The most likely translations of each line, best first."""
+        penalty = self.config.coverage_penalty
         found = beam_search(
-            steps,
+            session,
             prompts,
             beam_size=self.config.beam,
             max_tokens=[self._limit(line) for line in batch],
@@ -234,23 +224,16 @@ class Translator:
             refill=True,
             filters=self._sampler.filters,
             most_added=self._sampler.most_added,
-            ending=ending,
+            sources=sources,
+            coverage=Coverage(penalty, sources) if penalty else None,
         )
         if not all(found):
             raise nothing_left()
         return found
 
-    def _ending(self, members: Sequence[SourceSteps]) -> Callable[[], Tensor] | None:
-        """What is added to the score of a translation that ends, for what it has not attended to; None for nothing."""
-        weight = self.config.coverage_penalty
-        if not weight:
-            return None
-        covering = [
-            member for member in members if isinstance(member, (EncoderDecoderSteps, RowSteps))
-        ]  # all: the others are refused
-        return lambda: weight * torch.stack([member.coverage() for member in covering]).mean(0)
-
-    def _drawn(self, steps: Steps, prompts: Tensor, batch: Sequence[Line]) -> list[list[Hypothesis]]:
+    def _drawn(
+        self, session: DecodeSession, prompts: Tensor, batch: Sequence[Line], sources: Sequence[Source]
+    ) -> list[list[Hypothesis]]:
         """Samples of each line's translations; those of a line are the same whatever batch it is in."""
         n = self.config.n_best
         rows = [
@@ -262,7 +245,8 @@ class Translator:
             for sample in range(n)
         ]  # fmt: skip
         drawn = {row.number: Continuation() for row in rows}
-        for event in generate(steps, prompts, rows, self._sampler, stop_ids=self._frames[0].target.after):
+        stop_ids = self._frames[0].target.after
+        for event in generate(session, prompts, rows, self._sampler, sources=sources, stop_ids=stop_ids):
             drawn[event.row].take(event)
         samples = [_hypothesis(drawn[row.number]) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
@@ -288,15 +272,6 @@ class Translator:
 def _drawn_for(line: Line) -> str:
     """What decides the random numbers of a line's samples, besides the seed."""
     return f"{line.prefix} {line.text.strip()}"
-
-
-def _steps(member: TranslationModel, source: Tensor, lengths: Tensor, *, coverage: bool) -> SourceSteps:
-    """Steps of a model, with an encoder or without one, in which hypotheses share their past where the model can."""
-    is_compressed = member.model.config.attention == "compressed"
-    if isinstance(member.model, DecoderOnly):
-        return (RereadingSteps if is_compressed else PrefixSteps)(member.model, source, lengths)
-    kind = RowSteps if is_compressed or member.model.config.is_recurrent else EncoderDecoderSteps
-    return kind(member.model, source, lengths, coverage=coverage)
 
 
 def _without_end(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:

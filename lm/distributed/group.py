@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-from lm.config.distribution import DistributionConfig
+from lm.config.hardware import DistributionConfig
 from lm.distributed import launched
 from lm.distributed.meeting import meet
 from lm.distributed.placement import Loss, Placement

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from lm.config.distribution import DistributionConfig
+from lm.config.hardware import DistributionConfig
 from lm.data.batch import Batch
 from lm.distributed.placement import Loss, Placement
 from lm.distributed.turns import Turn, turns

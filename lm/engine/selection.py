@@ -1,38 +1,36 @@
-"""Whether a model's next positions are computed by the compiled step: where that is possible, ready and worth it."""
+"""Which engine does what: declared for every field of a model and every operation, and fixed before decoding."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
 import torch
 
 from lm.config.model import ModelConfig
+from lm.engine.cache import DecoderModel
+from lm.engine.cuda_graph import RECORDERS, GraphEngine
+from lm.engine.engine import Engine, Layout, TorchEngine
 from lm.kernels import compiled
 from lm.model.block import count_parameters
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 if TYPE_CHECKING:
-    from lm.engine.compiled.decoder import CompiledDecoder
+    from lm.engine.compiled.engine import CompiledEngine
 
-_OVERHEAD, _READ, _MULTIPLIED = 1.5e-3, 1e10, 5e10
-"""About what torch takes for a step, so that texts don't depend on a clock: seconds, bytes of weights that it reads a
-second, and products that it makes."""
-_MOST_TOKENS = 64
-"""Tokens at a time up to which the compiled step was faster than torch's products."""
-_TYPES = (torch.float32, torch.int8)
-
-_decoders: WeakKeyDictionary[DecoderOnly | EncoderDecoder, CompiledDecoder] = WeakKeyDictionary()
-
+Operation = Literal["prefill", "step", "verify", "attention", "beyond_context"]
+"""What is asked of an engine: to read prompts; one more token of each row, or several; with attention to the source; at
+positions after the context's end."""
 
 ANY = object()
 """In a declaration: every value of the field."""
 
 _SHAPE = (
-    "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "decoder_only", "n_heads", "n_kv_heads",
+    "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads",
     "d_ff", "attention_window", "max_distance", "rope_base", "d_head", "rotary_share", "rope_factor", "rope_context",
     "rope_slow", "rope_fast", "rope_temperature", "parallel_residual", "norm_eps", "qk_norm", "bias", "dropout",
     "attention_dropout", "tie_embeddings", "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual",
@@ -46,6 +44,7 @@ COMPILED: Mapping[str, object] = {
     **dict.fromkeys(_SHAPE, ANY),
     **_PLAIN,
     "n_encoder_layers": ANY,
+    "decoder_only": {False},  # it could, with other roundings than before
     "syntax": ANY,  # of the encoder alone, which PyTorch runs
     "positions": {"learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "t5", "none"},
     "rope_scaling": {"none", "linear", "llama3", "yarn"},
@@ -92,39 +91,158 @@ def unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str | No
     return None
 
 
-def native_decoder(model: DecoderOnly | EncoderDecoder, *, tokens: int) -> CompiledDecoder | None:
-    """The compiled step of a model that was loaded to be used; None where torch is to read the next tokens."""
-    if tokens > _MOST_TOKENS and isinstance(model, DecoderOnly):
-        return None
-    found = _decoders.get(model)
-    if found is not None and found.has_weights_of(model):
-        return found
-    if not (_is_possible(model) and compiled.serves(_plain_seconds(model, tokens))):
-        return None
-    compiled.begin()
-    from lm.engine.compiled.decoder import CompiledDecoder
+COMPILED_OPERATIONS: Mapping[Operation, float] = {
+    "prefill": 0,  # PyTorch reads the sources' keys and values; its matmuls are faster for many tokens
+    "step": 64,
+    "verify": 64,
+    "attention": 0,
+    "beyond_context": 0,
+}
+"""The most tokens at a time that compiled code reads, which was faster up to then; in an encoder-decoder any number."""
+CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
+    "prefill": 0,
+    "step": 64,  # more rows keep a GPU busy, however they are launched, and each number of rows is recorded anew
+    "verify": 0,
+    "attention": 0,
+    "beyond_context": 0,
+}
+"""The same of recorded steps."""
 
-    _decoders[model] = CompiledDecoder(model)
-    return _decoders[model]
+_LOADING = 0.4
+"""Seconds that compiled code takes to be loaded."""
+_OVERHEAD, _READ, _MULTIPLIED = 1.5e-3, 1e10, 5e10
+"""About what PyTorch takes for a step: seconds, bytes of weights that it reads a second, and products that it makes."""
+_DTYPES = (torch.float32, torch.int8)
+
+_compiled: WeakKeyDictionary[DecoderModel, CompiledEngine] = WeakKeyDictionary()
 
 
-def _plain_seconds(model: DecoderOnly | EncoderDecoder, tokens: int) -> float:
-    """What torch takes for a step; without end with 8 bits, whose products compiled code makes from the first on."""
+@dataclass(frozen=True)
+class EnginePlan:
+    """The engines of one model, and what each does.
+
+    Attributes:
+        model: in eval mode.
+        layout: of the KV cache.
+        pytorch: does what the other doesn't.
+        other: a faster engine, if one supports the model here.
+        most: of each operation, how many tokens at a time the other reads.
+        reason: why there is no other, or what chose it.
+        is_compiled: whether compiled code is loaded, which finds the best of any logits on a CPU.
+    """
+
+    model: DecoderModel
+    layout: Layout
+    pytorch: TorchEngine
+    other: Engine | None
+    most: Mapping[Operation, float]
+    reason: str
+    is_compiled: bool = False
+
+    def engine(self, operation: Operation, tokens: int) -> Engine:
+        """The engine for an operation on so many tokens, of all rows together."""
+        if self.other is None or tokens > self.most[operation]:
+            return self.pytorch
+        return self.other
+
+    @property
+    def dtype(self) -> str:
+        """The type of the model's matrices, as `--dtype` calls it."""
+        weights, _ = self.model.output_layer
+        return str(weights.dtype).removeprefix("torch.")
+
+    def __str__(self) -> str:
+        """What was selected and why, for people."""
+        name = self.pytorch.name if self.other is None else f"{self.other.name} engine"
+        return f"{self.dtype}, {name} ({self.reason})"
+
+
+def plan_engines(
+    model: DecoderModel, *, tokens: int | None = None, shares: bool = False, uses_cache: bool = True
+) -> EnginePlan:
+    """Fix which engines a session uses, and the layout of its cache.
+
+    Args:
+        model: in eval mode, its weights where they stay.
+        tokens: that are generated in all, for one row; None if there is no end to them. Unless compiled code is loaded
+            already, it is only for work that takes PyTorch longer than loading it.
+        shares: rows are repeated again and again, as a beam's are.
+        uses_cache: else all is read again each time, which is the reference.
+    """
+    config, pytorch = model.config, TorchEngine(model)
+    layout: Layout = "shared" if shares or config.translates else "rows"
+    if config.is_recurrent:
+        layout = "rows"
+    device = next(model.parameters()).device.type
+    not_loaded = _not_loaded(model, tokens) if device == "cpu" else f"no compiled code for device {device}"
+    is_loaded = not_loaded is None
+    if config.attention == "compressed" or not uses_cache:
+        return EnginePlan(model, "none", pytorch, None, {}, "nothing is cached", is_loaded)
+    reason = _not_compiled(model) or not_loaded
+    if reason is None:
+        other, why = _compiled_engine(model), "CPU, compiled code is installed"
+        return EnginePlan(model, layout, pytorch, other, _most(config), why, is_loaded)
+    layout = layout if config.translates else "rows"  # a mask that keeps a prompt's rows apart costs more than a copy
+    if device in RECORDERS:
+        reason = _not_recorded(model, layout)
+        if reason is None:
+            assert isinstance(model, DecoderOnly)
+            return EnginePlan(model, layout, pytorch, GraphEngine(model), CUDA_GRAPH_OPERATIONS, f"device {device}")
+    return EnginePlan(model, layout, pytorch, None, {}, reason, is_loaded)
+
+
+def _most(config: ModelConfig) -> Mapping[Operation, float]:
+    if not config.is_encoder_decoder:
+        return COMPILED_OPERATIONS
+    return {operation: math.inf if most else 0 for operation, most in COMPILED_OPERATIONS.items()}
+
+
+def _not_compiled(model: DecoderModel) -> str | None:
+    """Why compiled code does not compute a model on the CPU; None if it does."""
+    (weights, _), first = model.output_layer, next(model.parameters())
+    if weights.dtype not in _DTYPES or first.dtype is not torch.float32:
+        return f"no compiled code for {str(first.dtype).removeprefix('torch.')}"
+    if (setting := unsupported(model.config, COMPILED)) is not None:
+        return f"no compiled code for {setting}"
+    if any(parameter.requires_grad for parameter in model.parameters()):  # adapters may be trained alone
+        return "the weights are being trained, which may move them"
+    return None
+
+
+def _not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
+    """Why compiled code is not loaded for a model on the CPU; None if it is."""
+    if not compiled.is_compiled():
+        return "lm compile has not been run" if compiled.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
-    if weights.dtype is torch.int8:
-        return math.inf
-    bytes_, products = torch.float32.itemsize * count_parameters(model), tokens * count_parameters(model)
-    return _OVERHEAD + max(bytes_ / _READ, products / _MULTIPLIED)
+    is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # which compiled matmuls read everywhere
+    if tokens is not None and not is_loaded and tokens * _step_seconds(model) <= _LOADING:
+        return f"{tokens} tokens are generated before compiled code is loaded"
+    return None if compiled.is_ready() else "the compiled code is damaged, or for another processor"
 
 
-def _is_possible(model: DecoderOnly | EncoderDecoder) -> bool:
-    """Whether the weights are on the CPU, of a type that is known, and not being trained, which could move them."""
-    weights, _ = model.output_layer
-    first = next(model.parameters())
-    return (
-        weights.dtype in _TYPES
-        and first.device.type == "cpu"
-        and first.dtype is torch.float32
-        and unsupported(model.config, COMPILED) is None
-        and not any(parameter.requires_grad for parameter in model.parameters())  # adapters may be trained alone
-    )
+def _step_seconds(model: DecoderModel) -> float:
+    """About what PyTorch takes for a decode step of one row: estimated, so that results don't depend on a clock."""
+    parameters = count_parameters(model)
+    return _OVERHEAD + max(torch.float32.itemsize * parameters / _READ, parameters / _MULTIPLIED)
+
+
+def _compiled_engine(model: DecoderModel) -> CompiledEngine:
+    found = _compiled.get(model)
+    if found is None or not found.has_weights_of(model):
+        compiled.begin()
+        from lm.engine.compiled.engine import CompiledEngine
+
+        found = _compiled[model] = CompiledEngine(model)
+    return found
+
+
+def _not_recorded(model: DecoderModel, layout: Layout) -> str | None:
+    """Why steps of a model are not recorded as CUDA graphs; None if they are."""
+    device = next(model.parameters()).device.type
+    if isinstance(model, EncoderDecoder) or layout != "rows":
+        return "rows share their past, and steps of changing shapes are not recorded"
+    if (setting := unsupported(model.config, CUDA_GRAPH)) is not None:
+        return f"no CUDA graphs for {setting}"
+    if model.training or torch.is_autocast_enabled(device) or next(model.parameters()).requires_grad:
+        return "the weights are being trained, or converted for each operation"
+    return None

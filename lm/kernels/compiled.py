@@ -19,33 +19,14 @@ from lm import files
 from lm.errors import InputError
 from lm.locks import LockFile
 
-_LOADING = 0.4
-"""Seconds that numba takes to be loaded: that is done when torch has spent as many on what it could have done."""
 _FOLDERS = ("kernels", "engine/compiled")
 _LIST, SUFFIX = "compiled.json", ".nbc"
 """The file that names those of compiled functions, and how their names end."""
 _WAIT = 0.1
 """Seconds between two looks at whether another process has compiled everything."""
 
-_spent, _is_saving = 0.0, False
+_is_saving = False
 _pool = threading.Lock()
-
-
-def serves(seconds: float) -> bool:
-    """Whether compiled code is there, and worth loading, for what torch takes about so many seconds for."""
-    return _is_saving or (is_compiled() and is_worth_loading(seconds) and is_ready())
-
-
-def is_worth_loading(seconds: float) -> bool:
-    """Whether compiled code is worth loading for what torch takes about so many seconds for; if not, torch is to do it.
-
-    The seconds are reckoned, not measured, so that results don't depend on a clock.
-    """
-    global _spent  # noqa: PLW0603 (numba is loaded for a process)
-    if "numba" in sys.modules or _spent + seconds > _LOADING:
-        return True
-    _spent += seconds
-    return False
 
 
 def is_ready() -> bool:
@@ -127,7 +108,7 @@ def compiling() -> Iterator[None]:
     Raises:
         InputError: the folder can't be written to.
     """
-    global _is_saving  # noqa: PLW0603 (as `_spent`)
+    global _is_saving  # noqa: PLW0603 (numba is loaded for a process)
     if is_ready():
         yield
         return

@@ -10,9 +10,6 @@ from torch import Tensor
 
 from lm.kernels import compiled
 
-_SECONDS = 1.3e-9
-"""About what torch takes for a logit to find the best ones."""
-
 
 class Best(NamedTuple):
     """The largest numbers of each row, the largest and the first first: (rows, k) each.
@@ -75,7 +72,7 @@ def best(logits: Tensor, filtered: Tensor, k: int) -> Best | None:
         None where torch is to find them: on other devices, in other types, or where nothing was compiled.
     """
     known = all(each.device.type == "cpu" and each.dtype is torch.float32 for each in (logits, filtered))
-    if not known or not compiled.serves(_SECONDS * logits.numel()):
+    if not known or not compiled.is_ready():
         return None
     compiled.begin()
     from lm.kernels import best

@@ -100,7 +100,8 @@ class LearnedPositions(Module):
         """(length, d_model) to be added to the embeddings; UsageError beyond the table."""
         if start + length > len(self.weight):
             raise UsageError(
-                f"learned positions end at {len(self.weight)}, but the sequence has {start + length} tokens (--context)"
+                f"learned positions end at {len(self.weight)}, but the sequence has {start + length} tokens",
+                settings=["context_length"],
             )
         return self.weight[start : start + length]
 

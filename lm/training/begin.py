@@ -247,18 +247,18 @@ def _with_data(plan: Plan, data: Path | None, *, run: Path) -> Plan:
 
 def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
     """The tokens must be those that the run was started on, or its order of windows would mean others."""
-    again = f"name its corpus again: lm train CORPUS --resume {run}"
+    again, settings = "name its corpus again", (f"resume={run}",)
     if not Path(plan.data).is_dir():
-        raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
+        raise InputError(f"{plan.data}: the tokens of this run are gone; {again}", settings=settings)
     if data_key(Path(plan.data)) == plan.data_key:
-        verify(Path(plan.data), advice=again)
+        verify(Path(plan.data), advice=again, settings=settings)
         return
     if started_on == Path(plan.data):
-        raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")
+        raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}", settings=settings)
     other = ", ".join(data_files(Path(plan.data))[:3])
     if started_on.is_dir() and data_key(started_on) == plan.data_key:
-        again = f"that was {', '.join(data_files(started_on)[:3])}, and lm train --resume {run} needs no corpus"
-    raise InputError(f"{other}: not the corpus that this run was started on; {again}")
+        again = f"that was {', '.join(data_files(started_on)[:3])}, and resuming needs no corpus"
+    raise InputError(f"{other}: not the corpus that this run was started on; {again}", settings=settings)
 
 
 def _refuse_finished(run: Path, plan: Plan, state: TrainingState, *, is_longer: bool) -> None:

@@ -162,7 +162,9 @@ class TextCorpus:
             return config
         folder, made = self.names[0], read_manifest(self.prepared).data
         if config.supervised and not made.supervised:
-            raise InputError(f"{folder}: holds tokens of text, not examples; make it with lm prepare --supervised")
+            raise InputError(
+                f"{folder}: holds tokens of text, not examples; prepare them as examples", settings=("supervised",)
+            )
         for described in options(DataConfig):
             name, was = described.name, getattr(made, described.name)
             if name in typed and typed[name] != was:
@@ -207,7 +209,7 @@ class TextCorpus:
         if made.sha256 != manifest.tokenizer:
             advice = "prepare the corpus again"
             if tokenizer is not None:
-                advice = f"prepare the corpus with it: lm prepare CORPUS --tokenizer {tokenizer}"
+                advice = f"prepare the corpus with {tokenizer}"
             problem = f"not the tokenizer that made the tokens in {folder}"
             raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
         verify(folder, advice="prepare the corpus again")
@@ -302,4 +304,4 @@ def _refuse_runs(files: list[TextFile]) -> None:
     for file in files:
         if is_journal(file.path):
             run = Path(file.name).parent
-            raise InputError(f"{run}: is a run, not a text; name texts, or go on with a run: lm train --resume {run}")
+            raise InputError(f"{run}: is a run, not a text; name texts, or resume the run", settings=(f"resume={run}",))

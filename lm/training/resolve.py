@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lm.config import durations
 from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.config.presets import (
@@ -39,7 +38,7 @@ from lm.config.presets import (
 )
 from lm.config.run import SECTIONS, Plan, RunConfig
 from lm.config.run_spec import RunSpec, Settings
-from lm.config.training import LENGTHS, TrainingConfig
+from lm.config.training import LENGTHS, TrainingConfig, seconds_of
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
@@ -286,7 +285,7 @@ def fit_to_pace(
             steps, pace = steps / found.passes, dataclasses.replace(pace, step=pace.step * found.passes)
     if resolution.is_sized and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
-    limit = aside(durations.seconds(str(config.training.budget))) - elapsed
+    limit = aside(seconds_of(str(config.training.budget))) - elapsed
     chosen, pause = evaluations(resolution.config, pace.evaluation, steps=steps, limit=limit)
     outlook = Outlook(
         steps, pace.step, epochs, is_regularised, share, tuple(ngram_bits), tokens, r_drop,
@@ -364,7 +363,7 @@ def plan(
         steps=planned_steps(config.training, data, pace=step_seconds, spent=spent),
         data=str(folder.resolve()),
         data_key=data_key,
-        deadline=None if config.training.budget is None else durations.seconds(config.training.budget),
+        deadline=None if config.training.budget is None else seconds_of(config.training.budget),
     )
     return dataclasses.replace(config, plan=made)
 
@@ -390,7 +389,7 @@ def prolong(
     steps = planned_steps(config.training, data, pace=pace, spent=spent)
     deadline = None
     if longer.budget is not None:
-        steps, deadline = state.step + steps, state.elapsed + durations.seconds(longer.budget)
+        steps, deadline = state.step + steps, state.elapsed + seconds_of(longer.budget)
     return config, dataclasses.replace(plan, steps=steps, deadline=deadline, decay_step=None, decay_share=1.0)
 
 
@@ -408,7 +407,7 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, sp
             raise UsageError(problem, settings=(length,))
         return steps
     if config.budget is not None:
-        return max(1, round((durations.seconds(config.budget) - spent) / pace))
+        return max(1, round((seconds_of(config.budget) - spent) / pace))
     if config.steps is None:
         raise UsageError("say how long to train", settings=LENGTHS)
     return config.steps

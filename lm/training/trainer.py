@@ -15,12 +15,11 @@ from typing import Any, Self
 
 from lm.base import refuse_adapted
 from lm.checkpoint import load_weights
-from lm.config import durations
 from lm.config.model import check_heads_given
 from lm.config.presets import DEFAULT_PRESET, configure, is_portable
 from lm.config.run import CHANGEABLE, RunConfig
 from lm.config.run_spec import RunSpec
-from lm.config.training import LENGTHS
+from lm.config.training import LENGTHS, seconds_of
 from lm.corpus.shards import open_split
 from lm.data.kinds import check_model, open_data
 from lm.data.training_data import TrainingData
@@ -359,7 +358,7 @@ class Trainer:
         text_bytes = corpus.text_bytes(config)
         if not corpus.prepared:
             preparing = text_bytes * _PREPARING
-            if self._elapsed() + preparing >= durations.seconds(budget):
+            if self._elapsed() + preparing >= seconds_of(budget):
                 takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
                 problem = f"{budget} is too short: {takes}; give more, or prepare it first"
                 raise UsageError(problem, settings=("budget",))
@@ -400,15 +399,15 @@ class Trainer:
     def _left(self, budget: str) -> float:
         """Seconds of a budget from now on; UsageError if there are none."""
         gone = self._elapsed()
-        if gone >= durations.seconds(budget):
+        if gone >= seconds_of(budget):
             problem = f"{gone:.1f} s went into getting ready; give several times that"
             raise UsageError(f"{budget} is too short: {problem}", settings=("budget",))
-        return durations.seconds(budget) - gone
+        return seconds_of(budget) - gone
 
     def _check_before_work(self, folder: Path, config: RunConfig) -> None:
         """Refuse what would fail only after the corpus has been prepared."""
         spec, pairs = self.spec, self.spec.data.are_pairs
-        refuse_existing(folder, instead=f"go on training it: lm train --resume {folder}")
+        refuse_existing(folder, can_resume=True)
         refuse_trained(folder)
         check_model(config.model, pairs=pairs)
         if is_portable(config.preset):
@@ -435,7 +434,7 @@ class Trainer:
 
 def _seconds_to_measure(budget: str) -> float:
     """Seconds for which a step is timed under a budget."""
-    return min(_SECONDS, _FRACTION_TO_MEASURE * durations.seconds(budget))
+    return min(_SECONDS, _FRACTION_TO_MEASURE * seconds_of(budget))
 
 
 def _length(config: RunConfig) -> dict[str, Any]:

@@ -28,8 +28,9 @@ from lm.config.model import ModelConfig
 from lm.config.presets import configure
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.steps import DecoderSteps
+from lm.decoding.session import DecodeSession
 from lm.engine.compiled.compiling import compile_step
+from lm.engine.selection import plan_engines
 from lm.hardware import inference_hardware
 from lm.interop.hugging_face.exporting import export as to_hugging_face
 from lm.kernels import compiled
@@ -74,14 +75,13 @@ def ours(run: Path, config: ModelConfig, dtype: str, threads: int) -> dict[str, 
     """As `lm generate` does it, by the compiled step where there is one."""
     if compiled.is_compiled():
         compile_step()  # which is loaded
-        compiled._LOADING = 0.0
 
     def decode(note: Note) -> int:
         hardware = inference_hardware(HardwareConfig("cpu", dtype, threads))
         model = load_model(run, hardware).model
         assert isinstance(model, DecoderOnly)
         asked = [Row(0, config.context_length - len(PROMPT) + 1)]  # the last is not read
-        for event in generate(DecoderSteps(model), torch.tensor([PROMPT]), asked, Sampler(greedy=True)):
+        for event in generate(DecodeSession(plan_engines(model)), torch.tensor([PROMPT]), asked, Sampler(greedy=True)):
             if isinstance(event, Token):
                 note()
         return sum(tensor.nbytes for tensor in model.state_dict().values()) + cache_bytes(config, hardware.torch_dtype)

@@ -18,7 +18,8 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.steps import DecoderSteps
+from lm.decoding.session import DecodeSession
+from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, timed
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.model import hugging_face
@@ -43,7 +44,7 @@ def run_ours(model: DecoderOnly, rows: int, tokens: int, sampler: Sampler) -> li
     """The generated ids of each row."""
     made: list[list[int]] = [[] for _ in range(rows)]
     asked = [Row(number, tokens) for number in range(rows)]
-    for event in generate(DecoderSteps(model), torch.tensor([PROMPT]), asked, sampler):
+    for event in generate(DecodeSession(plan_engines(model)), torch.tensor([PROMPT]), asked, sampler):
         if isinstance(event, Token):
             made[event.row].append(event.id)
     return made

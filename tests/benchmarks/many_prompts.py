@@ -25,7 +25,8 @@ from lm.config.decoding import SamplingConfig
 from lm.decoding.generate import Row, Token
 from lm.decoding.refilling import Request, refilled
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.ragged_steps import RaggedSteps
+from lm.decoding.session import DecodeSession
+from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.generation_throughput import build
 
@@ -45,7 +46,7 @@ def requests(number: int, vocab_size: int, context: int) -> list[Request]:
 def drawn(model: DecoderOnly, asked: Sequence[Request], sampler: Sampler, *, rows: int) -> list[list[int]]:
     """The ids that follow each prompt, in the order of the prompts' numbers; the batch is refilled."""
     made: dict[int, list[int]] = {request.row.number: [] for request in asked}
-    for event in refilled(RaggedSteps(model), asked, sampler, rows=rows):
+    for event in refilled(DecodeSession(plan_engines(model)), asked, sampler, rows=rows):
         if isinstance(event, Token):
             made[event.row].append(event.id)
     return [made[number] for number in sorted(made)]

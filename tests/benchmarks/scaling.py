@@ -25,7 +25,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from lm.config.data import DataConfig
-from lm.config.distribution import DistributionConfig
+from lm.config.hardware import DistributionConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig

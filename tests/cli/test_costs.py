@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cli.costs import costs, costs_of_each, count_parameters
-from lm.config.distribution import DistributionConfig
+from lm.config.hardware import DistributionConfig
 from lm.config.presets import configure
 from lm.training import memory
 

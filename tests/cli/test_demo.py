@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from cli.demo import demo
-from cli.flags.command_line import CommandLine
+from cli.flags.options import CommandLine
 
 
 def context(commands: list[list[str]], *, failing: str | None = None) -> typer.Context:
@@ -18,7 +18,7 @@ def context(commands: list[list[str]], *, failing: str | None = None) -> typer.C
         commands.append(list(arguments))
         return 3 if arguments[0] == failing else 0
 
-    return type("Context", (), {"obj": CommandLine(("demo",), run)})()
+    return type("Context", (), {"obj": CommandLine(("demo",), run, 0.0)})()
 
 
 def test_what_is_shown_is_what_runs(tmp_path, capsys):

@@ -19,13 +19,13 @@ from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
+from tests.lm.decoding.fed import session
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device
@@ -98,7 +98,7 @@ def test_greedy_text_is_that_of_a_cpu(device):
 
     def continued() -> list[int]:
         sampler = Sampler.of(SamplingConfig(greedy=True))
-        events = generate(DecoderSteps(model), torch.tensor([[1, 2, 3]]), [Row(0, max_tokens=12)], sampler)
+        events = generate(session(model), torch.tensor([[1, 2, 3]]), [Row(0, max_tokens=12)], sampler)
         return [event.id for event in events if isinstance(event, Token)]
 
     expected = continued()

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.decoding.steps import static_step
-from lm.decoding.steps.cuda_graph import CudaRecorder
-from lm.decoding.steps.ragged_steps import RaggedSteps
-from lm.decoding.steps.steps import DecoderSteps
+from lm.engine import cuda_graph
+from lm.engine.cuda_graph import CudaRecorder
 from lm.model.linear import quantise
 from lm.model.transformer import DecoderOnly, build_model
+from tests.lm.decoding.fed import Fed
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device
@@ -48,7 +47,7 @@ def test_logits_are_those_of_a_cpu(fields):
     """Of few positions and of many, of rows that change places, and beyond the context."""
     on_gpu, on_cpu = pair(**fields)
     for length in (3, 252, 505, 595):
-        steps, again = DecoderSteps(on_gpu), DecoderSteps(on_cpu, cached=False)
+        steps, again = Fed(on_gpu), Fed(on_cpu, cached=False)
         tokens = torch.randint(VOCABULARY, (3, length))
         same(steps.feed(tokens, last_only=True), again.feed(tokens, last_only=True))
         for number in range(8):
@@ -59,14 +58,14 @@ def test_logits_are_those_of_a_cpu(fields):
                     each.reorder(torch.tensor([1, 0, 1, 2, 2]))
                 tokens = tokens[:1].expand(5, 1)
         del steps
-    recorded = static_step._steps[on_gpu]
+    recorded = cuda_graph._steps[on_gpu]
     assert recorded is not None
     assert recorded._recorded
 
 
 def test_rows_that_come_and_go_are_those_of_a_cpu():
     on_gpu, on_cpu = pair()
-    steps, again = RaggedSteps(on_gpu), RaggedSteps(on_cpu, cached=False)
+    steps, again = Fed(on_gpu), Fed(on_cpu, cached=False)
     for prompts in ([[1, 2, 3], [4]], [[5, 6]], [[7] * 300, [8]]):
         same(steps.join(prompts), again.join(prompts))
         for _ in range(3):
@@ -74,7 +73,7 @@ def test_rows_that_come_and_go_are_those_of_a_cpu():
             same(steps.feed(tokens), again.feed(tokens))
         for each in (steps, again):
             each.reorder(torch.arange(1, len(again._rows)))
-    assert static_step._steps[on_gpu] is not None
+    assert cuda_graph._steps[on_gpu] is not None
 
 
 @pytest.mark.parametrize("change", [DecoderOnly.bfloat16, quantise])
@@ -82,11 +81,11 @@ def test_other_types_are_recorded(change):
     models = pair()
     for model in models:
         change(model)
-    steps, again = DecoderSteps(models[0]), DecoderSteps(models[1], cached=False)
+    steps, again = Fed(models[0]), Fed(models[1], cached=False)
     for _ in range(4):
         tokens = torch.randint(VOCABULARY, (2, 1))
         torch.testing.assert_close(steps.feed(tokens).cpu(), again.feed(tokens), atol=0.05, rtol=0.05)
-    assert static_step._steps[models[0]] is not None
+    assert cuda_graph._steps[models[0]] is not None
 
 
 def test_a_gpu_goes_on_after_what_it_could_not_record():

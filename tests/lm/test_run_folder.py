@@ -273,7 +273,7 @@ def test_a_folder_that_is_no_run(tmp_path, content, message):
 )
 def test_a_folder_that_holds_other_things_is_no_place_for_a_run(tmp_path, content):
     fill(tmp_path, content)
-    with pytest.raises(InputError, match=r"holds what is no run's \(.*\); choose an empty or a new folder \(-o\)"):
+    with pytest.raises(InputError, match=r"holds what is no run's \(.*\); choose an empty or a new folder"):
         run_folder.refuse_existing(tmp_path)
 
 

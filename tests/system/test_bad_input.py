@@ -36,7 +36,7 @@ CASES = {
     "two lengths": (["train", "{0}/text.txt", "--steps", "3", "--epochs", "1"], 2, "only one of --steps, --epochs"),
     "heads that don't divide": (["train", "{0}/text.txt", "--n-heads", "3"], 2, "n_heads 3 does not divide d_model"),
     "unknown choice": (["train", "{0}/text.txt", "--schedule", "cosin"], 2, "did you mean 'cosine'"),
-    "a folder with a run": (["train", "{0}/text.txt", "-o", "{0}/run", *SMALL], 1, "holds a run already; choose another -o, or go on training it: lm train --resume {0}/run"),
+    "a folder with a run": (["train", "{0}/text.txt", "-o", "{0}/run", *SMALL], 1, "holds a run already; choose another folder, or resume it (--out, --resume {0}/run)"),
     "a tokenizer that is none": (["train", "{0}/text.txt", "--tokenizer", "{0}/text.txt"], 1, "text.txt: not a tokenizer.json"),
     "the wrong tokenizer": (["train", "{0}/characters", "--tokenizer", "{0}/other.json"], 1, "other.json: not the tokenizer"),
     "validation beyond one": (["train", "{0}/text.txt", "--validation", "1.5", *SMALL], 2, "validation"),

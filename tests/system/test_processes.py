@@ -210,7 +210,7 @@ def test_torchrun_starts_a_killed_run_anew_from_its_last_checkpoint(place, tmp_p
     os.kill(max(children(process)), signal.SIGKILL)
     code, _, err = ended(process)
     assert code == 0, err
-    assert err.count("resume ") == 1
+    assert err.count("resume  ") == 1
     assert len(losses(folder)) == 40
     assert ended(started(*arguments, "-o", str(tmp_path / "unbroken"), "--processes", "2"))[0] == 0
     assert losses(folder) == losses(tmp_path / "unbroken")

@@ -7,11 +7,10 @@ import time
 import torch
 
 from lm.config.model import ModelConfig
-from lm.engine.compiled.reading import Reading
+from lm.engine.engine import LAST, NOTHING, TorchEngine
 from lm.errors import InputError
 from lm.kernels import compiled
 from lm.kernels.tensors import best
-from lm.model.cache import DecoderCache
 from lm.model.linear import quantise
 from lm.model.transformer import DecoderOnly
 
@@ -38,21 +37,18 @@ def compile_step() -> float:
 def _compile_all() -> None:
     """Do once whatever is done by compiled code."""
     compiled.begin()
-    from lm.engine.compiled.decoder import CompiledDecoder
+    from lm.engine.compiled.engine import CompiledEngine
 
     for quantised in (False, True):
         model = DecoderOnly(_SMALL).eval().requires_grad_(False)
         if quantised:
             quantise(model)
-        cache, token = model.new_cache(), torch.zeros(1, 1, dtype=torch.long)
-        assert isinstance(cache, DecoderCache)
+        engine, token = TorchEngine(model), torch.zeros(1, 1, dtype=torch.long)
         with torch.inference_mode():
-            model.hidden(token, cache=cache)
-            for layer in cache.own:
-                layer.grow(1)
-            CompiledDecoder(model).logits(
-                Reading(token[0], torch.zeros_like(token[0]), torch.ones_like(token[0]), cache.own)
-            )
+            cache = engine.new_cache("rows")
+            cache.add(1)
+            engine.forward(token, [0], [0], cache, NOTHING)
+            CompiledEngine(model).forward(token, [0], [1], cache, LAST)
     with torch.inference_mode():
         logits = model.logits(model.hidden(token))[0]  # its products alone
         best(logits, logits, 1)

@@ -21,8 +21,7 @@ from lm.config.export import NumberType
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.hardware import Hardware
-from lm.interop.ctranslate2.specification import check, specification
-from lm.interop.ctranslate2.weights import fill
+from lm.interop.ctranslate2.specification import check, fill, specification
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Model
 from lm.run_folder import SOURCE_TOKENIZER, TOKENIZER
 from lm.tokenizer.tokenizer import Tokenizer

@@ -1,13 +1,22 @@
-"""CTranslate2's description of a model, empty, and what it has no description for."""
+"""CTranslate2's description of a model, what it has no description for, and the weights put into it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
 from lm.config.model import ModelConfig
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.configuration import facts
+from lm.model.attention import MultiHeadAttention
+from lm.model.block import Block, Stack
+from lm.model.layers import FeedForward
+from lm.model.positions import Embedding
+from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 _NOWHERE: Mapping[str, tuple[Any, ...]] = {
@@ -85,3 +94,103 @@ def _of_decoders(config: ModelConfig) -> dict[str, Any]:
     if config.rope_scaling == "linear":
         more |= {"rotary_scaling_type": RotaryScalingType.Linear, "rotary_scaling_factor": config.rope_factor or 1.0}
     return more
+
+
+_LEAST_POSITIONS = 2048
+"""How many positions CTranslate2 is given at least, of those that go on without end."""
+
+Array = npt.NDArray[np.float32]
+
+
+def fill(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noqa: ANN401 (the package has no types)
+    """Put the weights of a model, in float32, into the description that was made for it."""
+    assert isinstance(model.decoder, Stack)
+    _set_stack(spec.decoder, model.decoder)
+    _set_embedding(spec.decoder, spec.decoder.embeddings, model.embedding, model.config)
+    _set_product(spec.decoder.projection, *model.output_layer)
+    spec.config.layer_norm_epsilon = model.config.norm_eps
+    if isinstance(model, EncoderDecoder):
+        assert isinstance(model.encoder, Stack)
+        embedding = model.source_embedding or model.embedding
+        _set_stack(spec.encoder, model.encoder)
+        _set_embedding(spec.encoder, spec.encoder.embeddings[0], embedding, model.config)
+
+
+def _set_embedding(spec: Any, table: Any, embedding: Embedding, config: ModelConfig) -> None:  # noqa: ANN401
+    table.weight = _array(embedding.tokens.weight)
+    if embedding.positions is not None:
+        spec.position_encodings.encodings = _positions(embedding.positions, embedding.tokens.weight, config)
+    spec.scale_embeddings = config.scale_embeddings
+
+
+def _set_stack(spec: Any, stack: Stack) -> None:  # noqa: ANN401
+    for layer, block in zip(spec.layer, stack.blocks, strict=True):
+        assert isinstance(block, Block)
+        _set_norms(layer, block)
+        _set_attention(layer.self_attention, block.attention, parts=1)
+        if block.cross_attention is not None and block.cross_attention_norm is not None:
+            _set_norm(layer.attention.layer_norm, block.cross_attention_norm)
+            _set_attention(layer.attention, block.cross_attention, parts=2)
+        assert isinstance(block.feed_forward, FeedForward)
+        _set_feed_forward(layer.ffn, block.feed_forward)
+    if not isinstance(stack.final_norm, nn.Identity):
+        _set_norm(spec.layer_norm, stack.final_norm)
+
+
+def _set_norms(layer: Any, block: Block) -> None:  # noqa: ANN401
+    """The norms of self-attention and of the feed-forward layer, which stand elsewhere where both read the same."""
+    if block.is_parallel:
+        _set_norm(layer.input_layer_norm, block.attention_norm)
+        _set_norm(layer.post_attention_layer_norm, block.feed_forward_norm)
+    else:
+        _set_norm(layer.self_attention.layer_norm, block.attention_norm)
+        _set_norm(layer.ffn.layer_norm, block.feed_forward_norm)
+
+
+def _set_norm(spec: Any, norm: nn.Module) -> None:  # noqa: ANN401
+    weight, bias = norm.weight, getattr(norm, "bias", None)
+    assert isinstance(weight, Tensor)
+    spec.gamma = _array(weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = np.zeros_like(spec.gamma) if bias is None else _array(bias)
+
+
+def _set_attention(spec: Any, attention: MultiHeadAttention, *, parts: int) -> None:  # noqa: ANN401
+    """One product for queries, keys and values, or, across, one for queries and one for the other two."""
+    queries, everything = attention.input.projected[0], attention.input.out_features
+    ends = [0, everything] if parts == 1 else [0, queries, everything]
+    for linear, start, end in zip(spec.linear, ends, ends[1:], strict=False):
+        _set_linear(linear, attention.input, slice(start, end))
+    _set_linear(spec.linear[-1], attention.output)
+    if attention.query_norm is not None and attention.key_norm is not None:
+        _set_norm(spec.q_norm, attention.query_norm)
+        _set_norm(spec.k_norm, attention.key_norm)
+
+
+def _set_feed_forward(spec: Any, layer: FeedForward) -> None:  # noqa: ANN401
+    width = layer.down.in_features
+    _set_linear(spec.linear_0, layer.up, slice(0, width))
+    if layer.up.out_features > width:  # a gate, which goes through the activation, and what it lets through
+        _set_linear(spec.linear_0_noact, layer.up, slice(width, None))
+    _set_linear(spec.linear_1, layer.down)
+
+
+def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None:  # noqa: ANN401
+    _set_product(spec, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
+
+
+def _set_product(spec: Any, weight: Tensor, bias: Tensor | None) -> None:  # noqa: ANN401
+    spec.weight = _array(weight)
+    if bias is not None:
+        spec.bias = _array(bias)
+
+
+def _positions(positions: nn.Module, tokens: Tensor, config: ModelConfig) -> Array:
+    """(positions, d_model)."""
+    length = config.position_limit or max(_LEAST_POSITIONS, config.context_length)
+    return _array(positions(0, length, tokens.device))
+
+
+def _array(weight: Tensor) -> Array:
+    array: Array = np.ascontiguousarray(weight.detach().float().cpu().numpy())
+    return array

@@ -50,7 +50,10 @@ class LowRankAttention(MultiHeadAttention):
         query, key, value = super().project(x, scope)
         length, end = x.shape[1], self.key_lengthwise.shape[1]
         if length > end:
-            raise UsageError(f"linformer's projections end at {end}, but the sequence has {length} tokens (--context)")
+            raise UsageError(
+                f"linformer's projections end at {end}, but the sequence has {length} tokens",
+                settings=["context_length"],
+            )
         if scope.mask.key_lengths is not None:
             real = torch.arange(length, device=x.device) < scope.mask.key_lengths[:, None]
             key, value = (each.masked_fill(~real[:, None, :, None], 0.0) for each in (key, value))

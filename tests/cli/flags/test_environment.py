@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.flags.environment import misspelled, variable
+from cli.flags.options import misspelled, variable
 from cli.main import app, run
 from lm.config.training import LENGTHS
 from tests.documented_help import commands

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cli.flags.help import _in_short
+from cli.flags.options import _in_short
 from cli.main import run
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from cli.flags.help import describe
-from cli.flags.options import Given, takes
+from cli.flags.options import Given, describe, takes
 from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
 from lm.errors import UsageError

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from cli.flags.invocation import Invocation, _key
-from cli.flags.without_effect import RULES, Rule, refuse
+from cli.flags.options import _key
+from cli.flags.without_effect import RULES, Invocation, Rule, refuse
 from cli.main import run
 from lm.config.data import DataConfig
 from lm.config.decoding import FillConfig, SamplingConfig, TranslationConfig

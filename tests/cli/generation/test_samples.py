@@ -1,7 +1,9 @@
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from cli.generation.samples import JsonLines, Texts, Watch, write_found
 from lm.config.decoding import SamplingConfig
@@ -10,6 +12,8 @@ from lm.decoding.generate import Finish, Token
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
 from lm.decoding.speculative import Agreement
+from lm.engine.engine import TorchEngine
+from lm.engine.selection import EnginePlan
 from tests.cli.small_runs import make_tokenizer
 
 # Three samples that grow side by side: the second ends first.
@@ -91,13 +95,20 @@ def test_results_of_a_search_have_their_scores(capsys):
     assert (first["score"], second["score"], second["prompt"]) == (-0.5, -1, "Go ")
 
 
+def engines(dtype: str) -> EnginePlan:
+    """A plan of PyTorch alone, for a model of a type."""
+    weights = torch.zeros(1, dtype=getattr(torch, dtype))
+    model = SimpleNamespace(output_layer=(weights, None))
+    return EnginePlan(model, "rows", TorchEngine(model), None, {}, "lm compile has not been run")
+
+
 def test_a_watch_tells_the_type_and_the_seed_of_what_was_drawn(capsys):
     watch = Watch()
     watch.saw_token()
-    watch.report(1, Sampler(seed=9), Agreement(), number_type="int8")
+    watch.report(1, Sampler(seed=9), Agreement(), engines=engines("int8"))
     assert "1 tokens, – after" in (told := capsys.readouterr().err)
-    assert told.endswith("int8, seed 9\n")
-    watch.report(20, Sampler(greedy=True), Agreement(8, 6), number_type="float32")
+    assert told.endswith("int8, PyTorch (lm compile has not been run), seed 9\n")
+    watch.report(20, Sampler(greedy=True), Agreement(8, 6), engines=engines("float32"))
     told = capsys.readouterr().err
     assert "seed" not in told
     assert "6 of 8 guesses kept" in told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.flags.options import Given
-from cli.perplexity import examples, text
+from cli.perplexity import files as module
 from cli.perplexity.files import measure_files
 from cli.perplexity.request import Output
 from tests.cli.small_runs import make_run
@@ -17,9 +17,9 @@ GIVEN = Given({"perplexity": {}, "data": {}, "hardware": {}, "workers": {}}, {})
 def called(monkeypatch):
     """The names of the reports that were made."""
     names: list[str] = []
-    monkeypatch.setattr(text, "measure", lambda *_: names.append("text"))
-    monkeypatch.setattr(text, "compare", lambda *_, **__: names.append("versus"))
-    monkeypatch.setattr(examples, "measure", lambda *_: names.append("examples"))
+    monkeypatch.setattr(module, "measure_text", lambda *_: names.append("text"))
+    monkeypatch.setattr(module, "_compare", lambda *_, **__: names.append("versus"))
+    monkeypatch.setattr(module, "measure_examples", lambda *_: names.append("examples"))
     return names
 
 

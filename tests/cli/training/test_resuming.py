@@ -48,7 +48,7 @@ def test_a_run_whose_tokens_are_gone_takes_its_corpus_again_and_no_other(place, 
     shutil.rmtree(json.loads((folder / "config.json").read_text())["plan"]["data"])
     capsys.readouterr()
     assert run(["train", "--resume", str(folder), "--steps", "4"]) == 1
-    assert f"lm train CORPUS --resume {folder}" in capsys.readouterr().err
+    assert f"name its corpus again (--resume {folder})" in capsys.readouterr().err
     assert run(["train", str(place / "text.txt"), "--resume", str(folder), "--steps", "4"]) == 1
     assert "not the corpus that this run was started on; name its corpus again" in capsys.readouterr().err
     assert run(["train", str(text), "--resume", str(folder), "--steps", "4"]) == 0

@@ -49,7 +49,7 @@ def test_damaged_tokens_are_named_and_not_trained_on(place, capsys, tmp_path):
     assert run(["train", "--resume", begun, "--steps", "2"]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"lm: {shard}: damaged")
-    assert said.endswith(f"name its corpus again: lm train CORPUS --resume {begun}")
+    assert said.endswith(f"name its corpus again (--resume {begun})")
     assert run(["train", str(place / "text.txt"), "--resume", begun, "--steps", "2"]) == 0
     manifest = json.loads((tokens / "manifest.json").read_text())
     (tokens / "manifest.json").write_text(json.dumps({**manifest, "sha256": None}))
@@ -78,7 +78,7 @@ def test_another_tokenizer_than_that_of_prepared_tokens_is_refused(place, capsys
         assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", flag, other]) == 1
         said = capsys.readouterr().err.splitlines()[-1]
         assert said.startswith(f"lm: {other}: not the tokenizer that made the tokens in {tokens}")
-        assert f"lm prepare CORPUS --tokenizer {other}" in said
+        assert f"prepare the corpus with {other}" in said
 
 
 def test_a_small_vocabulary_is_explained_only_where_it_was_made(place, capsys):

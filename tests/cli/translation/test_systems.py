@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.translation.systems import System, read_lines, warn_of_tokenized_text, write
+from cli.translation.scores import System, read_lines, warn_of_tokenized_text, write
 from lm.config.evaluation import ScoringConfig
 from lm.errors import InputError, UsageError
 

@@ -13,12 +13,16 @@ MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_
 def test_generating_feeds_the_prompt_and_then_a_token_at_a_time(rows, monkeypatch):
     fed: list[tuple[int, ...]] = []
 
-    class Watched(generation.DecoderSteps):
-        def feed(self, tokens, *, last_only=False):
-            fed.append(tuple(tokens.shape))
-            return super().feed(tokens, last_only=last_only)
+    class Watched(generation.DecodeSession):
+        def add(self, prompts, *wanted):
+            fed.append((len(prompts), len(prompts[0])))
+            return super().add(prompts, *wanted)
 
-    monkeypatch.setattr(generation, "DecoderSteps", Watched)
+        def extend(self, tokens, *wanted):
+            fed.append(tuple(tokens.shape))
+            return super().extend(tokens, *wanted)
+
+    monkeypatch.setattr(generation, "DecodeSession", Watched)
     model, prompt = generation.random_model(MODEL, CPU), generation.random_prompt(MODEL)
     assert generation.decoding(model, prompt, CPU, rows=rows, tokens=5)() > 0
     assert fed == [(1, 8), *[(rows, 1)] * 5]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config.distribution import DistributionConfig
+from lm.config.hardware import DistributionConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig

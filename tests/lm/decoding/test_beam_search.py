@@ -11,9 +11,10 @@ from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.steps import DecoderSteps
+from lm.decoding.session import Next
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
+from tests.lm.decoding.fed import session
 from tests.lm.model import hugging_face
 from tests.tolerances import approx
 
@@ -31,7 +32,7 @@ def make_model(vocab_size: int = 5, context: int = 32, seed: int = 0) -> Decoder
 
 
 def search(model, *, prompts=(PROMPT,), cached=True, **options):
-    return beam_search(DecoderSteps(model, cached=cached), torch.tensor(prompts), **options)
+    return beam_search(session(model, cached=cached, shares=True), torch.tensor(prompts), **options)
 
 
 def forced(model, tokens, prompt=PROMPT) -> list[float]:
@@ -73,7 +74,7 @@ def test_a_beam_of_one_is_greedy(context):
         model = make_model(40, context, seed)
         greedy = Sampler.of(SamplingConfig(greedy=True))
         for stop_ids in ([], [2, 5, 7, 11]):
-            events = generate(DecoderSteps(model), torch.tensor([PROMPT]), [Row(0, 20)], greedy, stop_ids=stop_ids)
+            events = generate(session(model), torch.tensor([PROMPT]), [Row(0, 20)], greedy, stop_ids=stop_ids)
             tokens = [event for event in events if isinstance(event, Token)]
             ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
             assert found.tokens == tuple(token.id for token in tokens)
@@ -120,18 +121,21 @@ def test_several_sources_side_by_side_are_as_each_alone():
 
 
 class Table:
-    """Steps of a model whose logits depend on the last token alone; counts what is fed."""
+    """A session of a model whose logits depend on the last token alone; counts what is fed."""
 
-    leaves_freely = False
+    moves_freely = is_compiled = False
 
     def __init__(self, logits):
         self.logits, self.fed = torch.as_tensor(logits), 0
 
-    def feed(self, tokens, *, last_only=False):
-        self.fed += len(tokens)
-        return self.logits[tokens[:, -1:]]
+    def add(self, prompts, sources, want):
+        return self.extend(torch.tensor(prompts), want)
 
-    def reorder(self, rows):
+    def extend(self, tokens, want):
+        self.fed += len(tokens)
+        return Next(self.logits[tokens[:, -1:]])
+
+    def select(self, rows):
         pass
 
 
@@ -246,5 +250,5 @@ def test_how_much_filters_add_at_most(settings, biases, expected):
 
 
 def test_more_results_than_the_beam_holds_are_refused():
-    with pytest.raises(UsageError, match="--beam at least 5"):
+    with pytest.raises(UsageError, match="has no 5 best"):
         search(make_model(), beam_size=4, max_tokens=3, n=5)

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.beam_search import _kept, beam_search
+from lm.decoding.beam_search import Coverage, _kept, beam_search
 from lm.decoding.filters import ban_repeated_ngrams
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.translation_steps import EncoderDecoderSteps
+from lm.decoding.session import Next
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
+from tests.lm.decoding.fed import Fed, session
 from tests.tolerances import approx
 
 LENGTHS = torch.tensor([7, 3, 5, 1])
@@ -17,10 +18,9 @@ SOURCE = random_ids(4, 7)
 
 
 def search(model, source=SOURCE, lengths=LENGTHS, *, stop_ids=(END,), coverage=0.0, **options):
-    steps = EncoderDecoderSteps(model, source, lengths, coverage=coverage > 0)
-    ending = (lambda: coverage * steps.coverage()) if coverage else None
-    prompts = torch.full((len(source), 1), START)
-    return beam_search(steps, prompts, stop_ids=stop_ids, ending=ending, **{"refill": True, **options})
+    sources, prompts = [(source, lengths)], torch.full((len(source), 1), START)
+    options = {"refill": True, "coverage": Coverage(coverage, sources) if coverage else None, **options}
+    return beam_search(session(model), prompts, stop_ids=stop_ids, sources=sources, **options)
 
 
 def naive(model, source, *, beam, limit, penalty, stop_ids=(END,)):
@@ -83,10 +83,10 @@ def test_many_sources_are_as_each_alone_and_their_scores_are_forced_ones(shape):
 def test_a_beam_of_one_is_greedy():
     model = make_model(seed=5)
     found = search(model, beam_size=1, max_tokens=12, stop_ids=(1, 2, 3))
-    steps = EncoderDecoderSteps(model, SOURCE, LENGTHS)
     greedy = Sampler.of(SamplingConfig(greedy=True))
     rows = [Row(number, max_tokens=12) for number in range(4)]
-    events = generate(steps, torch.full((4, 1), START), rows, greedy, stop_ids=(1, 2, 3))
+    prompts, sources = torch.full((4, 1), START), [(SOURCE, LENGTHS)]
+    events = generate(session(model), prompts, rows, greedy, sources=sources, stop_ids=(1, 2, 3))
     drawn = [[], [], [], []]
     for event in events:
         if isinstance(event, Token):
@@ -119,7 +119,7 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
     for row, (source, length) in enumerate(zip(SOURCE.tolist(), LENGTHS.tolist(), strict=True)):
         assert [one.score for one in covered[row]] == sorted((one.score for one in covered[row]), reverse=True)
         for one in covered[row]:
-            steps = EncoderDecoderSteps(model, torch.tensor([source[:length]]), coverage=True)
+            steps = Fed(model, torch.tensor([source[:length]]), coverage=True)
             steps.feed(torch.tensor([[START, *one.tokens[:-1]]]))
             expected = sum(one.logprobs) / len(one.tokens) + 3.0 * float(steps.coverage()[0])
             assert one.score == approx(expected, model=model)
@@ -128,12 +128,15 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
 
 def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
     class Flat:
-        leaves_freely = False
+        moves_freely = is_compiled = False
 
-        def feed(self, tokens, *, last_only=False):
-            return torch.zeros(len(tokens), 1, 3 * VOCABULARY)
+        def add(self, prompts, sources, want):
+            return Next(torch.zeros(len(prompts), 1, 3 * VOCABULARY))
 
-        def reorder(self, rows):
+        def extend(self, tokens, want):
+            return self.add(tokens, None, want)
+
+        def select(self, rows):
             pass
 
     found = beam_search(Flat(), torch.tensor([[0], [0]]), beam_size=3, max_tokens=2, n=3, refill=True)

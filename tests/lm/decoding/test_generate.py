@@ -7,10 +7,10 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
+from tests.lm.decoding.fed import Fed, session
 from tests.lm.model import hugging_face
 from tests.tolerances import approx, assert_close, rounding_error
 
@@ -30,7 +30,7 @@ def make_model(context: int = 64, **fields) -> DecoderOnly:
 def events_of(model, sampler, *, cached=True, prompt=PROMPT, n=1, first=0, max_tokens=20, texts=None, **options):
     """The events of `n` samples of one prompt."""
     rows = [Row(first + place, max_tokens, texts[place] if texts else None) for place in range(n)]
-    return generate(DecoderSteps(model, cached=cached), torch.tensor([prompt]), rows, sampler, **options)
+    return generate(session(model, cached=cached), torch.tensor([prompt]), rows, sampler, **options)
 
 
 def collected(events) -> tuple[dict, dict, dict]:
@@ -99,7 +99,7 @@ def test_cached_greedy_tokens_equal_uncached_ones_unless_the_best_two_are_as_goo
         uncached, _, _ = collect(model, GREEDY, prompt=prompt, max_tokens=50, cached=False)
         for index, (ours, reference) in enumerate(zip(cached[0], uncached[0], strict=True)):
             if ours != reference:
-                logits = DecoderSteps(model, cached=False).feed(torch.tensor([prompt + uncached[0][:index]]))
+                logits = Fed(model, cached=False).feed(torch.tensor([prompt + uncached[0][:index]]))
                 best, second = logits[0, -1].topk(2).values.tolist()
                 assert best - second <= 2 * rounding_error(logits, model=model)
                 break
@@ -223,5 +223,5 @@ def test_alternatives_are_the_models_best_tokens():
 
 def test_to_rule_out_every_token_is_an_error():
     sampler = Sampler.of(SamplingConfig(no_repeat_ngram=1))
-    with pytest.raises(UsageError, match="--no-repeat-ngram"):
+    with pytest.raises(UsageError, match="repeated n-grams"):
         collect(make_model(), sampler, max_tokens=60)

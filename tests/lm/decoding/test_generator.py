@@ -10,12 +10,12 @@ from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.generator import Generator
 from lm.decoding.prompts import prompt_ids
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.steps import DecoderSteps
 from lm.decoding.stop_strings import TextUntil
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
 from tests.cli.small_runs import make_tokenizer
+from tests.lm.decoding.fed import session
 from tests.tolerances import approx
 
 PROMPT = "The owl"
@@ -41,7 +41,7 @@ def test_events_are_those_of_the_plain_loop():
         for number in range(4)
     ]
     expected = generate(
-        DecoderSteps(ours.model), torch.tensor([ids]), rows, sampler,
+        session(ours.model), torch.tensor([ids]), rows, sampler,
         stop_ids=[tokenizer.end_of_text], alternatives=2,
     )  # fmt: skip
     events = list(ours.generate(PROMPT, n=4, alternatives=2))
@@ -99,7 +99,7 @@ def test_without_a_seed_a_generator_has_one_of_its_own_and_another_has_another()
 def test_a_search_is_that_of_the_ids():
     ours = generator()
     (expected,) = beam_search(
-        DecoderSteps(ours.model), torch.tensor([prompt_ids(ours.tokenizer, PROMPT)]), beam_size=4, max_tokens=20,
+        session(ours.model), torch.tensor([prompt_ids(ours.tokenizer, PROMPT)]), beam_size=4, max_tokens=20,
         stop_ids=[ours.tokenizer.end_of_text], length_penalty=0.5, n=3,
     )  # fmt: skip
     found = ours.search(PROMPT, beam_size=4, length_penalty=0.5, n=3)
@@ -121,9 +121,9 @@ def test_mistakes_are_told():
         generator("char").samples("")
     with pytest.raises(InputError, match="Q"):
         generator("char").samples("The Q")
-    with pytest.raises(UsageError, match="--logit-bias"):
+    with pytest.raises(UsageError, match="is not TEXT=VALUE"):
         generator(logit_bias=("owl",)).samples(PROMPT)
-    with pytest.raises(UsageError, match="--beam at least 3"):
+    with pytest.raises(UsageError, match="has no 3 best"):
         generator().search(PROMPT, beam_size=2, n=3)
 
 

@@ -43,7 +43,7 @@ def test_ids_and_texts_with_values(tokenizer):
     ],
 )
 def test_what_cannot_be_used_is_named(tokenizer, written):
-    with pytest.raises(UsageError, match="--logit-bias") as caught:
+    with pytest.raises(UsageError, match="=|no token") as caught:
         read_biases([written], tokenizer)
     assert written.partition("=")[0] in str(caught.value)
 
@@ -53,7 +53,7 @@ def test_a_text_without_tokens_is_an_error():
         read_biases(["Q=1"], make_tokenizer("char"))
     wordpiece = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "owl": 1}, unk_token="[UNK]"))
     wordpiece.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    with pytest.raises(UsageError, match=r"' =3': the tokenizer makes no token of this text; .*--logit-bias"):
+    with pytest.raises(UsageError, match=r"' =3': the tokenizer makes no token of this text; give an ID"):
         read_biases([" =3"], Tokenizer(wordpiece))
 
 

@@ -7,9 +7,8 @@ from lm.config.decoding import SamplingConfig
 from lm.decoding.generate import Row, Token, generate
 from lm.decoding.refilling import Request, refilled
 from lm.decoding.sampling import Sampler
-from lm.decoding.steps.ragged_steps import RaggedSteps
-from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
+from tests.lm.decoding.fed import session
 from tests.lm.decoding.test_generate import collected, make_model
 from tests.tolerances import assert_close
 
@@ -39,7 +38,7 @@ def make_requests(n: int, *, longest: int = 24, most: int = 20) -> list[Request]
 
 def alone(model, request: Request, sampler: Sampler):
     """What follows a prompt that is by itself, all read again each time."""
-    steps = DecoderSteps(model, cached=False)
+    steps = session(model, cached=False)
     return collected(generate(steps, torch.tensor([request.prompt]), [request.row], sampler, stop_ids=STOPS))
 
 
@@ -48,7 +47,7 @@ def alone(model, request: Request, sampler: Sampler):
 def test_what_follows_a_prompt_does_not_depend_on_what_is_beside_it(settings, kind):
     model, sampler = make_model(context=32, **KINDS[kind]), Sampler.of(SamplingConfig(**SETTINGS[settings]))
     asked = make_requests(14)
-    found = collected(refilled(RaggedSteps(model), asked, sampler, rows=5, stop_ids=STOPS))
+    found = collected(refilled(session(model), asked, sampler, rows=5, stop_ids=STOPS))
     for request in asked:
         expected = alone(model, request, sampler)
         number = request.row.number
@@ -62,7 +61,7 @@ def test_there_are_never_more_rows_than_asked_for_and_hardly_fewer_while_others_
     model, sampler = make_model(context=64), Sampler.of(SamplingConfig(greedy=True))
     live: set[int] = set()
     sizes, asked = [], make_requests(40)
-    for event in refilled(RaggedSteps(model), asked, sampler, rows=8):
+    for event in refilled(session(model), asked, sampler, rows=8):
         if isinstance(event, Token):
             live.add(event.row)
             sizes.append(len(live))
@@ -80,23 +79,23 @@ def test_requests_are_taken_only_when_there_is_room():
             taken.append(request)
             yield request
 
-    events = refilled(RaggedSteps(make_model()), requests(), Sampler.of(SamplingConfig(greedy=True)), rows=4)
+    events = refilled(session(make_model()), requests(), Sampler.of(SamplingConfig(greedy=True)), rows=4)
     next(events)
     assert len(taken) == 4
 
 
 def test_no_requests_are_no_events():
-    assert list(refilled(RaggedSteps(make_model()), [], Sampler(), rows=4)) == []
+    assert list(refilled(session(make_model()), [], Sampler(), rows=4)) == []
 
 
 def test_a_row_may_have_a_stream_of_its_own():
     model, sampler = make_model(), Sampler.of(SamplingConfig(temperature=1.0, seed=1))
     rows = [Row(0, 10), Row(1, 10, stream=sampler.stream(0)), Row(2, 10, stream=sampler.stream(0, seed=8))]
-    tokens, _, _ = collected(refilled(RaggedSteps(model), [Request([3, 4], row) for row in rows], sampler, rows=3))
+    tokens, _, _ = collected(refilled(session(model), [Request([3, 4], row) for row in rows], sampler, rows=3))
     assert tokens[0] == tokens[1] != tokens[2]
 
 
 def test_a_sampler_that_rules_out_every_token_is_a_usage_error():
     sampler = Sampler.of(SamplingConfig(greedy=True), {(token,): -torch.inf for token in range(60)})
     with pytest.raises(UsageError, match="no token is left"):
-        list(refilled(RaggedSteps(make_model()), make_requests(2), sampler, rows=2))
+        list(refilled(session(make_model()), make_requests(2), sampler, rows=2))

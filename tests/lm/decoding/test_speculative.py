@@ -16,10 +16,10 @@ from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
 from lm.decoding.speculative import Agreement, Guess, ModelDraft, PromptDraft, speculate
-from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
+from tests.lm.decoding.fed import session
 from tests.tolerances import approx
 
 PROMPT = torch.tensor([[1, 2, 3, 1, 2]])
@@ -31,7 +31,7 @@ def model(seed: int, *, vocab_size: int = 5, n_layers: int = 1, context_length: 
 
 
 def draft_of(kind: str, sampler: Sampler, **shape):
-    return PromptDraft() if kind == "prompt" else ModelDraft(DecoderSteps(model(2, **shape)), sampler)
+    return PromptDraft() if kind == "prompt" else ModelDraft(session(model(2, **shape)), sampler)
 
 
 def tokens_of(events) -> list[int]:
@@ -39,7 +39,7 @@ def tokens_of(events) -> list[int]:
 
 
 def plain(one: DecoderOnly, sampler: Sampler, row: Row, **options) -> list[Token | Finish]:
-    return list(generate(DecoderSteps(one), PROMPT, [row], sampler, **options))
+    return list(generate(session(one), PROMPT, [row], sampler, **options))
 
 
 @pytest.mark.parametrize("kind", ["model", "prompt", "itself"])
@@ -51,9 +51,9 @@ def test_greedy_samples_are_the_same(kind, penalty):
     for seed, stop in itertools.product(range(4), [(), (7,)]):
         ours = model(seed, **shape)
         logits = ours(PROMPT)
-        draft = ModelDraft(DecoderSteps(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
+        draft = ModelDraft(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
         agreement, options = Agreement(), {"stop_ids": stop, "alternatives": 2}
-        found = list(speculate(DecoderSteps(ours), draft, PROMPT, Row(0, 40), sampler, agreement=agreement, **options))
+        found = list(speculate(session(ours), draft, PROMPT, Row(0, 40), sampler, agreement=agreement, **options))
         expected = plain(ours, sampler, Row(0, 40), **options)
         assert tokens_of(found) == tokens_of(expected)
         assert found[-1] == expected[-1]
@@ -89,7 +89,7 @@ def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     agreement, counted = Agreement(), Counter()
     for sample in range(number):
         draft = draft_of(kind, sampler)
-        events = speculate(DecoderSteps(ours), draft, PROMPT, Row(sample, 3), sampler, agreement=agreement)
+        events = speculate(session(ours), draft, PROMPT, Row(sample, 3), sampler, agreement=agreement)
         counted[tuple(tokens_of(events))] += 1
     expected = {tokens: number * share for tokens, share in distribution(ours, sampler, 3).items() if share}
     assert set(counted) <= set(expected)
@@ -120,7 +120,7 @@ def test_a_draft_that_is_never_right_is_asked_less_and_less():
             return [Guess(int(ours(history.tokens[:, -16:])[0, -1].argmin()))] * count
 
     ours, sampler, draft = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), Wrong()
-    found = speculate(DecoderSteps(ours), draft, PROMPT, Row(0, 100), sampler, agreement=Agreement())
+    found = speculate(session(ours), draft, PROMPT, Row(0, 100), sampler, agreement=Agreement())
     assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
     assert 3 < draft.asked < 15
 
@@ -128,7 +128,7 @@ def test_a_draft_that_is_never_right_is_asked_less_and_less():
 def test_a_draft_that_was_wrong_may_be_right_again():
     sampler = Sampler(greedy=True)
     ours = model(3, vocab_size=40, context_length=128)
-    draft = ModelDraft(DecoderSteps(ours), sampler)
+    draft = ModelDraft(session(ours), sampler)
     guess, agreement = draft.guesses, Agreement()
     rounds = itertools.count()
 
@@ -137,7 +137,7 @@ def test_a_draft_that_was_wrong_may_be_right_again():
         return right if next(rounds) >= 6 else [Guess((right[0].token + 1) % 40)]
 
     draft.guesses = at_first_wrong
-    found = speculate(DecoderSteps(ours), draft, PROMPT, Row(0, 100), sampler, agreement=agreement)
+    found = speculate(session(ours), draft, PROMPT, Row(0, 100), sampler, agreement=agreement)
     assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
     assert agreement.kept > 50
 

@@ -135,7 +135,7 @@ def test_n_best_are_different_and_best_first():
         assert len({one.tokens for one in result.translations}) == len(scores) == 4
         assert scores == sorted(scores, reverse=True)
         assert result.translations[0].text == result.source
-    with pytest.raises(UsageError, match="--n-best"):
+    with pytest.raises(UsageError, match="best need a beam at least as wide"):
         Translator([copier()], TranslationConfig(n_best=6))
 
 

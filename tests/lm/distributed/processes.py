@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.config.distribution import DistributionConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.hardware import DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig

@@ -22,11 +22,10 @@ from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.generator import Generator
-from lm.decoding.steps.ragged_steps import RaggedSteps
-from lm.decoding.steps.steps import DecoderSteps
-from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from lm.engine import selection
 from lm.engine.compiled.compiling import compile_step
+from lm.engine.engine import Want
+from lm.engine.selection import plan_engines
 from lm.errors import UsageError
 from lm.kernels import compiled
 from lm.model.linear import quantise
@@ -34,6 +33,7 @@ from lm.model.lora import build_adapted
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.encoder_decoders import uncached
+from tests.lm.decoding.fed import Fed, session
 from tests.lm.decoding.random_blocks import random_block
 from tests.lm.machine_code import kept_code
 from tests.tolerances import approx, assert_close, rounding_error
@@ -43,9 +43,8 @@ pytest.importorskip("numba")
 
 @pytest.fixture(scope="module", autouse=True)
 def _with_compiled_step(pytestconfig):
-    """The compiled step, which serves from the first token on."""
-    with kept_code(pytestconfig), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "_LOADING", 0.0)
+    """The compiled step."""
+    with kept_code(pytestconfig):
         compile_step()
         assert compiled.is_ready()
         yield
@@ -102,7 +101,7 @@ def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
     config = drawn(seed)
     model = built(config, in_8_bits=in_8_bits)
     of, rows = random.Random(seed), seed % 5 + 1
-    steps, again = DecoderSteps(model), DecoderSteps(widened(model), cached=False)
+    steps, again = Fed(model), Fed(widened(model), cached=False)
     for length in [3, *[1] * 5, 2, *[1] * 6]:
         tokens = torch.randint(37, (rows, length))
         expected = again.feed(tokens)
@@ -116,13 +115,13 @@ def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
         if of.random() < 0.3:
             for each in (steps, again):
                 each.truncate(each.length - 1)
-    assert model in selection._decoders
+    assert model in selection._compiled
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_rows_that_come_and_go_are_as_without_a_cache(seed):
     model = built(drawn(seed))
-    of, steps, again = random.Random(seed), RaggedSteps(model), RaggedSteps(model, cached=False)
+    of, steps, again = random.Random(seed), Fed(model), Fed(model, cached=False)
     rows = 0
     for _ in range(12):
         if rows < 3 or of.random() < 0.3:
@@ -132,11 +131,11 @@ def test_rows_that_come_and_go_are_as_without_a_cache(seed):
         tokens = torch.randint(37, (rows, 1))
         assert_close(steps.feed(tokens), again.feed(tokens), model=model)
         if of.random() < 0.4:
-            kept = torch.tensor(sorted(of.sample(range(rows), of.randint(1, rows))))
+            kept = sorted(of.sample(range(rows), of.randint(1, rows)))
             rows = len(kept)
             for each in (steps, again):
-                each.reorder(kept)
-    assert model in selection._decoders
+                each.keep(kept)
+    assert model in selection._compiled
 
 
 def of_pairs(seed: int) -> ModelConfig:
@@ -154,7 +153,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
     model = built(of_pairs(seed), in_8_bits=in_8_bits)
     of = random.Random(seed)
     source, lengths, tokens = torch.randint(37, (4, 7)), torch.tensor([7, 3, 1, 5]), torch.empty(4, 0, dtype=torch.long)
-    steps, known = EncoderDecoderSteps(model, source, lengths), model.config.position_limit or 30
+    steps, known = Fed(model, source, lengths), model.config.position_limit or 30
     for _ in range(30):
         n = min(of.choice([1, 1, 1, 2]), known - tokens.shape[1])
         fresh = torch.randint(37, (len(tokens), n))
@@ -162,7 +161,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
         expected = uncached(model, source, lengths, tokens)[:, -n:]
         error = 2e-3 if in_8_bits else rounding_error(expected, model=model)
         torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error if in_8_bits else 0)
-        width = steps._slots.width
+        width = steps.cache._slots.width
         sentences = list(range(len(tokens) // width))
         if of.random() < 0.2 and len(sentences) > 1:  # as a search does when some are done
             sentences.remove(of.choice(sentences))
@@ -175,7 +174,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
         if of.random() < 0.2 or tokens.shape[1] == known:
             steps.truncate(tokens.shape[1] - 1)
             tokens = tokens[:, :-1]
-    assert model in selection._decoders
+    assert model in selection._compiled
 
 
 @pytest.mark.parametrize("refill", [False, True])
@@ -186,16 +185,16 @@ def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
 
     def found():
         return beam_search(
-            EncoderDecoderSteps(model, source, lengths), torch.zeros(10, 1, dtype=torch.long), beam_size=4,
-            max_tokens=[*range(11, 21)], stop_ids=[1, 2], n=2, refill=refill,
+            session(model), torch.zeros(10, 1, dtype=torch.long), beam_size=4, max_tokens=[*range(11, 21)],
+            stop_ids=[1, 2], n=2, refill=refill, sources=[(source, lengths)],
         )  # fmt: skip
 
     of_step = found()
-    assert model in selection._decoders
+    assert model in selection._compiled
     monkeypatch.setattr(compiled, "is_compiled", lambda: False)
-    selection._decoders.clear()
+    selection._compiled.clear()
     of_torch = found()
-    assert model not in selection._decoders
+    assert model not in selection._compiled
     for a, b in zip(chain(*of_step), chain(*of_torch), strict=True):
         assert (a.tokens, a.finish_reason) == (b.tokens, b.finish_reason)
         assert a.score == approx(b.score, model=model)
@@ -204,24 +203,39 @@ def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
 def test_an_output_layer_may_have_a_bias():
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1, output_bias=True)
     model, tokens = built(config), torch.tensor([[1, 2, 3]])
-    steps = DecoderSteps(model)
+    steps = Fed(model)
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
     assert_close(found, model(tokens), model=model)
-    assert model in selection._decoders
+    assert model in selection._compiled
 
 
-def test_the_best_are_found_of_one_token_a_row_after_the_first():
+def test_the_best_are_found_as_torch_finds_them_among_the_logits():
     model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
-    steps = EncoderDecoderSteps(model, source, torch.tensor([7, 3, 1, 5]))
-    assert steps.feed_for_best(torch.ones(4, 1, dtype=torch.long), 3) is None  # torch reads the source
-    steps.feed(torch.ones(4, 1, dtype=torch.long))
-    assert steps.feed_for_best(torch.ones(4, 2, dtype=torch.long), 3) is None
-    assert steps.length == 1
-    best = steps.feed_for_best(torch.full((4, 1), 2), 3)
-    assert steps.length == 2
-    steps.truncate(1)
-    expected = steps.feed(torch.full((4, 1), 2))[:, -1].topk(3)
+    fed, want = Fed(model, source, torch.tensor([7, 3, 1, 5])), Want(top_k=3)
+    fed.feed(torch.ones(4, 1, dtype=torch.long))  # torch reads the source
+    best = fed.session.extend(torch.full((4, 1), 2), want).best
+    fed.truncate(1)
+    logits = fed.feed(torch.full((4, 1), 2))[:, -1]
+    expected = logits.log_softmax(-1).topk(3)
     assert best.places.tolist() == expected.indices.tolist()
+    assert_close(best.logprobs, expected.values, model=model)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_beam_finds_the_same_whether_its_past_is_shared_or_copied(positions):
+    """Of prompts of several lengths: compiled code finds a hypothesis' past by its slots."""
+    config = ModelConfig(vocab_size=37, context_length=40, d_model=16, n_layers=2, positions=positions, init_std=0.3)
+    model, prompts = built(config), [[3, 4, 5, 6], [7], [8, 9]]
+    of, rows = random.Random(1), [0, 1, 2]
+    shared, copied = session(model, shares=True), session(model)
+    found = [each.add(prompts).last for each in (shared, copied)]
+    assert_close(*found, model=model)
+    for token in range(24):
+        rows = sorted(of.randrange(len(rows)) for _ in range(6))
+        for each in (shared, copied):
+            each.select(rows)
+        found = [each.extend(torch.full((6, 1), token)).last for each in (shared, copied)]
+        assert_close(*found, model=model)
 
 
 def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
@@ -229,7 +243,8 @@ def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
     config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
     generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
     samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
-    monkeypatch.setattr(selection, "_MOST_TOKENS", 0)
+    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    assert generator.plan().other is None
     assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
 
 
@@ -287,7 +302,7 @@ def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name
             if selection.unsupported(config, selection.COMPILED) is None:
                 assert_steps_are_those_of_torch(config)
             elif not config.is_masked:
-                assert selection.native_decoder(built(config), tokens=1) is None
+                assert plan_engines(built(config)).other is None
 
 
 def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
@@ -296,13 +311,13 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
     if config.is_encoder_decoder:
         trees = [] if config.syntax == "none" else [4]
         source = torch.randint(min(config.vocab_size, 5), (2, 7, *trees), generator=torch.Generator().manual_seed(5))
-        steps = EncoderDecoderSteps(model, source)
+        steps = Fed(model, source)
         expected = model(source, tokens)
     else:
-        steps, expected = DecoderSteps(model), model(tokens)
+        steps, expected = Fed(model), model(tokens)
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
     assert_close(found, expected, model=model)
-    assert length == 1 or model in selection._decoders
+    assert length == 1 or model in selection._compiled
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 15, 16, 17, 40])
@@ -311,11 +326,11 @@ def test_a_window_is_as_wide_as_for_torch(width):
         vocab_size=37, context_length=64, d_model=16, n_layers=2, attention="window", attention_window=width
     )
     model, tokens = built(config), torch.randint(37, (2, 50))
-    steps = DecoderSteps(model)
+    steps = Fed(model)
     parts = tokens.split([3, 1, 1, 7, *[1] * 38], dim=1)
     found = torch.cat([steps.feed(part) for part in parts], dim=1)
     assert_close(found, model(tokens), model=model)
-    assert model in selection._decoders
+    assert model in selection._compiled
 
 
 @pytest.mark.parametrize("has_source", [False, True])
@@ -328,24 +343,24 @@ def test_ids_beyond_the_vocabulary_are_refused(has_source, token):
     for place in range(2):
         tokens = torch.tensor([[3], [4]])
         tokens[place] = token
-        steps = EncoderDecoderSteps(model, torch.tensor([[1, 2], [3, 4]])) if has_source else DecoderSteps(model)
+        steps = Fed(model, torch.tensor([[1, 2], [3, 4]])) if has_source else Fed(model)
         steps.feed(torch.tensor([[1], [2]]))
         with pytest.raises(UsageError, match=message):
-            steps.feed_for_best(tokens, 3) if has_source else steps.feed(tokens)
-    assert model in selection._decoders
+            steps.session.extend(tokens, Want(top_k=3 if has_source else 0))
+    assert model in selection._compiled
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_tables_of_positions_grow_with_the_text(positions, monkeypatch):
     """And stay small where a context is long."""
-    monkeypatch.setattr("lm.engine.compiled.decoder._POSITIONS", 4)
+    monkeypatch.setattr("lm.engine.compiled.engine._POSITIONS", 4)
     config = ModelConfig(vocab_size=37, context_length=20, d_model=16, n_layers=1, positions=positions)
     model, tokens = built(config), torch.randint(37, (1, 20))
-    steps, lengths = DecoderSteps(model), set()
+    steps, lengths = Fed(model), set()
     found = [steps.feed(tokens[:, :2])]
     for token in tokens[:, 2:].split(1, dim=1):
         found.append(steps.feed(token))
-        lengths.add(selection._decoders[model]._tables.length)
+        lengths.add(selection._compiled[model]._tables.length)
     assert_close(torch.cat(found, dim=1), model(tokens), model=model)
     assert min(lengths) < max(lengths) <= 20
 
@@ -354,39 +369,38 @@ def test_tables_of_positions_grow_with_the_text(positions, monkeypatch):
 def test_a_long_context_takes_no_memory_until_it_is_used(positions):
     config = ModelConfig(vocab_size=37, context_length=2**30, d_model=16, n_layers=1, positions=positions)
     model = built(config)
-    steps = DecoderSteps(model)
+    steps = Fed(model)
     for token in range(4):
         steps.feed(torch.tensor([[token]]))
-    assert model in selection._decoders
+    assert model in selection._compiled
 
 
 def test_a_model_that_is_being_trained_is_left_to_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert selection.native_decoder(build_model(config).eval(), tokens=1) is None
-    assert selection.native_decoder(built(config), tokens=1) is not None
+    assert plan_engines(build_model(config).eval()).other is None
+    assert plan_engines(built(config)).other is not None
 
 
 def test_a_model_of_which_only_adapters_are_trained_is_left_to_torch():
     """The step doesn't know them."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert selection.native_decoder(build_adapted(config, LoraConfig(rank=2)).eval(), tokens=1) is None
+    assert plan_engines(build_adapted(config, LoraConfig(rank=2)).eval()).other is None
 
 
 IN_TWO_THREADS = """
 import threading, torch
 from lm.config.model import ModelConfig
-from lm.decoding.steps.steps import DecoderSteps
+from tests.lm.decoding.fed import Fed
 from lm.kernels import compiled
 from lm.model.transformer import build_model
 from lm.engine import selection
-compiled._LOADING = 0.0
 model = build_model(ModelConfig(vocab_size=300, d_model=64, n_layers=2), seed=1).eval().requires_grad_(False)
 found = []
 def generate():
     torch.set_num_threads(2)
     for _ in range(10):
-        steps = DecoderSteps(model)
+        steps = Fed(model)
         found.append([steps.feed(torch.tensor([[token]])) for token in range(30)][-1])
 threads = [threading.Thread(target=generate) for _ in range(3)]
 for thread in threads:
@@ -395,7 +409,7 @@ for thread in threads:
     thread.join()
 import numba
 same = all(torch.equal(each, found[0]) for each in found)
-print(numba.threading_layer(), len(found), same, model in selection._decoders)
+print(numba.threading_layer(), len(found), same, model in selection._compiled)
 """
 
 
@@ -415,19 +429,18 @@ def test_a_threading_layer_that_cannot_be_loaded_is_replaced():
 STEPPED = """
 import torch
 from lm.config.model import ModelConfig
-from lm.decoding.steps.steps import DecoderSteps
+from tests.lm.decoding.fed import Fed
 from lm.kernels import compiled
 from lm.model.transformer import build_model
 from lm.engine import selection
 from lm.engine.compiled.compiling import compile_step
-compiled._LOADING = 0.0
 compile_step()
 model = build_model(ModelConfig(vocab_size=30, d_model=16, n_layers=1), seed=1).eval().requires_grad_(False)
-steps = DecoderSteps(model)
+steps = Fed(model)
 for token in range(3):
     steps.feed(torch.tensor([[token]]))
 from lm.engine.compiled.step import step
-print(model in selection._decoders, sum(step.stats.cache_misses.values()))
+print(model in selection._compiled, sum(step.stats.cache_misses.values()))
 """
 
 
@@ -463,7 +476,7 @@ def run_python(program: str, environment: dict[str, str], *arguments: str) -> su
 def test_learned_positions_end_with_the_context():
     """As they do for torch: the window moves on before."""
     config = ModelConfig(vocab_size=37, context_length=4, d_model=16, n_layers=1, positions="learned")
-    steps = DecoderSteps(built(config))
+    steps = Fed(built(config))
     for _ in range(9):
         try:
             steps.feed(torch.zeros(1, 1, dtype=torch.long))
@@ -475,7 +488,7 @@ def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
     monkeypatch.setattr(compiled, "processor", lambda: "another")
     compiled.forget()
-    assert selection.native_decoder(built(config), tokens=1) is None
+    assert plan_engines(built(config)).other is None
     compiled.forget()
 
 
@@ -484,7 +497,7 @@ def test_torch_keeps_the_threads_it_was_given(threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        DecoderSteps(built(drawn(0))).feed(torch.tensor([[1, 2, 3]]))
+        Fed(built(drawn(0))).feed(torch.tensor([[1, 2, 3]]))
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

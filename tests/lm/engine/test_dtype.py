@@ -58,6 +58,6 @@ def test_8_bits_that_were_chosen_are_those_that_can_be_asked_for(run):
     assert torch.equal(auto(ids), asked(ids))
     assert (auto(ids) - plain(ids)).abs().max() > 1e-3
     tokenizer = make_tokenizer("bpe")
-    assert [Generator(model, tokenizer).number_type for model in (auto, plain)] == ["int8", "float32"]
+    assert [Generator(model, tokenizer).plan().dtype for model in (auto, plain)] == ["int8", "float32"]
     asked = [HardwareConfig(device="cpu", dtype=dtype) for dtype in ("auto", "int8", "float32")]
     assert [type_to_decode(run, each) for each in asked] == ["int8", "int8", "float32"]

@@ -37,17 +37,6 @@ def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
     assert len(found) == 3
 
 
-def test_it_is_worth_loading_when_torch_has_spent_as_much_as_that_takes(monkeypatch):
-    monkeypatch.setattr(compiled, "_spent", 0.0)
-    monkeypatch.delitem(sys.modules, "numba", raising=False)
-    answers = [compiled.is_worth_loading(compiled._LOADING / 4) for _ in range(6)]
-    assert answers == [False] * 4 + [True] * 2
-    monkeypatch.setattr(compiled, "_spent", 0.0)
-    assert compiled.is_worth_loading(2 * compiled._LOADING)
-    monkeypatch.setitem(sys.modules, "numba", sys)
-    assert compiled.is_worth_loading(0.0)
-
-
 @pytest.fixture
 def code(monkeypatch, tmp_path):
     """The folder of code that was compiled for a processor called one."""

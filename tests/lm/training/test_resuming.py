@@ -120,7 +120,7 @@ def test_what_a_run_was_started_on_is_named_where_it_is_not_the_corpus_given(
     prepare(text_files([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
     run = start(tmp_path / "another run", make_run().config, TrainingCorpus(own, byte_tokenizer))
     list(train(run, stop=stop_after(2)))
-    message = r"novel.txt: not the corpus that this run was started on; that was .*text.txt, and lm train --resume"
+    message = r"novel.txt: not the corpus that this run was started on; that was .*text.txt, and resuming needs no"
     with pytest.raises(InputError, match=message):
         resume(run.folder, data=other)
     shutil.rmtree(own)

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.engine.compiled.reading import Reading
+from lm.engine.cache import DecoderModel, KVCache, Reading
 from lm.engine.compiled.step import LAYER, MODEL, Found, Read, Scales, Shape, addresses, step
+from lm.engine.engine import Output, Want
 from lm.errors import UsageError
 from lm.kernels import compiled
 from lm.kernels.tensors import Best
@@ -20,7 +21,6 @@ from lm.kernels.vectors import ACTIVATIONS
 from lm.model.block import Stack
 from lm.model.cache import KeyValueCache
 from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
-from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
 """The types that matrices may have, and how compiled code reads them."""
@@ -44,11 +44,13 @@ class _Tables(NamedTuple):
     kept: list[Tensor]
 
 
-class CompiledDecoder:
-    """The compiled step of one model, which reads and writes the same caches as the model itself."""
+class CompiledEngine:
+    """The compiled decode step of one model, which reads and writes the same caches as PyTorch does."""
 
-    def __init__(self, model: DecoderOnly | EncoderDecoder) -> None:
-        """Take the addresses of the weights, which must stay where they are; `can_step` is true of the model."""
+    name = "compiled"
+
+    def __init__(self, model: DecoderModel) -> None:
+        """Take the addresses of the weights, which must stay where they are; see `lm.engine.selection.COMPILED`."""
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
         own = model.state_dict()
@@ -68,18 +70,25 @@ class CompiledDecoder:
         fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
         self._scales = Scales(*map(np.float32, fractions))
 
-    def logits(self, reading: Reading) -> Tensor:
-        """(number, vocabulary) float32: what follows each token that is read."""
-        logits = torch.empty(len(reading.tokens), self._shape.vocabulary)
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Sequence[int],
+        positions: Sequence[int],
+        cache: KVCache,
+        want: Want,
+        *,
+        lengths: Sequence[int] | None = None,  # noqa: ARG002 (prompts are PyTorch's)
+    ) -> Output:
+        """See `lm.engine.engine.Engine`; of rows that are not new to the cache."""
+        reading, vocabulary = cache.reading(tokens, rows, positions), self._shape.vocabulary
+        if want.top_k:
+            best = Best.to_be_filled(len(reading.tokens), min(want.top_k, vocabulary))
+            self._step(reading, torch.empty(0, vocabulary), best)
+            return Output(best=best)
+        logits = torch.empty(len(reading.tokens), vocabulary)
         self._step(reading, logits, Best.to_be_filled(0, 1))
-        return logits
-
-    def best(self, reading: Reading, k: int) -> Best:
-        """The `k` best tokens to follow each that is read; fewer where the vocabulary is smaller."""
-        vocabulary = self._shape.vocabulary
-        found = Best.to_be_filled(len(reading.tokens), min(k, vocabulary))
-        self._step(reading, torch.empty(0, vocabulary), found)
-        return found
+        return Output(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - want.last :])
 
     def _step(self, reading: Reading, logits: Tensor, found: Best) -> None:
         positions, slots, lengths = reading.positions, reading.slots, reading.lengths
@@ -101,7 +110,7 @@ class CompiledDecoder:
             token, vocabulary = int(reading.tokens[unknown]), self._shape.vocabulary
             raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs begin with 0")
 
-    def has_weights_of(self, model: DecoderOnly | EncoderDecoder) -> bool:
+    def has_weights_of(self, model: DecoderModel) -> bool:
         """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
         first = next(model.parameters())
         return first.data_ptr() == self._first and not first.requires_grad

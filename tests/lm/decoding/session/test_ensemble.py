@@ -1,8 +1,7 @@
 import torch
 
-from lm.decoding.steps.ensemble import Ensemble
-from lm.decoding.steps.translation_steps import EncoderDecoderSteps
 from tests.lm.decoding.encoder_decoders import VOCABULARY, make_model, random_ids, uncached
+from tests.lm.decoding.fed import Fed
 from tests.tolerances import assert_close
 
 LENGTHS = torch.tensor([7, 3, 1])
@@ -12,7 +11,7 @@ def test_an_ensemble_averages_probabilities():
     source, tokens = random_ids(3, 7), random_ids(3, 5, seed=1)
     models = [make_model(seed=seed) for seed in (1, 2, 3)]
     probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
-    together = Ensemble([EncoderDecoderSteps(model, source, LENGTHS) for model in models])
+    together = Fed(models, source, LENGTHS)
     found = together.feed(tokens)
     assert_close(found.exp(), sum(probabilities) / 3, model=models[0])
     together.truncate(2)
@@ -20,8 +19,8 @@ def test_an_ensemble_averages_probabilities():
     assert together.length == 2
     again = together.feed(tokens[[2, 2], 2:])
     assert_close(again, found[[2, 2], 2:], model=models[0])
-    alone = Ensemble([EncoderDecoderSteps(models[0], source, LENGTHS)]).feed(tokens)
-    assert_close(alone.exp(), probabilities[0], model=models[0])
+    alone = Fed(models[:1], source, LENGTHS).feed(tokens)
+    assert_close(alone.softmax(-1), probabilities[0], model=models[0])
 
 
 def test_vocabularies_may_be_padded_to_different_sizes():
@@ -30,15 +29,5 @@ def test_vocabularies_may_be_padded_to_different_sizes():
     probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
     expected = (probabilities[0] + probabilities[1][..., :VOCABULARY]) / 2
     for order in (models, models[::-1]):
-        found = Ensemble([EncoderDecoderSteps(model, source, LENGTHS) for model in order]).feed(tokens)
+        found = Fed(order, source, LENGTHS).feed(tokens)
         assert_close(found.exp(), expected, model=models[0])
-
-
-def test_rows_leave_freely_where_they_leave_all_models_so():
-    members = [EncoderDecoderSteps(make_model(seed=seed), random_ids(2, 5)) for seed in (1, 2)]
-    found = []
-    for count in range(3):
-        for member in members[:count]:
-            member.leaves_freely = True
-        found.append(Ensemble(members).leaves_freely)
-    assert found == [False, False, True]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lm.decoding.steps.slots import Slots, padding
+from lm.engine.cache import Slots, padding
 from lm.model.cache import DecoderCache, KeyValueCache
 
 INF = torch.inf

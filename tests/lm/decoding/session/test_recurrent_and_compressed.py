@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from lm.config.decoding import TranslationConfig
-from lm.decoding.steps.row_steps import RowSteps
-from lm.decoding.steps.steps import DecoderSteps
 from lm.errors import UsageError
 from lm.model.attention import captured
 from lm.tokenizer.framing import pair_frames
 from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
-from tests.lm.decoding.steps.test_translation_steps import LENGTHS
+from tests.lm.decoding.fed import Fed
+from tests.lm.decoding.session.test_encoder_decoders import LENGTHS
 from tests.lm.decoding.test_translation import Translator, texts, untrained
 from tests.lm.model.variants.test_recurrent import small
 from tests.tolerances import approx, assert_close
@@ -35,10 +34,10 @@ def make(fields):
 def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
     model, source, tokens = make(fields), random_ids(3, 7), random_ids(3, 8, seed=1)
     expected = uncached(model, source, LENGTHS, tokens)
-    steps = RowSteps(model, source, LENGTHS)
+    steps = Fed(model, source, LENGTHS)
     logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
     assert_close(logits, expected, model=model)
-    last = RowSteps(model, source, LENGTHS).feed(tokens, last_only=True)
+    last = Fed(model, source, LENGTHS).feed(tokens, last_only=True)
     assert_close(last, expected[:, -1:], model=model)
 
 
@@ -46,7 +45,7 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
 def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were(fields):
     model, source, lengths = make(fields), random_ids(3, 7), LENGTHS
     chance = torch.Generator().manual_seed(0)
-    steps, tokens = RowSteps(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
+    steps, tokens = Fed(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
     for step in range(20):
         fresh = random_ids(len(tokens), 1 + (step % 5 == 3), seed=step)
         tokens = torch.cat((tokens, fresh), dim=1)
@@ -66,7 +65,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
 @pytest.mark.parametrize("context", [6, 40])
 def test_steps_without_a_source_equal_reading_all_again(context):
     model, tokens = make({"n_encoder_layers": 0, "context_length": context}), random_ids(2, 15)
-    cached, again = DecoderSteps(model), DecoderSteps(model, cached=False)
+    cached, again = Fed(model), Fed(model, cached=False)
     for part in tokens.split([3, 1, 1, 7, 3], dim=1):
         assert_close(cached.feed(part), again.feed(part), model=model)
     cached.truncate(9)
@@ -77,7 +76,7 @@ def test_steps_without_a_source_equal_reading_all_again(context):
 @pytest.mark.parametrize("fields", [{}, COMPRESSED])
 def test_coverage_is_that_of_the_attention_weights(fields):
     model, source, tokens = make(fields), random_ids(3, 7), random_ids(3, 6, seed=1)
-    steps = RowSteps(model, source, LENGTHS, coverage=True)
+    steps = Fed(model, source, LENGTHS, coverage=True)
     for part in tokens.split([1, 3, 2], dim=1):
         steps.feed(part)
     expected = []
@@ -126,6 +125,6 @@ def test_recurrent_models_and_transformers_decide_together():
 
 def test_what_has_no_attention_covers_nothing():
     config = TranslationConfig(coverage_penalty=0.2)
-    with pytest.raises(UsageError, match="--coverage-penalty"):
+    with pytest.raises(UsageError, match="covers none of them"):
         Translator([untrained(architecture="lstm", recurrent_attention="none", n_heads=4)], config)
     assert texts(untrained(architecture="lstm", n_heads=4), SOURCES, config)

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.decoding.steps.ragged_steps import RaggedSteps
-from lm.decoding.steps.steps import DecoderSteps
 from lm.model.transformer import DecoderOnly, build_model
-from tests.lm.decoding.steps.test_steps import SHAPES
+from tests.lm.decoding.fed import Fed
+from tests.lm.decoding.session.test_windows import SHAPES
 from tests.tolerances import assert_close
 
 KINDS = {
@@ -37,10 +36,10 @@ def make_model(kind: str, context: int = CONTEXT) -> DecoderOnly:
 
 def alone(model: DecoderOnly, tokens: list[int]) -> torch.Tensor:
     """The logits after the last token, all read at once as the reference does."""
-    return DecoderSteps(model, cached=False).feed(torch.tensor([tokens]), last_only=True)[0, -1]
+    return Fed(model, cached=False).feed(torch.tensor([tokens]), last_only=True)[0, -1]
 
 
-def live(steps: RaggedSteps, model: DecoderOnly, *, seed: int, rounds: int = 20, longest: int = 20) -> None:
+def live(steps: Fed, model: DecoderOnly, *, seed: int, rounds: int = 20, longest: int = 20) -> None:
     """Rows come, grow and go by chance, some far beyond the context; each has the logits that it has alone."""
     chance, rows = random.Random(seed), []
     for _ in range(rounds):
@@ -55,7 +54,7 @@ def live(steps: RaggedSteps, model: DecoderOnly, *, seed: int, rounds: int = 20,
             assert_close(found, expected, model=model)
         if chance.random() < 0.4:
             kept = sorted(chance.sample(range(len(rows)), chance.randint(1, len(rows))))
-            steps.reorder(torch.tensor(kept))
+            steps.keep(kept)
             rows = [rows[place] for place in kept]
         tokens = [chance.randrange(50) for _ in rows]
         for row, token in zip(rows, tokens, strict=True):
@@ -70,21 +69,21 @@ def live(steps: RaggedSteps, model: DecoderOnly, *, seed: int, rounds: int = 20,
 def test_each_row_has_the_logits_that_it_has_alone(kind):
     model = make_model(kind)
     for seed in range(2):
-        live(RaggedSteps(model), model, seed=seed)
+        live(Fed(model), model, seed=seed)
 
 
 @pytest.mark.parametrize("kind", ["learned", "compressed", "lstm"])
 def test_without_a_cache_too(kind):
     model = make_model(kind)
-    live(RaggedSteps(model, cached=False), model, seed=3, rounds=10)
+    live(Fed(model, cached=False), model, seed=3, rounds=10)
 
 
 @pytest.mark.parametrize("kind", ["learned", "window", "relative", "lstm", "alibi"])
 def test_a_shared_beginning_changes_nothing(kind):
     model, chance = make_model(kind), random.Random(5)
     shared = [chance.randrange(50) for _ in range(6)]
-    steps = RaggedSteps(model)
-    steps.share(shared)
+    steps = Fed(model)
+    steps.session.share(shared)
     prompts = [shared + [chance.randrange(50) for _ in range(n)] for n in (3, 1, 8)] + [shared, [7, 8], shared * 4]
     assert_close(steps.join(prompts), torch.stack([alone(model, tokens) for tokens in prompts]), model=model)
     for token in range(12):
@@ -97,8 +96,8 @@ def test_a_shared_beginning_is_read_once(monkeypatch):
     model, read = make_model("rotary, grouped heads"), []
     plain = model.decode
     monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
-    steps = RaggedSteps(model)
-    steps.share(range(10))
+    steps = Fed(model)
+    steps.session.share(range(10))
     steps.join([[*range(10), 3], [*range(10), 4]])
     assert sum(read) == 10 + 2
 
@@ -107,20 +106,20 @@ def test_equal_prompts_are_read_once(monkeypatch):
     model, read = make_model("rotary, grouped heads"), []
     plain = model.decode
     monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
-    logits = RaggedSteps(model).join([[1, 2, 3]] * 5)
+    logits = Fed(model).join([[1, 2, 3]] * 5)
     assert sum(read) == 3
     assert logits.shape == (5, 50)
 
 
 def test_rows_that_go_leave_their_places_to_others():
     model = make_model("learned")
-    steps = RaggedSteps(model)
+    steps = Fed(model)
     steps.join([[1, 2]] * 8)
     for number in range(20):
-        steps.reorder(torch.arange(1, 8))
+        steps.keep(range(1, 8))
         steps.join([[number]])
         steps.feed(torch.ones(8, 1, dtype=torch.long))
-    assert steps._places == 8
-    steps.reorder(torch.tensor([5]))
+    assert steps.cache.n_places == 8
+    steps.keep([5])
     steps.feed(torch.ones(1, 1, dtype=torch.long))
-    assert steps._places == 1
+    assert steps.cache.n_places == 1

@@ -7,12 +7,12 @@ import torch
 
 from lm.config.decoding import TranslationConfig
 from lm.config.model import ModelConfig
-from lm.decoding.steps.prefix_steps import PrefixSteps
 from lm.decoding.translation import Translator
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.tokenizer.framing import pair_frames
 from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, random_ids, uncached
+from tests.lm.decoding.fed import Fed
 from tests.lm.decoding.test_translation import texts, untrained
 from tests.tolerances import approx, assert_close
 
@@ -37,10 +37,10 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(shape, sizes):
     model, source, tokens = make_model(shape), random_ids(3, 7), random_ids(3, 12, seed=1)
     for lengths in (LENGTHS, torch.tensor([7, 7, 7])):
         expected = uncached(model, source, lengths, tokens)
-        steps = PrefixSteps(model, source, lengths)
+        steps = Fed(model, source, lengths)
         logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
         assert_close(logits, expected, model=model)
-        last = PrefixSteps(model, source, lengths).feed(tokens, last_only=True)
+        last = Fed(model, source, lengths).feed(tokens, last_only=True)
         assert_close(last, expected[:, -1:], model=model)
 
 
@@ -50,9 +50,9 @@ def test_what_padding_holds_never_changes_anything(shape):
     other = source.clone()
     for row, length in zip(other, LENGTHS, strict=True):
         row[length:] = 39
-    expected = PrefixSteps(model, source, LENGTHS).feed(tokens)
+    expected = Fed(model, source, LENGTHS).feed(tokens)
     for padded in (other, torch.cat((source, source), dim=1)):
-        assert_close(PrefixSteps(model, padded, LENGTHS).feed(tokens), expected, model=model)
+        assert_close(Fed(model, padded, LENGTHS).feed(tokens), expected, model=model)
     assert expected.isfinite().all()
 
 
@@ -62,7 +62,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
     """Random walks over layouts, equal and ragged, long enough for slots to be given up."""
     model, source, lengths = make_model(shape), random_ids(3, 7), LENGTHS
     chance = torch.Generator().manual_seed(seed)
-    steps, tokens = PrefixSteps(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
+    steps, tokens = Fed(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
     for step in range(30):
         fresh = random_ids(len(tokens), 1 + (step % 7 == 3), seed=100 * seed + step)
         tokens = torch.cat((tokens, fresh), dim=1)
@@ -84,23 +84,23 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
 def test_a_source_is_read_once_and_not_again_for_each_hypothesis():
     model, read = make_model("rotary, grouped heads"), []
     model.decoder.blocks[0].register_forward_pre_hook(lambda _, inputs: read.append(tuple(inputs[0].shape)))
-    steps = PrefixSteps(model, random_ids(3, 7), LENGTHS)
+    steps = Fed(model, random_ids(3, 7), LENGTHS)
     steps.feed(random_ids(3, 1))
     steps.reorder(torch.arange(3).repeat_interleave(5))
     steps.feed(random_ids(15, 1))
     assert read == [(3, 7, 32), (3, 1, 32), (3, 5, 32)]  # three sentences, at last with five hypotheses each
-    assert steps._cache.own[0].contents()[0].shape[:3] == (3, 1, 7 + 1 + 5)
+    assert steps.cache._cache.own[0].contents()[0].shape[:3] == (3, 1, 7 + 1 + 5)
 
 
 def test_slots_that_none_remembers_are_given_up():
-    steps = PrefixSteps(make_model("rotary, grouped heads"), random_ids(2, 7), torch.tensor([7, 4]))
+    steps = Fed(make_model("rotary, grouped heads"), random_ids(2, 7), torch.tensor([7, 4]))
     steps.feed(random_ids(2, 1))
     rows, most = torch.arange(2).repeat_interleave(4), 0
     for step in range(100):
         steps.reorder(rows)  # each time all go on from the first of their sentence
         steps.feed(random_ids(8, 1, seed=step))
         rows = torch.tensor([0, 0, 0, 0, 4, 4, 4, 4])
-        most = max(most, steps._cache.length)
+        most = max(most, steps.cache._cache.length)
     assert steps.length == 101
     assert most < 7 + 101 + 4 * 20
 
@@ -163,5 +163,5 @@ def test_learned_positions_leave_half_to_the_translation():
 
 
 def test_what_has_no_encoder_covers_nothing_of_it():
-    with pytest.raises(UsageError, match="--coverage-penalty"):
+    with pytest.raises(UsageError, match="covers none of them"):
         Translator([untrained(**ONE_STACK)], TranslationConfig(coverage_penalty=0.2))

@@ -1,0 +1,318 @@
+"""Rows of tokens that grow: what sampling, beam search and speculative decoding see of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm.decoding.candidates import best_following
+from lm.engine.cache import KVCache, RowCache
+from lm.engine.engine import LAST, NOTHING, Output, Want
+from lm.engine.selection import EnginePlan, Operation
+from lm.kernels.tensors import Best
+
+_TOKENS_AT_ONCE = 4096
+"""Tokens, padding included, that are read together."""
+
+Source = tuple[Tensor, Tensor]
+"""(sources, length) ids, or (sources, length, 4) with trees, padded on the right; and (sources,) their lengths."""
+
+
+def window_start(length: int, context_length: int) -> int:
+    """Where the window of the last of `length` tokens begins.
+
+    A sequence that outgrows the context goes on from its last half, read again from position 0 on. Where that happens
+    depends on the length alone, so logits do not depend on how many tokens were fed at a time.
+    """
+    advance = context_length - context_length // 2
+    return -(-max(0, length - context_length) // advance) * advance
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What follows the tokens of each row.
+
+    Attributes:
+        logits: (rows, last, vocabulary) float32, of an ensemble log-probabilities; None if none were wanted.
+        best: the best tokens to follow, if they were wanted.
+        attention: of each model, (rows, source length) by which it attended to its source, if that was wanted.
+    """
+
+    logits: Tensor | None = None
+    best: Best | None = None
+    attention: Sequence[Tensor] = ()
+
+    @property
+    def last(self) -> Tensor:
+        """(rows, vocabulary) logits after the last token of each row."""
+        assert self.logits is not None, "no logits were wanted"
+        return self.logits[:, -1]
+
+
+class DecodeSession:
+    """Rows that come, grow, are repeated and go; each a sequence of tokens that one model continues, or several.
+
+    Rows are numbered from 0 in their order. The session keeps their tokens: a sequence that outgrows the context goes
+    on from its last half, which is read again, and so is what no cache remembers. Several models with one target
+    vocabulary decide together: probabilities are their means.
+
+    Source: of the means, Sutskever et al. 2014, section 3.6.
+    """
+
+    def __init__(self, *plans: EnginePlan) -> None:
+        """No rows yet; an engine plan for each model."""
+        self._models = [_Rows(plan, self) for plan in plans]
+        self.tokens: list[list[int]] = []
+
+    def __len__(self) -> int:
+        """Rows that there are."""
+        return len(self.tokens)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compiled code takes part."""
+        return any(model.plan.is_compiled for model in self._models)
+
+    @property
+    def moves_freely(self) -> bool:
+        """Whether it costs nothing that rows leave, whatever number stays, as where nothing moves in the caches.
+
+        Else moving costs about as much as a step, and a product of new size takes oneDNN some milliseconds to prepare.
+        """
+        return all(model.cache is not None and model.cache.moves_freely for model in self._models)
+
+    @torch.inference_mode()
+    def share(self, prefix: Sequence[int]) -> None:
+        """Read what many of the rows to come begin with; those that do go on from there."""
+        for model in self._models:
+            model.share(prefix)
+
+    @torch.inference_mode()
+    def add(self, prompts: Sequence[Sequence[int]], sources: Sequence[Source] | None = None, want: Want = LAST) -> Next:
+        """Take in rows, after those that are there.
+
+        Args:
+            prompts: ids, at least one each; as many each if there are sources.
+            sources: for each model what it translates, one source a row; only once.
+            want: what to compute.
+
+        Returns:
+            What follows the new rows.
+        """
+        first = len(self.tokens)
+        self.tokens += [list(prompt) for prompt in prompts]
+        new = range(first, len(self.tokens))
+        for place, model in enumerate(self._models):
+            model.add(len(prompts), None if sources is None else sources[place])
+        return self._read(new, max(map(len, prompts)), want)
+
+    @torch.inference_mode()
+    def extend(self, tokens: Tensor, want: Want = LAST) -> Next:
+        """Append (rows, n) tokens on any device, n at least 1, and say what follows the rows."""
+        n, logits = tokens.shape[1], []
+        for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
+            row.extend(ids)
+        left = n
+        while want.last > 1 and left > (together := min(model.together(left) for model in self._models)):
+            logits.append(self._read(range(len(self)), together, Want(last=together), left - together).logits)
+            left -= together
+        found = self._read(range(len(self)), left, Want(min(want.last, left), want.top_k, want.attention))
+        if not logits:
+            return found
+        joined = torch.cat([part for part in (*logits, found.logits) if part is not None], dim=1)
+        return Next(joined[:, -want.last :], found.best, found.attention)
+
+    def _read(self, rows: Sequence[int], n: int, want: Want, ahead: int = 0) -> Next:
+        """Have the models read the last `n` tokens of some rows, but for so many that are `ahead`."""
+        attention = n if want.attention else 0
+        asked = Want(want.last, want.top_k if len(self._models) == 1 else 0, attention)
+        found = [model.read(rows, n, asked, ahead) for model in self._models]
+        attended = [each.attention for each in found if each.attention is not None]
+        logits, best = found[0].logits, found[0].best
+        if len(found) > 1:
+            parts = [each.logits.log_softmax(-1) for each in found if each.logits is not None]
+            size = min((part.shape[-1] for part in parts), default=0)  # some vocabularies are padded to a larger one
+            if parts:
+                logits = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))
+        if want.top_k and best is None and logits is not None:
+            best = best_following(logits[:, -1], logits[:, -1], want.top_k, by_compiled_code=self.is_compiled)
+        return Next(logits, best, attended)
+
+    @torch.inference_mode()
+    def select(self, rows: Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated, and share their past then, or left out."""
+        self.tokens = [list(self.tokens[row]) for row in rows]
+        for model in self._models:
+            model.select(rows)
+
+    @torch.inference_mode()
+    def release(self, rows: Collection[int]) -> None:
+        """Let rows go; the others keep their order, and places are left to rows to come."""
+        gone = set(rows)
+        self.tokens = [tokens for row, tokens in enumerate(self.tokens) if row not in gone]
+        for model in self._models:
+            model.release(gone)
+
+    @torch.inference_mode()
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Take back all tokens of each row but so many."""
+        for tokens, length in zip(self.tokens, lengths, strict=True):
+            del tokens[length:]
+        for model in self._models:
+            model.truncate()
+
+
+class _Rows:
+    """What one model has read of the rows of a session."""
+
+    def __init__(self, plan: EnginePlan, session: DecodeSession) -> None:
+        config = plan.model.config
+        self.plan, self._session = plan, session
+        self.cache: KVCache | None = None if config.is_encoder_decoder else plan.pytorch.new_cache(plan.layout)
+        self._context = None if config.translates else config.context_length
+        self._sources: list[list[int]] = []  # of a decoder-only model that translates, before each row
+        self._starts: list[int] = []  # of the window that the cache holds of each row
+
+    def share(self, prefix: Sequence[int]) -> None:
+        fits = self._context is not None and len(prefix) < self._context
+        if isinstance(self.cache, RowCache):
+            self.cache.share(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
+
+    def add(self, rows: int, source: Source | None) -> None:
+        """Take in rows, and read their sources."""
+        self._starts += [0] * rows
+        if self.cache is None:
+            assert source is not None, "an encoder needs sources"
+            self.cache, self._sources = self.plan.pytorch.new_cache(self.plan.layout, *source), [[]] * rows
+            return
+        self.cache.add(rows)
+        if source is None:
+            self._sources += [[]] * rows
+            return
+        ids, lengths = source[0], source[1].tolist()
+        self._sources = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
+        if self.plan.layout == "shared":
+            self.plan.pytorch.forward(ids, range(rows), [0] * rows, self.cache, NOTHING, lengths=lengths)
+
+    def together(self, n: int) -> int:
+        """How many of the last `n` tokens of the rows are read in one window each, at most."""
+        if self._context is None:
+            return n
+        before = [len(tokens) - n for tokens in self._session.tokens]
+        return min(n, *(window_start(length + 1, self._context) + self._context - length for length in before))
+
+    def _window(self, row: int, ahead: int) -> list[int]:
+        """What is seen of a row, without so many tokens that are ahead."""
+        tokens = self._sources[row] + self._session.tokens[row]
+        return tokens[self._starts[row] : len(tokens) - ahead]
+
+    def read(self, rows: Sequence[int], n: int, want: Want, ahead: int) -> Output:
+        """See `DecodeSession._read`: in one step what goes on, and then what is read from the start of its window."""
+        assert self.cache is not None
+        tokens = self._session.tokens
+        if self._context is not None:
+            for row in rows:
+                start = window_start(len(tokens[row]) - ahead, self._context)
+                if start != self._starts[row]:
+                    self._starts[row] = start
+                    self.cache.forget([row])
+        anew = [row for row in rows if self.cache.is_new(row)]
+        if not anew:
+            return self._step(rows, n, want, ahead)
+        going_on = [row for row in rows if not self.cache.is_new(row)]
+        if not going_on:
+            return self._begin(anew, want, ahead)
+        assert not want.attention
+        parts = [self._step(going_on, n, Want(want.last), ahead), self._begin(anew, want, ahead)]
+        number = {row: place for place, row in enumerate([*going_on, *anew])}
+        logits = [part.logits for part in parts if part.logits is not None]
+        return Output(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
+
+    def _step(self, rows: Sequence[int], n: int, want: Want, ahead: int) -> Output:
+        """What follows rows whose last `n` tokens the cache has not read yet."""
+        assert self.cache is not None
+        session, cache = self._session.tokens, self.cache
+        positions = [cache.lengths[row] for row in rows]
+        unread = [session[row][len(session[row]) - n - ahead : len(session[row]) - ahead] for row in rows]
+        engine = self.plan.engine(self._operation(positions, n, want), n * len(rows))
+        return engine.forward(torch.tensor(unread), rows, positions, cache, want)
+
+    def _operation(self, positions: Sequence[int], n: int, want: Want) -> Operation:
+        if want.attention:
+            return "attention"
+        if not positions[0]:
+            return "prefill"
+        is_beyond = self._context is None and max(positions) + n > self.plan.model.config.context_length
+        return "beyond_context" if is_beyond else "step" if n == 1 else "verify"
+
+    def _begin(self, rows: Sequence[int], want: Want, ahead: int) -> Output:
+        """What follows rows whose windows are read from their beginning; equal ones are read once."""
+        assert self.cache is not None
+        windows = [self._window(row, ahead) for row in rows]
+        forward, cache = self.plan.pytorch.forward, self.cache
+        if not isinstance(cache, RowCache) or self._context is None:
+            ids, lengths = _padded(windows)
+            return forward(ids, rows, [0] * len(rows), cache, want, lengths=lengths)
+        readers: dict[tuple[int, ...], list[int]] = {}
+        for row, ids_of_row in zip(rows, windows, strict=True):
+            readers.setdefault(tuple(ids_of_row), []).append(row)
+        logits: dict[int, Tensor] = {}
+        for group in self._groups(list(readers), cache.prefix):
+            shared = _shared(group[0], cache.prefix)
+            ids, lengths = _padded([window[shared:] for window in group])
+            firsts = [readers[window][0] for window in group]
+            found = forward(ids, firsts, [shared] * len(group), cache, want, lengths=lengths).logits
+            if found is not None:
+                logits |= {row: found[place] for place, window in enumerate(group) for row in readers[window]}
+            copied = [(row, readers[window][0]) for window in group for row in readers[window][1:]]
+            if copied:
+                cache.copy(*map(list, zip(*copied, strict=True)))
+        return Output(torch.stack([logits[row] for row in rows]) if logits else None)
+
+    def _groups(self, windows: Sequence[tuple[int, ...]], prefix: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
+        """Windows to be read together: of like length, for recurrent layers of the same."""
+        group: list[tuple[int, ...]] = []
+        for window in sorted(windows, key=lambda window: (_shared(window, prefix), len(window))):
+            is_full = (len(group) + 1) * len(window) > _TOKENS_AT_ONCE
+            is_other = group and _shared(window, prefix) != _shared(group[0], prefix)
+            differs = self.plan.model.config.is_recurrent and group and len(window) != len(group[0])
+            if group and (is_full or is_other or differs):
+                yield group
+                group = []
+            group.append(window)
+        yield group
+
+    def select(self, rows: Sequence[int]) -> None:
+        assert self.cache is not None
+        self._starts, self._sources = [self._starts[row] for row in rows], [self._sources[row] for row in rows]
+        self.cache.select(rows)
+
+    def release(self, gone: Collection[int]) -> None:
+        assert self.cache is not None
+        kept = [row for row in range(len(self._starts)) if row not in gone]
+        self._starts, self._sources = [self._starts[row] for row in kept], [self._sources[row] for row in kept]
+        self.cache.release(gone)
+
+    def truncate(self) -> None:
+        assert self.cache is not None
+        self.cache.truncate([
+            max(0, len(source) + len(tokens) - start)
+            for source, tokens, start in zip(self._sources, self._session.tokens, self._starts, strict=True)
+        ])  # fmt: skip
+
+
+def _padded(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
+    """(windows, longest) ids, padded on the right, and how many of each are real."""
+    lengths = list(map(len, windows))
+    longest = max(lengths)
+    return torch.tensor([[*window, *[0] * (longest - len(window))] for window in windows]), lengths
+
+
+def _shared(window: tuple[int, ...], prefix: tuple[int, ...]) -> int:
+    """How many tokens at the beginning of a window are the prefix, which the cache has read."""
+    length = len(prefix)
+    return length if len(window) > length and window[:length] == prefix else 0

@@ -1,0 +1,69 @@
+"""The compiled engine computes every activation that a configuration can name, as PyTorch does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from cli.main import run
+from lm.config.model import ModelConfig
+from lm.engine.compiled.compiling import compile_step
+from lm.engine.selection import COMPILED, unsupported
+from lm.kernels import compiled
+from tests.cli.small_runs import make_run
+from tests.lm.interop.hugging_face.test_marian import SENTENCES, theirs_saved
+from tests.lm.machine_code import kept_code
+
+pytest.importorskip("numba")  # once numba is loaded, compiled code is used from the first token on
+
+ACTIVATIONS = get_args(get_type_hints(ModelConfig)["activation"])
+_HARDWARE = ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _with_compiled_step(pytestconfig):
+    with kept_code(pytestconfig):
+        compile_step()
+        yield
+
+
+def by_both(arguments: list[str], tmp_path, monkeypatch, capsys) -> tuple[list[Any], list[Any]]:
+    """The JSON of a command by compiled code, and where none was compiled."""
+    capsys.readouterr()
+    results = []
+    for is_compiled in (True, False):
+        with monkeypatch.context() as patch:
+            if not is_compiled:
+                patch.setenv("LM_CACHE", str(tmp_path / "empty"))
+            compiled.forget()
+            assert compiled.is_compiled() == is_compiled
+            assert run([*arguments, "--json", *_HARDWARE]) == 0
+        results.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    compiled.forget()
+    return results[0], results[1]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_generated_text_is_that_of_pytorch(activation, tmp_path, monkeypatch, capsys):
+    folder = make_run(tmp_path / "run", activation=activation)
+    assert unsupported(ModelConfig(activation=activation), COMPILED) is None
+    arguments = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "12"]
+    (found,), (expected,) = by_both(arguments, tmp_path, monkeypatch, capsys)
+    assert found["tokens"] == expected["tokens"]
+    assert found["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-4)
+
+
+def test_translations_of_an_imported_marian_with_swish(tmp_path, monkeypatch, capsys):
+    theirs_saved(tmp_path)
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["activation_function"] == "swish"
+    assert run(["import", str(tmp_path / "theirs"), "-o", str(tmp_path / "run")]) == 0
+    (tmp_path / "source").write_text("\n".join(SENTENCES) + "\n")
+    arguments = ["translate", str(tmp_path / "run"), str(tmp_path / "source"), "--beam", "3"]
+    found, expected = by_both(arguments, tmp_path, monkeypatch, capsys)
+    assert len(found) == len(SENTENCES)
+    for one, other in zip(found, expected, strict=True):
+        assert one["translations"][0]["tokens"] == other["translations"][0]["tokens"]
+        assert one["translations"][0]["score"] == pytest.approx(other["translations"][0]["score"], abs=1e-4)
