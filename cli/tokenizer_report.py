@@ -9,14 +9,14 @@ from typing import Any
 from cli.console.numbers import size
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import Corpus, training_texts
-from lm.tokenizer.training import Sample, Trained
+from lm.tokenizer.training import TextSample, Trained
 
 _MEASURED_BYTES = 1_000_000
 
 
 def report(trained: Trained, corpus: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
     """What was trained and on what, as plain values, with how well it compresses a sample of the corpus."""
-    sample = Sample(training_texts(corpus), corpus_bytes=corpus.files_bytes, limit=_MEASURED_BYTES)
+    sample = TextSample(training_texts(corpus), corpus_bytes=corpus.files_bytes, limit=_MEASURED_BYTES)
     tokens = sum(len(ids) for text in sample for ids in trained.tokenizer.encode_batch([text]))
     return {
         "path": str(out),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.decoding import PENALTIES, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
@@ -218,7 +218,7 @@ def _is_page_of_text(mode: Mode) -> bool:
 
 
 _SAMPLING = flags_of(SamplingConfig, but=("max_tokens",))
-_DRAWING = ("--temperature", "--top-k", "--top-p", "--min-p", "--typical", "--seed")
+_DRAWING = flags_of(SamplingConfig, but=(*PENALTIES, "greedy", "stop", "max_tokens"))
 """Sampling flags that a search ignores; biases and penalties change its scores too."""
 _CUTTING = tuple(flag for flag in _DRAWING if flag != "--temperature")
 _TOKENIZER = flags_of(TokenizerConfig)

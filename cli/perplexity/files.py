@@ -19,7 +19,7 @@ from cli.console.progress import counter, progress
 from cli.console.tables import table
 from cli.flags.options import Given
 from cli.perplexity import report, surprisal_page, versus
-from cli.perplexity.request import Output
+from cli.perplexity.request import ReportFormat
 from cli.perplexity.scorer import LoadedScorer, on
 from cli.perplexity.surprisal import coloured, plain
 from lm.config.hardware import HardwareConfig
@@ -37,7 +37,7 @@ from lm.model.transformer import DecoderOnly
 from lm.text.files import STDIN, TextFile, text_files, text_size
 
 
-def measure_files(run: Path, files: Sequence[str], output: Output, given: Given) -> None:
+def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: Given) -> None:
     """Score files by a run, and print or write what was asked for.
 
     Args:
@@ -76,7 +76,7 @@ def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
         )
 
 
-def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> None:
+def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score files, and print or write what was asked for."""
     scores: list[FileScore] = []
     with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
@@ -191,7 +191,7 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     return bool(of_examples)
 
 
-def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: Output) -> None:
+def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score the completions of files of examples, and print the figures."""
     scores, shortened = [], 0
     with counter("scoring", "examples") as watch:

@@ -11,7 +11,7 @@ import typer
 from cli.flags import completion
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import Given, takes
-from cli.perplexity.request import Output, PairFiles
+from cli.perplexity.request import PairFiles, ReportFormat
 from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
@@ -181,7 +181,7 @@ def perplexity(
     """
     if "as_json" in given.environment and (as_csv or per_token or show):
         as_json = False
-    output = Output(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
+    output = ReportFormat(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
     pair_files = PairFiles(source or (), target or (), language, heads or ())
     if not pair_files and not files and sys.stdin.isatty():
         raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")

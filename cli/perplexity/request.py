@@ -13,7 +13,7 @@ _TOGETHER = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"}, 
 
 
 @dataclass(frozen=True)
-class Output:
+class ReportFormat:
     """The forms of a report that the user asked for.
 
     Attributes:

@@ -93,7 +93,7 @@ def coloured(spans: Iterable[Span], names: Sequence[str], *, width: int | None =
 def plain(spans: Iterable[Span], names: Sequence[str], *, width: int) -> Iterator[str]:
     """The text in rows of a width, with the bits of each token as a digit beneath its first character."""
     yield "bits per token beneath its first character (+ for more than 9, · not scored)\n"
-    row = _Row(width)
+    row = _DigitRow(width)
     for heading, span in _headed(spans, names):
         if heading:
             yield from row.end()
@@ -106,7 +106,7 @@ def plain(spans: Iterable[Span], names: Sequence[str], *, width: int) -> Iterato
     yield from row.end()
 
 
-class _Row:
+class _DigitRow:
     """A row of text and the row of marks beneath it."""
 
     def __init__(self, width: int) -> None:

@@ -9,6 +9,9 @@ from lm.errors import UsageError
 
 WIDEST_BEAM = 1024  # each candidate is a row of every step; translations get worse long before
 
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
+"""Fields of `SamplingConfig` that change the model's own logits, and therefore count in greedy and beam search too."""
+
 
 @dataclass(frozen=True)
 class SamplingConfig(Checked):

@@ -28,7 +28,7 @@ from lm.corpus.corpus import Corpus
 from lm.corpus.manifest import SplitName
 from lm.errors import InputError, UsageError
 from lm.text.documents import Survey, grouped, spans
-from lm.text.files import Span, TextFile
+from lm.text.files import FileSpan, TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 CHUNK_BYTES = 1 << 23
@@ -56,7 +56,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FileSection:
     """A file or part of one, which begins and ends with documents, and which of these are held out.
 
     Attributes:
@@ -73,7 +73,7 @@ class Stretch:
     identity: str
     size: int
     held_out: HeldOut
-    span: Span | None = None
+    span: FileSpan | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Chunk:
         separator: the line that ends a document within a text file.
     """
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[FileSection, ...]
     separator: str
 
     def key(self, tokenizer: str) -> str:
@@ -102,7 +102,7 @@ def _settings(held_out: HeldOut) -> tuple[int, int | None, str]:
     return held_out.bound, held_out.boundary, str(held_out.share)
 
 
-def _bounds(span: Span | None) -> list[int] | None:
+def _bounds(span: FileSpan | None) -> list[int] | None:
     return None if span is None else [span.start, span.stop]
 
 
@@ -121,12 +121,12 @@ def chunks_of(corpus: Corpus, held_out: HeldOut) -> list[Chunk]:
     return [Chunk(tuple(group), corpus.config.separator) for group in groups]
 
 
-def _stretches(corpus: Corpus, held_out: HeldOut, size: int) -> Iterator[Stretch]:
+def _stretches(corpus: Corpus, held_out: HeldOut, size: int) -> Iterator[FileSection]:
     position = 0
     for number, found in enumerate(corpus.files):
         if held_out.boundary is not None:
             here = HeldOut(held_out.bound, held_out.boundary - position)
-            yield Stretch(found.file, number, found.identity, _size(found), here)
+            yield FileSection(found.file, number, found.identity, _size(found), here)
         else:
             yield from _divided(found, number, held_out, corpus.config.separator, size)
         position += found.bytes
@@ -139,15 +139,15 @@ def _size(found: Survey) -> int:
     return max(found.size, found.bytes)
 
 
-def _divided(found: Survey, number: int, held_out: HeldOut, separator: str, size: int) -> Iterator[Stretch]:
+def _divided(found: Survey, number: int, held_out: HeldOut, separator: str, size: int) -> Iterator[FileSection]:
     """The stretches of a file."""
-    cuts: Sequence[Span] | None = spans(found.file, separator, size=size)
+    cuts: Sequence[FileSpan] | None = spans(found.file, separator, size=size)
     if cuts is None:
-        yield Stretch(found.file, number, found.identity, _size(found), held_out)
+        yield FileSection(found.file, number, found.identity, _size(found), held_out)
         return
     share = _size(found) / cuts[-1].stop  # 1, unless spans count row groups
     for span in cuts:
-        yield Stretch(found.file, number, found.identity, round((span.stop - span.start) * share), held_out, span)
+        yield FileSection(found.file, number, found.identity, round((span.stop - span.start) * share), held_out, span)
 
 
 _RECORD = "part.json"

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from lm import files
 from lm.corpus import shards
-from lm.corpus.chunks import Chunk, ChunkSplit, Done, HeldOut, StoredChunk, Stretch, array_name, read_array
+from lm.corpus.chunks import Chunk, ChunkSplit, Done, FileSection, HeldOut, StoredChunk, array_name, read_array
 from lm.corpus.corpus import Corpus, encoded_ahead, hash_bound, text_bytes, text_hash
 from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
 from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, WrittenTokens, token_dtype
@@ -298,7 +298,7 @@ def held_out_examples(corpus: Corpus) -> HeldOut:
 
 def split_examples(chunk: Chunk) -> Iterator[SplitExample]:
     """All examples of a chunk of a corpus with the splits they belong to."""
-    found: Iterable[tuple[Stretch, Example]]
+    found: Iterable[tuple[FileSection, Example]]
     found = ((stretch, example) for stretch in chunk.stretches for example in stretch.file.examples())
     share, bound = chunk.stretches[0].held_out.share, 0
     if share is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lm.corpus import repetition
-from lm.corpus.chunks import Chunk, ChunkSplit, Done, HeldOut, StoredChunk, Stretch, array_name, read_array
+from lm.corpus.chunks import Chunk, ChunkSplit, Done, FileSection, HeldOut, StoredChunk, array_name, read_array
 from lm.corpus.corpus import Corpus, divided_at, encoded_ahead, hash_bound, text_bytes, text_hash
 from lm.corpus.manifest import SPLITS, Repetition, SplitName, SplitRecord
 from lm.corpus.repetition import Documents
@@ -51,7 +51,7 @@ def held_out_text(corpus: Corpus) -> HeldOut:
     return HeldOut(hash_bound(corpus.fraction), boundary)
 
 
-def split_pieces(stretch: Stretch, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
+def split_pieces(stretch: FileSection, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
     """All pieces of a stretch of a corpus with the splits they belong to; each document belongs to one."""
     bound, boundary = stretch.held_out.bound, stretch.held_out.boundary
     fragments: Iterable[Fragment] = documents.fragments(stretch.file, separator, span=stretch.span)

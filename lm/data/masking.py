@@ -21,7 +21,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class WordTable:
+class WordBoundaries:
     """For each token of a vocabulary, whether a word may go on in it.
 
     A token goes on with the word before it if that ends, and it begins, with a letter, a digit or a part of a
@@ -86,7 +86,7 @@ class Masking:
     mask: int
     ordinary: Ids
     vocab_size: int
-    words: WordTable | None = None
+    words: WordBoundaries | None = None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, share: float, whole_words: bool = False) -> Self:
@@ -97,7 +97,7 @@ class Masking:
         """
         special, size = set(tokenizer.special_tokens.values()), tokenizer.vocab_size
         ordinary = np.array([index for index in range(size) if index not in special], dtype=np.int64)
-        return cls(share, mask_of(tokenizer), ordinary, size, WordTable.of(tokenizer) if whole_words else None)
+        return cls(share, mask_of(tokenizer), ordinary, size, WordBoundaries.of(tokenizer) if whole_words else None)
 
     def batch(self, tokens: Ids, *, keys: Indices) -> Batch:
         """(rows, length) ids as a batch in which some are hidden, and these are the targets; a key for each row."""

@@ -21,7 +21,7 @@ from lm.model.transformer import DecoderOnly
 from lm.processes import Share
 from lm.text.examples import Example
 from lm.tokenizer.framing import example_frame
-from lm.tokenizer.offsets import Loss, TokenOffsets
+from lm.tokenizer.offsets import TextLoss, TokenOffsets
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -113,7 +113,7 @@ class _Framed:
     ids: NDArray[Any]
     learned: int
     is_shortened: bool
-    loss: Loss
+    loss: TextLoss
 
 
 def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, name: str) -> list[_Framed]:

@@ -23,7 +23,7 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.processes import Share
 from lm.text.parallel import Pair
 from lm.tokenizer.framing import LanguageTag, pair_frames
-from lm.tokenizer.offsets import Loss, TokenOffsets
+from lm.tokenizer.offsets import TextLoss, TokenOffsets
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -77,7 +77,7 @@ class PairEncoder:
         self._trees = TreeReader(self._source)
         self._offsets = TokenOffsets(tokenizer)
 
-    def loss(self, text: str) -> Loss:
+    def loss(self, text: str) -> TextLoss:
         """What the tokenizer loses of a target."""
         return self._offsets.loss(Piece(text, starts_document=True), self._target.encode_batch([text])[0])
 

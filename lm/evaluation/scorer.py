@@ -14,7 +14,7 @@ from lm.errors import UsageError
 from lm.evaluation.perplexity import FileScore, Scored, measure
 from lm.evaluation.scoring import Nats, score_windows, surprisals
 from lm.evaluation.stretches import Reading, Stretch
-from lm.evaluation.windows import Cutter, MaskedCutter, MaskedWindow, Window, window_sizes
+from lm.evaluation.windows import CausalWindow, Cutter, MaskedCutter, MaskedWindow, window_sizes
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.processes import Share
 from lm.text.files import TextFile
@@ -42,7 +42,7 @@ class CausalReading:
         """See `Reading`."""
         return Cutter(context=self.context, stride=self.stride, start_token=self.start_token)
 
-    def score(self, windows: Sequence[Window]) -> list[Nats]:
+    def score(self, windows: Sequence[CausalWindow]) -> list[Nats]:
         """See `Reading`."""
         return score_windows(self.model, windows)
 

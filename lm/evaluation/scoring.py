@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from lm.config.data import IGNORED
 from lm.data.batch import Batch
-from lm.evaluation.windows import Cutter, Ids, Window
+from lm.evaluation.windows import CausalWindow, Cutter, Ids
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
 from lm.processes import Share
 
@@ -50,13 +50,13 @@ def score(
     return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
 
 
-def _batches(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
+def _batches(windows: Iterable[CausalWindow], size: int) -> Iterator[list[CausalWindow]]:
     iterator = iter(windows)
     while batch := list(islice(iterator, size)):
         yield batch
 
 
-def score_windows(model: DecoderOnly, windows: Sequence[Window]) -> list[Nats]:
+def score_windows(model: DecoderOnly, windows: Sequence[CausalWindow]) -> list[Nats]:
     """NaN for the unscored and the surprisal of the scored tokens of each window."""
     batch = Batch.of_rows([window.tokens for window in windows], [window.scored for window in windows])
     scored = score_batch(model, batch)

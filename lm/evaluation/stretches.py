@@ -20,7 +20,7 @@ from lm.evaluation.windows import Ids
 from lm.processes import Share
 from lm.text.documents import fragments
 from lm.text.files import TextFile
-from lm.tokenizer.offsets import Ends, Loss, TokenOffsets
+from lm.tokenizer.offsets import Ends, TextLoss, TokenOffsets
 from lm.tokenizer.pieces import Piece, pieces
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ _READ_AHEAD = 16
 """Batches of windows that are put in order of length together where they are not."""
 
 
-class Tokens(Protocol):
+class HasTokens(Protocol):
     """What windows of all kinds have."""
 
     @property
@@ -39,7 +39,7 @@ class Tokens(Protocol):
         ...
 
 
-W = TypeVar("W", bound=Tokens)
+W = TypeVar("W", bound=HasTokens)
 T = TypeVar("T")
 
 
@@ -75,7 +75,7 @@ class Packing(Generic[W]):
                 held, done = {}, 0
 
 
-W_co = TypeVar("W_co", covariant=True, bound=Tokens)
+W_co = TypeVar("W_co", covariant=True, bound=HasTokens)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Passage:
         return self.offsets.ends(self.piece, self.tokens)
 
     @cached_property
-    def loss(self) -> Loss:
+    def loss(self) -> TextLoss:
         """What the tokenizer loses of the text."""
         return self.offsets.loss(self.piece, self.tokens)
 
@@ -200,7 +200,7 @@ def stretches(
     Raises:
         InputError: a file is not text that the tokenizer can encode, or the model's output is not a number.
     """
-    reader = _Reader(tokenizer, separator, reading.cutter)
+    reader = _WindowReader(tokenizer, separator, reading.cutter)
     windows = (window for number, file in enumerate(files) for window in reader.read(number, file))
     packing = Packing(windows, batch_size)
     batches = packing.batches()
@@ -214,7 +214,7 @@ def stretches(
         yield rest
 
 
-class _Reader(Generic[W]):
+class _WindowReader(Generic[W]):
     """Turns files into windows, and gives what is scored back as stretches of the text that was read."""
 
     def __init__(self, tokenizer: Tokenizer, separator: str, cutter: Callable[[], WindowCutter[W]]) -> None:

@@ -30,7 +30,7 @@ Ids = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
-class Window:
+class CausalWindow:
     """Tokens read at once, each predicting the next.
 
     Windows in their order account for every token of a document once: `unscored`, then `scored` of each.
@@ -62,18 +62,18 @@ class Cutter:
         self._due = context  # predictions of a full window at this place that no window before it scored
         self._unscored = int(start_token is None)
 
-    def push(self, tokens: Ids) -> Iterator[Window]:
+    def push(self, tokens: Ids) -> Iterator[CausalWindow]:
         """The windows that are complete now that these tokens are known."""
         self._held = np.concatenate((self._held, tokens))
         while len(self._held) > self._context:
-            yield Window(self._held[: self._context + 1], self._due, self._unscored)
+            yield CausalWindow(self._held[: self._context + 1], self._due, self._unscored)
             self._held, self._due, self._unscored = self._held[self._stride :], self._stride, 0
 
-    def finish(self) -> Iterator[Window]:
+    def finish(self) -> Iterator[CausalWindow]:
         """The last window, if anything is left to account for."""
         scored = len(self._held) - 1 - (self._context - self._due)
         if len(self._held) and scored + self._unscored > 0:
-            yield Window(self._held, scored, self._unscored)
+            yield CausalWindow(self._held, scored, self._unscored)
 
 
 def window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[int, int]:

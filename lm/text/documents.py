@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lm.text import examples, files, parquet
-from lm.text.files import Observer, Span, TextFile
+from lm.text.files import FileSpan, Observer, TextFile
 from lm.text.streams import compression
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def survey(file: TextFile, separator: str) -> Survey:
 
 
 def fragments(
-    file: TextFile, separator: str, *, observe: Observer | None = None, span: Span | None = None
+    file: TextFile, separator: str, *, observe: Observer | None = None, span: FileSpan | None = None
 ) -> Iterator[Fragment]:
     """The documents of a file, in fragments of at most a few hundred kilobytes, cut anywhere.
 
@@ -122,7 +122,7 @@ def fragments(
             starts = False
 
 
-def _documents_by_row(file: TextFile, observe: Observer | None, span: Span | None) -> Iterator[str]:
+def _documents_by_row(file: TextFile, observe: Observer | None, span: FileSpan | None) -> Iterator[str]:
     """The documents of a file that has one in each row."""
     if file.supervised:
         return (example.prompt + example.completion for example in file.examples(observe))
@@ -152,7 +152,7 @@ def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
 _BLOCK_BYTES = 1 << 20
 
 
-def spans(file: TextFile, separator: str, *, size: int) -> list[Span] | None:
+def spans(file: TextFile, separator: str, *, size: int) -> list[FileSpan] | None:
     """Parts of a file of at least `size` bytes each, but the last, that together are the file.
 
     They depend on the bytes of the file alone. Each begins with a document and ends with one.
@@ -173,14 +173,14 @@ def spans(file: TextFile, separator: str, *, size: int) -> list[Span] | None:
     document_end = rb"\n" if file.is_json_lines else rb"\n" + re.escape(separator.encode()) + rb"\r?\n"
     ends = list(_ends(file.path, re.compile(document_end), size, longest=len(separator.encode()) + 3))
     starts = [0, *ends]
-    return [Span(start, stop) for start, stop in zip(starts, [*ends, total], strict=True)]
+    return [FileSpan(start, stop) for start, stop in zip(starts, [*ends, total], strict=True)]
 
 
-def _row_groups(file: TextFile, size: int) -> list[Span] | None:
+def _row_groups(file: TextFile, size: int) -> list[FileSpan] | None:
     """The fewest neighbouring row groups that have `size` bytes, again and again; None if all are needed for that."""
     sizes = parquet.group_bytes(file.path, name=file.name)
     groups = grouped(range(len(sizes)), lambda group: sizes[group], limit=size)
-    found = [Span(group[0], group[-1] + 1) for group in groups]
+    found = [FileSpan(group[0], group[-1] + 1) for group in groups]
     return found if len(found) > 1 else None
 
 

@@ -46,7 +46,7 @@ Progress = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True)
-class Span:
+class FileSpan:
     """Part of a file that begins and ends with documents: bytes, or row groups of a Parquet file."""
 
     start: int
@@ -107,7 +107,7 @@ class TextFile:
         told = {"is_json_lines": self.is_json_lines, "is_parquet": self.is_parquet}
         return {**self.__dict__, **told, "spool": None}
 
-    def text(self, observe: Observer | None = None, span: Span | None = None) -> Iterator[str]:
+    def text(self, observe: Observer | None = None, span: FileSpan | None = None) -> Iterator[str]:
         """The text of the file, in blocks.
 
         Args:
@@ -136,7 +136,7 @@ class TextFile:
             offset += len(block)
 
     def rows(
-        self, fields: Sequence[str], *, example: str, observe: Observer | None = None, span: Span | None = None
+        self, fields: Sequence[str], *, example: str, observe: Observer | None = None, span: FileSpan | None = None
     ) -> Iterator[Row]:
         """The rows of the file: objects in JSON Lines, or rows of a Parquet file.
 
@@ -158,7 +158,7 @@ class TextFile:
         groups = None if span is None else range(span.start, span.stop)
         yield from parquet.rows(self.path, fields, name=self.name, groups=groups)
 
-    def documents(self, observe: Observer | None = None, span: Span | None = None) -> Iterator[str]:
+    def documents(self, observe: Observer | None = None, span: FileSpan | None = None) -> Iterator[str]:
         """The texts in `field` of the rows of the file.
 
         Args:
@@ -296,7 +296,7 @@ def _first_line(file: TextFile) -> bytes:
     return beginning.partition(b"\n")[0]
 
 
-def _span_blocks(path: Path, span: Span) -> Iterator[bytes]:
+def _span_blocks(path: Path, span: FileSpan) -> Iterator[bytes]:
     with path.open("rb") as stream:
         stream.seek(span.start)
         left = span.stop - span.start

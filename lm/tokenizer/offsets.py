@@ -20,7 +20,7 @@ Ends = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Loss:
+class TextLoss:
     """What a tokenizer loses of a text: what decoding its tokens does not give back.
 
     Attributes:
@@ -78,7 +78,7 @@ class TokenOffsets:
         ends[-1] = len(data)
         return ends
 
-    def loss(self, piece: Piece, tokens: Ids) -> Loss:
+    def loss(self, piece: Piece, tokens: Ids) -> TextLoss:
         """Count what the tokenizer loses of the text of a piece.
 
         Args:
@@ -88,13 +88,13 @@ class TokenOffsets:
         data = piece.text.encode()
         parts = [self._bytes(index) for index in tokens.tolist()]
         if b"".join(parts) == data:
-            return Loss()
+            return TextLoss()
         whole = piece.context + piece.text
         decoded = self._tokenizer.decode(self._tokenizer.encode_batch([whole])[0])
         if decoded.removeprefix(" ") == whole.removeprefix(" "):  # many tokenizers put a space before a text
-            return Loss()
+            return TextLoss()
         if not parts:
-            return Loss(0, len(data))
+            return TextLoss(0, len(data))
         unknowns = lost = start = 0
         spelled: list[bytes] = []
         ends = self.ends(piece, tokens).tolist()
@@ -107,7 +107,7 @@ class TokenOffsets:
             unknowns += is_unknown
             lost += len(text.strip() or text) if is_unknown else _unlike(text, b"".join(spelled))
             spelled, start = [], end
-        return Loss(unknowns, lost)
+        return TextLoss(unknowns, lost)
 
     def _bytes(self, index: int) -> bytes:
         if index not in self._spelled:

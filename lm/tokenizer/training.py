@@ -72,7 +72,7 @@ def train(
         return Trained(_byte(special_tokens), 0, corpus_bytes)
     if config.kind == "char":
         return Trained(_char(texts, special_tokens, unknown), corpus_bytes, corpus_bytes)
-    sample = Sample(texts, corpus_bytes=corpus_bytes, limit=sample_bytes)
+    sample = TextSample(texts, corpus_bytes=corpus_bytes, limit=sample_bytes)
     return Trained(_bpe(sample, config, special_tokens), sample.used, corpus_bytes)
 
 
@@ -149,7 +149,7 @@ def _byte(special_tokens: Sequence[str]) -> Tokenizer:
     return Tokenizer(backend)
 
 
-class Sample:
+class TextSample:
     """All texts if they fit a limit, else as many as fit, spread evenly over them.
 
     Attributes:

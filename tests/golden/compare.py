@@ -221,27 +221,28 @@ class Base:
 class Tree:
     """A source tree whose commands are run; its server starts with the first case."""
 
-    def __init__(self, root: Path, base: Base) -> None:
+    def __init__(self, root: Path, base: Base | None = None) -> None:
         self.root, self._base = root, base
         self._server: subprocess.Popen[str] | None = None
         self._is_compiled = False
 
     def run(self, case: Case, folder: Path) -> Record:
         """Run the commands of a case in a new folder; returns what they left behind."""
+        assert self._base is not None
         folder.mkdir(parents=True)
         (folder / "text").symlink_to(self._base.texts)
         (folder / "runs").symlink_to(self._base.runs)
-        (folder / "output").mkdir()
         environment = {"LM_CACHE": str(folder / "cache")}
         if case.is_compiled:
             environment = {"LM_CACHE": str(self._compiled())}
         record: Record = {}
         for number, command in enumerate(case.commands, 1):
-            code, output, errors = self._command(command, case, folder, environment, number)
+            code, output, errors = self.command(
+                shlex.split(command), folder, environment, is_process=case.is_process, is_compiled=case.is_compiled
+            )
             record[f"command {number}:exit"] = str(code)
             record |= {f"command {number}:{name}": value for name, value in records.of_output(output, folder).items()}
             record[f"command {number}:stderr"] = errors[-2000:] if code else ""
-        shutil.rmtree(folder / "output")
         return record | records.of_folder(folder)
 
     def close(self) -> None:
@@ -251,10 +252,16 @@ class Tree:
             self._server.stdin.close()
             self._server.wait()
 
-    def _command(
-        self, command: str, case: Case, folder: Path, environment: dict[str, str], number: int
+    def command(
+        self,
+        words: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        *,
+        is_process: bool = False,
+        is_compiled: bool = False,
     ) -> tuple[int, str, str]:
-        words = shlex.split(command)
+        """Run a command line of a case in a folder; returns its exit code, stdout and stderr."""
         if words[0] == "copy":
             shutil.copytree(folder / words[1], folder / words[2])
             return 0, "", ""
@@ -262,14 +269,16 @@ class Tree:
         if "<" in words:
             stdin = str(folder / words[words.index("<") + 1])
             words = words[: words.index("<")] + words[words.index("<") + 2 :]
-        files = {name: folder / "output" / f"{number}.{name}" for name in ("stdout", "stderr")}
-        preload = ["numba"] if case.is_compiled else []
+        files = {name: folder / f".{name}" for name in ("stdout", "stderr")}
+        preload = ["numba"] if is_compiled else []
         request = {
             "arguments": words, "folder": str(folder), "stdin": stdin, "environment": environment, "preload": preload,
             "timeout": _TIMEOUT, **{name: str(path) for name, path in files.items()},
         }  # fmt: skip
-        code = self._process(request) if case.is_process else self._ask(request)
+        code = self._process(request) if is_process else self._ask(request)
         output, errors = (path.read_text(encoding="utf-8", errors="replace") for path in files.values())
+        for path in files.values():
+            path.unlink()
         return code, output.replace(str(self.root), "<tree>"), errors
 
     def _process(self, request: dict[str, Any]) -> int:
@@ -315,6 +324,7 @@ class Tree:
 
     def _compiled(self) -> Path:
         """The cache that holds this tree's compiled code, which is made now if it is not there."""
+        assert self._base is not None
         key = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
         folder = self._base.folder.parent / f"compiled-{key}"
         if not self._is_compiled:

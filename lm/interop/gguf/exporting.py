@@ -28,7 +28,7 @@ _QUANTIZATION_VERSION = 2
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedGGUF:
     """What a run was written as: the architecture, what decided that, and its vocabulary."""
 
     architecture: Family
@@ -36,7 +36,7 @@ class Exported:
     vocabulary: Vocabulary
 
 
-def export(run: Path, path: Path, *, number_type: NumberType = "float32") -> Exported:
+def export(run: Path, path: Path, *, number_type: NumberType = "float32") -> ExportedGGUF:
     """Write a run's best checkpoint, or a checkpoint, as a GGUF file.
 
     Args:
@@ -65,7 +65,7 @@ def export(run: Path, path: Path, *, number_type: NumberType = "float32") -> Exp
             numbers, kind = _stored(name, tensor, number_type, package)
             writer.add_tensor(name, numbers, raw_dtype=kind)
         _write(writer)
-    return Exported(architecture, telling(config, architecture), vocabulary)
+    return ExportedGGUF(architecture, telling(config, architecture), vocabulary)
 
 
 def _package() -> Any:  # noqa: ANN401 (a module, which is not always there)

@@ -28,7 +28,12 @@ _RENAMED = {"rope_scaling": "rotary_scaling"}
 _COVERED: Mapping[str, tuple[Any, ...]] = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "attention": ("full", "window"),
+    "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"),
+    "rope_scaling": ("none", "linear", "llama3", "yarn"), "norm": ("layernorm", "rmsnorm"),
+    "norm_position": ("pre", "post"), "attention_bias": (None, "none", "inputs", "all"),
+    "activation": ("relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"),
 }  # fmt: skip
+"""Values that the code in `remote/` computes; a new one is refused until that code knows it."""
 
 
 def _own(architecture: str, auto: str, requires: Mapping[str, tuple[Any, ...]]) -> Family:

@@ -7,7 +7,7 @@ import pytest
 from cli.flags.options import Given
 from cli.perplexity import files as module
 from cli.perplexity.files import measure_files
-from cli.perplexity.request import Output
+from cli.perplexity.request import ReportFormat
 from tests.cli.small_runs import make_run
 
 GIVEN = Given({"perplexity": {}, "data": {}, "hardware": {}, "workers": {}}, {})
@@ -26,7 +26,7 @@ def called(monkeypatch):
 def test_text_examples_and_two_models_have_a_report_each(called, runs, texts, tmp_path):
     supervised = make_run(tmp_path / "supervised", supervised=True)
     (tmp_path / "examples.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
-    alone, against = (Output(False, False, False, False, None, versus) for versus in (None, runs["char"]))
+    alone, against = (ReportFormat(False, False, False, False, None, versus) for versus in (None, runs["char"]))
     measure_files(runs["bpe"], [str(texts / "a.txt")], alone, GIVEN)
     measure_files(runs["bpe"], [str(texts / "a.txt")], against, GIVEN)
     measure_files(supervised, [str(texts / "a.txt")], alone, GIVEN)

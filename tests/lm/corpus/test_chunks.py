@@ -11,7 +11,7 @@ from lm.config.data import DataConfig
 from lm.corpus import chunks
 from lm.corpus.chunks import Chunk, HeldOut, chunks_of
 from lm.corpus.corpus import survey
-from lm.text.files import Span
+from lm.text.files import FileSpan
 from tests.lm.corpus.preparing import written
 
 SEPARATOR = "<|endoftext|>\n"
@@ -22,7 +22,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 100)
 
 
-def places(found: list[Chunk]) -> list[list[tuple[str, Span | None]]]:
+def places(found: list[Chunk]) -> list[list[tuple[str, FileSpan | None]]]:
     return [[(stretch.file.name, stretch.span) for stretch in part.stretches] for part in found]
 
 
@@ -31,8 +31,8 @@ def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> 
     corpus = survey(written(tmp_path, "a" * 60, "b" * 30, "c" * 20, large, "d" * 99), DataConfig())
     assert places(chunks_of(corpus, HeldOut(0))) == [
         [("corpus-0.txt", None), ("corpus-1.txt", None), ("corpus-2.txt", None)],
-        [("corpus-3.txt", Span(0, 170))],
-        [("corpus-3.txt", Span(170, 326))],
+        [("corpus-3.txt", FileSpan(0, 170))],
+        [("corpus-3.txt", FileSpan(170, 326))],
         [("corpus-4.txt", None)],
     ]
 
@@ -72,7 +72,7 @@ def test_a_key_depends_on_all_that_the_tokens_do(tmp_path: Path) -> None:
             Chunk((dataclasses.replace(first, **change), part.stretches[1]), part.separator)
             for change in (
                 {"identity": "other"},
-                {"span": Span(0, 60)},
+                {"span": FileSpan(0, 60)},
                 {"held_out": HeldOut(6)},
                 {"held_out": HeldOut(5, 0)},
                 {"number": 7},

@@ -20,7 +20,7 @@ from lm.errors import InputError
 from lm.text import parquet
 from lm.text.documents import fragments, spans
 from lm.text.examples import Example
-from lm.text.files import Span, TextFile, text_files, text_size
+from lm.text.files import FileSpan, TextFile, text_files, text_size
 from lm.text.parallel import parallel_texts
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.corpus.test_prepare import contents
@@ -34,7 +34,7 @@ def written(path: Path, columns: dict[str, Any], *, group: int = 1 << 20) -> Tex
     return TextFile(path.name, path)
 
 
-def read(file: TextFile, span: Span | None = None) -> list[str]:
+def read(file: TextFile, span: FileSpan | None = None) -> list[str]:
     texts: list[str] = []
     for fragment in fragments(file, "unused", span=span):
         if fragment.starts_document:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lm.text.documents import fragments, spans
-from lm.text.files import Span, TextFile, text_files
+from lm.text.files import FileSpan, TextFile, text_files
 
 TEXTS = [
     b"one\n%%\ntwo %% three\n%%\n\n%%\r\nfour\r\n%%\nfive",
@@ -20,7 +20,7 @@ TEXTS = [
 ]
 
 
-def documents(file: TextFile, separator: str, span: Span | None = None) -> list[str]:
+def documents(file: TextFile, separator: str, span: FileSpan | None = None) -> list[str]:
     found: list[str] = []
     for fragment in fragments(file, separator, span=span):
         if fragment.starts_document:
@@ -67,8 +67,8 @@ def test_a_long_document_is_looked_through_block_by_block(tmp_path: Path, monkey
     monkeypatch.setattr("lm.text.documents._BLOCK_BYTES", 3)
     (tmp_path / "a.txt").write_text("a" * 1000 + "\n%%\n" + "b" * 10)
     file = TextFile("a.txt", tmp_path / "a.txt")
-    assert spans(file, "%%", size=10) == [Span(0, 1004), Span(1004, 1014)]
-    assert spans(file, "%", size=10) == [Span(0, 1014)]
+    assert spans(file, "%%", size=10) == [FileSpan(0, 1004), FileSpan(1004, 1014)]
+    assert spans(file, "%", size=10) == [FileSpan(0, 1014)]
 
 
 def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:

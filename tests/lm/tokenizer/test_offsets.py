@@ -4,7 +4,7 @@ import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
-from lm.tokenizer.offsets import Loss, TokenOffsets
+from lm.tokenizer.offsets import TextLoss, TokenOffsets
 from lm.tokenizer.pieces import Piece
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT, bert_like, cl100k_like, gpt2_like, llama2_like
@@ -75,24 +75,24 @@ def loss(tokenizer, text, context=""):
 @pytest.mark.parametrize("text", [TEXT, "", " ", "\n\n", "the cat sat", "  the  cat", "한국어 ☃🦉"])
 def test_lossless_tokenizers_lose_nothing(made, text):
     tokenizer = Tokenizer(made())
-    assert loss(tokenizer, text) == Loss()
-    assert loss(tokenizer, text, "dog") == Loss()
+    assert loss(tokenizer, text) == TextLoss()
+    assert loss(tokenizer, text, "dog") == TextLoss()
 
 
 def test_an_uncased_tokenizer_loses_case_accents_and_what_it_does_not_know():
     tokenizer = Tokenizer(bert_like())
-    assert loss(tokenizer, "the mat and the dog") == Loss()
-    assert loss(tokenizer, "The mat and The dog") == Loss(0, 2)
-    assert loss(tokenizer, "the\nmat") == Loss(0, 1)
-    assert loss(tokenizer, "the 🦉 mat") == Loss(1, 4)
+    assert loss(tokenizer, "the mat and the dog") == TextLoss()
+    assert loss(tokenizer, "The mat and The dog") == TextLoss(0, 2)
+    assert loss(tokenizer, "the\nmat") == TextLoss(0, 1)
+    assert loss(tokenizer, "the 🦉 mat") == TextLoss(1, 4)
 
 
 def test_an_unknown_character_counts_with_its_bytes_and_one_of_its_spelling_does_not():
     tokenizer = training.train(["abc?"], TokenizerConfig(kind="char"), corpus_bytes=4, unknown="?").tokenizer
-    assert loss(tokenizer, "abc??") == Loss()
-    assert loss(tokenizer, "a한b☃?c") == Loss(2, 6)
+    assert loss(tokenizer, "abc??") == TextLoss()
+    assert loss(tokenizer, "a한b☃?c") == TextLoss(2, 6)
 
 
 def test_text_without_tokens_is_lost():
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
-    assert loss(Tokenizer(backend), "한한") == Loss(0, 6)
+    assert loss(Tokenizer(backend), "한한") == TextLoss(0, 6)

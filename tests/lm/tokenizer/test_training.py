@@ -45,7 +45,7 @@ def test_min_frequency_limits_merges() -> None:
 class TestSampling:
     def test_a_sample_stays_under_its_limit_and_covers_the_corpus(self) -> None:
         texts = [f"{number:03d}" + "x" * 97 for number in range(1000)]
-        sample = training.Sample(texts, corpus_bytes=100_000, limit=10_000)
+        sample = training.TextSample(texts, corpus_bytes=100_000, limit=10_000)
         taken = [int(text[:3]) for text in sample]
         assert sample.used == 10_000
         assert max(np.diff([-1, *taken, 1000])) <= 20

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
-from lm.data.masking import WordTable
+from lm.data.masking import WordBoundaries
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -21,7 +21,7 @@ def trained(kind: str) -> Tokenizer:
 
 def words(tokenizer: Tokenizer, ids: list[int]) -> list[bytes]:
     found: list[bytes] = []
-    starts = WordTable.of(tokenizer).starts(np.array([ids]))[0]
+    starts = WordBoundaries.of(tokenizer).starts(np.array([ids]))[0]
     for index, begins in zip(ids, starts, strict=True):
         found = [*found, b""] if begins else found
         found[-1] += tokenizer.token_bytes(index)
