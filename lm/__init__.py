@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lm.api import Model, export, import_model, load, merge, train
-    from lm.config.decoding import SamplingConfig, TranslationConfig
-    from lm.config.evaluation import PerplexityConfig
-    from lm.config.hardware import HardwareConfig
     from lm.config.keywords import run_spec
     from lm.config.run_spec import RunSpec
     from lm.decoding.generate import Finish, Token
@@ -23,9 +20,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "lm.api": ("Model", "export", "import_model", "load", "merge", "train"),
-    "lm.config.decoding": ("SamplingConfig", "TranslationConfig"),
-    "lm.config.evaluation": ("PerplexityConfig",),
-    "lm.config.hardware": ("HardwareConfig",),
     "lm.decoding.generate": ("Finish", "Token"),
     "lm.errors": ("LMError",),
     "lm.config.keywords": ("run_spec",),
@@ -36,9 +30,8 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Evaluation", "Finish", "HardwareConfig", "LMError", "Model", "PerplexityConfig", "RunSpec", "Sample",
-    "SamplingConfig", "Saved", "Step", "Token", "Trainer", "TranslationConfig", "export", "import_model", "load",
-    "merge", "run_spec", "train",
+    "Evaluation", "Finish", "LMError", "Model", "RunSpec", "Sample", "Saved", "Step", "Token", "Trainer", "export",
+    "import_model", "load", "merge", "run_spec", "train",
 ]  # fmt: skip
 
 

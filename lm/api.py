@@ -10,13 +10,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from lm.checkpoint import LoadedModel, load_model
+import torch
+from torch import Tensor
+
+from lm.checkpoint import LoadedModel
 from lm.checkpoint import merge as write_merged
-from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, NumberType, System
-from lm.config.hardware import HardwareConfig
-from lm.config.keywords import Place, RunOptions, run_spec
+from lm.config.hardware import Device, DType, HardwareConfig
+from lm.config.keywords import (
+    Place,
+    RunOptions,
+    SamplingOptions,
+    TranslationOptions,
+    run_spec,
+    sampling_config,
+    translation_config,
+)
 from lm.config.model import ModelConfig
 from lm.decoding.classifying import Classified, Classifier
 from lm.decoding.filling import Filled, Filler
@@ -24,12 +34,12 @@ from lm.decoding.generate import Finish, Token
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import TranslationModel
+from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
 from lm.evaluation.attention import of_model
 from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
-from lm.hardware import inference_hardware
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.adapters import import_adapters
@@ -39,28 +49,27 @@ from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.ranks import train_in_processes
 from lm.training.trainer import Event, Trainer
 
-_SAMPLING, _TRANSLATION = SamplingConfig(), TranslationConfig()
-_WINDOWS, _HARDWARE = PerplexityConfig(), HardwareConfig()
 
-
-def load(run: Place, hardware: HardwareConfig = _HARDWARE) -> Model:
+def load(run: Place, *, device: Device = "auto", dtype: DType = "auto", threads: int | None = None) -> Model:
     """Load the best checkpoint of a run, or the checkpoint that is named.
 
     Args:
         run: folder of a run or of one of its checkpoints.
-        hardware: device, arithmetic and threads [default: a GPU if there is one; float32].
+        device: where to run [default: a GPU if there is one].
+        dtype: of the matrices [default: what `lm compile RUN` found fastest, else float32].
+        threads: of the CPU [default: one per core].
 
     Raises:
         InputError: there is no such run, or it is damaged.
+        UsageError: the device or dtype is not there.
     """
-    return Model(load_model(Path(run), inference_hardware(hardware)))
+    return Model(load_to_decode(Path(run), HardwareConfig(device, dtype, threads)))
 
 
 class Model:
     """A trained model with its tokenizers: it continues texts, translates, fills blanks or classifies.
 
-    What it does is set by the configurations whose fields are the flags of the commands, with the same defaults. What
-    a model of its kind cannot do raises UsageError.
+    Keywords are the flags of the commands, with the same defaults. What a model of its kind cannot do is a UsageError.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -82,52 +91,72 @@ class Model:
         """The model itself, a `torch.nn.Module` in eval mode."""
         return self.loaded.model
 
-    def generate(self, prompt: str = "", sampling: SamplingConfig = _SAMPLING) -> str:
+    def generate(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> str:
         """What follows a prompt, without it.
+
+            model.generate("Once", max_tokens=50, temperature=0.8)
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
             UsageError: there is nothing to begin from, or the settings rule out every token.
         """
-        (sample,) = Generator(self._decoder, self.tokenizer, sampling).samples(prompt)
+        (sample,) = Generator(self._decoder, self.tokenizer, sampling_config(options)).samples(prompt)
         return sample.text
 
-    def stream(self, prompt: str = "", sampling: SamplingConfig = _SAMPLING, *, n: int = 1) -> Iterator[Token | Finish]:
-        """Draw samples token by token; errors are those of `generate`.
+    def stream(
+        self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Unpack[SamplingOptions]
+    ) -> Iterator[Token | Finish]:
+        """Draw `n` samples of what follows a prompt, or ids, token by token; errors are those of `generate`.
 
         Yields:
             A Token for each token of a sample, with the text that is certain from then on, and a Finish at its end.
         """
-        return Generator(self._decoder, self.tokenizer, sampling).generate(prompt, n=n)
+        return Generator(self._decoder, self.tokenizer, sampling_config(options)).generate(prompt, n=n)
+
+    @torch.inference_mode()
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        """(ids, vocabulary) float32 logits of the token that follows each of some ids.
+
+        Raises:
+            UsageError: there are no ids, more than the context holds, or one is not in the vocabulary.
+        """
+        model, size = self._decoder, self.config.vocab_size
+        if not 1 <= len(ids) <= self.config.context_length:
+            raise UsageError(f"logits are of 1 to {self.config.context_length} ids, which the context holds")
+        if wrong := [token for token in ids if not 0 <= token < size]:
+            raise UsageError(f"token {wrong[0]} is not in the vocabulary (ids go from 0 to {size - 1})")
+        tokens = torch.tensor([[*ids]], device=next(model.parameters()).device)
+        return model.logits(model.hidden(tokens))[0].float()
 
     def translate(
         self,
         line: str,
-        config: TranslationConfig = _TRANSLATION,
         *,
         to: str | None = None,
         heads: Sequence[int] | None = None,
+        **options: Unpack[TranslationOptions],
     ) -> str:
         """The best translation of a line; see `translations`, where `heads` are those of each line."""
-        (translated,) = self.translations([line], config, to=to, heads=None if heads is None else [heads])
+        (translated,) = self.translations([line], to=to, heads=None if heads is None else [heads], **options)
         return translated.translations[0].text
 
     def translations(
         self,
         lines: Iterable[str],
-        config: TranslationConfig = _TRANSLATION,
         *,
         to: str | None = None,
         heads: Iterable[Sequence[int]] | None = None,
+        **options: Unpack[TranslationOptions],
     ) -> Iterator[Translated]:
         """Translate lines, in order, several side by side; each with its best translations and their scores.
 
         Args:
             lines: sentences.
-            config: how they are translated.
             to: the language, for models that translate into several.
             heads: for a model that reads dependency trees, the head of each word of each line, from 1; 0 for the root.
+            options: the flags of `lm translate`, with underscores.
         """
+        config = translation_config(options)
         return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines, heads=heads)
 
     def fill(self, text: str, *, k: int = 5) -> Filled:
@@ -144,18 +173,30 @@ class Model:
         """The label of each text, and the probabilities of all labels, by a classifier."""
         return Classifier(self._masked(has_labels=True), self.tokenizer).classify(texts)
 
-    def perplexity(self, *files: Place, windows: PerplexityConfig = _WINDOWS) -> Tally:
+    def perplexity(
+        self,
+        *files: Place,
+        context: int | None = None,
+        stride: int | None = None,
+        batch_size: int = 16,
+        every: int = 1,
+    ) -> Tally:
         """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
 
         Of a masked model it is the pseudo-perplexity: each token is masked in turn.
 
         Args:
             files: of text, folders or globs; documents are separated as for training.
-            windows: how long they are, and how far they overlap.
+            context: tokens in a window [default: the model's context].
+            stride: tokens from one window to the next [default: half of the context].
+            batch_size: windows scored together; changes the speed, not the result.
+            every: of a masked model, score only every Nth token of a document: an estimate in an Nth of the time.
 
         Raises:
             InputError: a file is missing or no text.
+            UsageError: a setting is out of its limits.
         """
+        windows = PerplexityConfig(context=context, stride=stride, batch_size=batch_size, every=every)
         data = self.loaded.config.data
         model = self._masked(has_labels=False) if self.config.is_masked else self._decoder
         scorer = Scorer.of(model, self.tokenizer, windows, separator=data.separator)
@@ -248,15 +289,23 @@ def merge(run: Place, out: Place) -> None:
 
 
 def import_model(
-    folder: Place, out: Place, hardware: HardwareConfig = _HARDWARE, *, base: Place | None = None
+    folder: Place,
+    out: Place,
+    *,
+    base: Place | None = None,
+    device: Device = "auto",
+    dtype: DType = "auto",
+    threads: int | None = None,
 ) -> Model:
     """Make a run of a model that was trained elsewhere, and load it; docs/interchange.md.
 
     Args:
         folder: in the layout of Hugging Face's transformers, with weights in .safetensors.
         out: folder of the run, to be made.
-        hardware: as for `load`.
         base: of a folder of low-rank adapters (PEFT), the run of the model that they are for.
+        device: as for `load`.
+        dtype: as for `load`.
+        threads: as for `load`.
 
     Raises:
         InputError: the folder is damaged, or its model is one that ours cannot be.
@@ -265,4 +314,4 @@ def import_model(
         importing.import_model(Path(folder), Path(out))
     else:
         import_adapters(Path(folder), Path(base), Path(out))
-    return load(out, hardware)
+    return load(out, device=device, dtype=dtype, threads=threads)

@@ -1,12 +1,14 @@
-"""Keyword arguments of `lm.train` and `lm.run_spec`: the flags of `lm train`, with underscores."""
+"""Keyword arguments of the Python API: the flags of the commands, with underscores."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import Device, DType
 from lm.config.model_fields import (
     Activation,
@@ -32,6 +34,60 @@ from lm.errors import UsageError
 
 Place = str | os.PathLike[str]
 """A file or folder."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Keywords of `Model.generate` and `Model.stream`, the fields of `SamplingConfig`; `stop` may be one text."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical: float | None
+    greedy: bool
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram: int | None
+    logit_bias: Sequence[str]
+    stop: str | Sequence[str]
+    seed: int | None
+    max_tokens: int
+
+
+class TranslationOptions(TypedDict, total=False):
+    """Keywords of `Model.translate` and `Model.translations`, the fields of `TranslationConfig`."""
+
+    beam: int
+    n_best: int
+    length_penalty: float
+    coverage_penalty: float
+    max_length_ratio: float
+    max_length_extra: int
+    batch_tokens: int
+    read_ahead: int | None
+
+
+def sampling_config(options: SamplingOptions) -> SamplingConfig:
+    """The settings of `Model.generate`; UsageError for a keyword that is none."""
+    given: dict[str, Any] = dict(options)
+    _check(given, SamplingConfig)
+    for name in {"stop", "logit_bias"} & given.keys():
+        given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+    return SamplingConfig(**given)
+
+
+def translation_config(options: TranslationOptions) -> TranslationConfig:
+    """The settings of `Model.translate`; UsageError for a keyword that is none."""
+    _check(options, TranslationConfig)
+    return TranslationConfig(**options)
+
+
+def _check(given: Iterable[str], config: type[SamplingConfig | TranslationConfig]) -> None:
+    names = [field.name for field in fields(config)]
+    for name in given:
+        if name not in names:
+            raise UsageError(f"no setting {name!r}{suggestion(name, names)}")
 
 
 class RunOptions(TypedDict, total=False):

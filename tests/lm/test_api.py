@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
 
 import lm
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.keywords import SamplingOptions, TranslationOptions
 from lm.errors import InputError, UsageError
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import make_translation_run
@@ -36,7 +39,7 @@ def command(capsys, *arguments) -> str:
 
 def test_nothing_heavy_is_imported_before_it_is_used():
     code = (
-        "import sys, lm; dir(lm); lm.SamplingConfig(); heavy = {'torch', 'numpy', 'tokenizers', 'typer', 'rich'}; "
+        "import sys, lm; dir(lm); lm.RunSpec; heavy = {'torch', 'numpy', 'tokenizers', 'typer', 'rich'}; "
         "assert not heavy & sys.modules.keys(); lm.load; assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900)
@@ -50,16 +53,43 @@ def test_every_name_is_there_and_no_other():
 
 
 def test_a_text_is_that_of_the_command(writer, capsys):
-    settings = lm.SamplingConfig(max_tokens=12, seed=3, top_k=5)
     written = command(capsys, "generate", writer, "The owl", "--max-tokens", 12, "--seed", 3, "--top-k", 5, "--json")
-    assert lm.load(writer).generate("The owl", settings) == json.loads(written)["text"]
+    assert lm.load(writer).generate("The owl", max_tokens=12, seed=3, top_k=5) == json.loads(written)["text"]
 
 
 def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):
-    model, settings = lm.load(writer), lm.SamplingConfig(max_tokens=9, seed=3)
-    events = list(model.stream("The owl", settings, n=3))
+    model, settings = lm.load(writer), {"max_tokens": 9, "seed": 3}
+    events = list(model.stream("The owl", n=3, **settings))
     assert sorted(event.row for event in events if isinstance(event, lm.Finish)) == [0, 1, 2]
-    assert "".join(event.text for event in events if event.row == 0) == model.generate("The owl", settings)
+    assert "".join(event.text for event in events if event.row == 0) == model.generate("The owl", **settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "config"), [(SamplingOptions, SamplingConfig), (TranslationOptions, TranslationConfig)]
+)
+def test_keywords_are_the_fields_of_the_settings(options, config):
+    assert options.__annotations__.keys() == {field.name for field in fields(config)}
+
+
+def test_a_stop_string_may_be_alone(writer):
+    model, settings = lm.load(writer), {"max_tokens": 9, "seed": 3}
+    whole = model.generate("The owl", **settings)
+    assert model.generate("The owl", stop=whole[3:5], **settings) == whole[: whole.index(whole[3:5])]
+
+
+def test_an_unknown_keyword_is_named(writer):
+    with pytest.raises(UsageError, match=r"no setting 'max_token'.*max_tokens"):
+        lm.load(writer).generate("The owl", max_token=3)
+
+
+def test_logits_are_those_of_the_module(writer):
+    model = lm.load(writer)
+    ids = model.tokenizer.encode("The owl saw")
+    with torch.inference_mode():
+        assert torch.equal(model.logits(ids), model.module(torch.tensor([ids]))[0].float())
+    for wrong in ([], [10**6], [0] * (model.config.context_length + 1)):
+        with pytest.raises(UsageError):
+            model.logits(wrong)
 
 
 def test_ids_that_cannot_be_continued_are_an_error_of_ours(writer):
@@ -72,7 +102,7 @@ def test_figures_are_those_of_the_command(writer, tmp_path, capsys):
     file = tmp_path / "text.txt"
     file.write_text(TEXT, encoding="utf-8")
     total = json.loads(command(capsys, "perplexity", writer, file, "--stride", 8, "--json"))["total"]
-    found = lm.load(writer).perplexity(file, windows=lm.PerplexityConfig(stride=8))
+    found = lm.load(writer).perplexity(file, stride=8)
     assert (found.tokens, found.nats, found.bits_per_byte) == (total["tokens"], total["nats"], total["bits_per_byte"])
 
 
@@ -92,7 +122,7 @@ def test_translations_are_those_of_the_command(translator, tmp_path, capsys):
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
     expected = command(capsys, "translate", translator, source).split("\n")[:-1]
     assert [model.translate(line) for line in lines] == expected
-    both = list(model.translations(lines, lm.TranslationConfig(beam=3, n_best=2)))
+    both = list(model.translations(lines, beam=3, n_best=2))
     assert [len(line.translations) for line in both] == [2, 2, 2]
 
 

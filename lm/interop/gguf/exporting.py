@@ -122,7 +122,7 @@ def named(weights: Mapping[str, Tensor], config: ModelConfig, architecture: Fami
     """
     is_llama = architecture.model_type == LLAMA_NAME
     for name, value in to_theirs(weights, config, architecture):
-        yield name, _pairs_together(value, config.head_size) if is_llama and _is_paired(name) else value
+        yield name, _pairs_together(value, config.d_head) if is_llama and _is_paired(name) else value
         if name == _EMBEDDING and config.tie_embeddings and architecture.model_type == GPT_NEOX_NAME:
             yield _OUTPUT, value
     if config.rope_scaling == "llama3":
