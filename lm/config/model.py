@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from lm.config.model_fields import AttentionBias, AttentionKind, ModelFields, RecurrentScores, RotaryScaling
+from lm.config.model_fields import AttentionKind, ModelFields, RotaryScaling
 from lm.config.options import options
 from lm.errors import UsageError
 
@@ -71,8 +72,36 @@ class ModelConfig(ModelFields):
         self._check_objective()
         if self.is_recurrent:
             self._check_recurrent()
-        else:
+        elif self.d_head is None and self.d_model % self.n_heads:
+            raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
+        for name, value in self._following().items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        if not self.is_recurrent:
             self._check_blocks()
+
+    def _following(self) -> dict[str, Any]:
+        """What follows from the other settings where a field is left open; fields that a model doesn't have stay so."""
+        of_all = {
+            "init_std": 0.02 * math.sqrt(768 / self.d_model),
+            "attention_bias": "all" if self.bias else "none",
+        }
+        if self.is_recurrent:
+            return {**of_all, **({"recurrent_attention": "additive"} if self.is_encoder_decoder else {})}
+        is_gated = self.activation == "swiglu"
+        return {
+            **of_all,
+            "n_kv_heads": self.n_heads,
+            **({} if self.d_model % self.n_heads else {"d_head": self.d_model // self.n_heads}),
+            "d_ff": -(-8 * self.d_model // (3 * 32)) * 32 if is_gated else 4 * self.d_model,
+            **_OF_ATTENTION[self.attention],
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Its fields, those left open that follow from others: with any of them changed, the rest still fits."""
+        following = self._following()
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: None if following.get(name) == value else value for name, value in values.items()}
 
     def _check_objective(self) -> None:
         if self.is_masked and self.translates:
@@ -96,10 +125,8 @@ class ModelConfig(ModelFields):
             raise UsageError(f"two directions of an encoder need an even d_model, not {self.d_model} (--d-model)")
 
     def _check_blocks(self) -> None:
-        if self.d_head is None and self.d_model % self.n_heads:
-            raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
-        if self.n_heads % self.kv_heads:
-            raise UsageError(f"n_kv_heads {self.kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
+        if self.n_heads % self.n_kv_heads:
+            raise UsageError(f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
         if self.max_distance is not None and self.positions not in _FARTHEST and not self.has_tree_distances:
             raise UsageError(f"{self.positions} positions have no max_distance (--max-distance, --positions)")
         if self.positions == "t5" and self.farthest <= _SINGLE:
@@ -115,11 +142,11 @@ class ModelConfig(ModelFields):
 
     def _check_rotation(self) -> None:
         """UsageError for settings of rotary positions that do not go together."""
-        if self.positions == "rotary" and self.d_head is None and self.head_size % 2:
-            raise UsageError(f"rotary positions need an even head size, not {self.head_size} (--d-model / --n-heads)")
+        if self.positions == "rotary" and self.rotated % 2 and self.d_head * self.n_heads == self.d_model:
+            raise UsageError(f"rotary positions need an even head size, not {self.d_head} (--d-model / --n-heads)")
         if self.positions == "rotary" and (self.rotated < 2 or self.rotated % 2):
             raise UsageError(
-                f"rotary positions turn an even part of a head, not {self.rotated} of {self.head_size} "
+                f"rotary positions turn an even part of a head, not {self.rotated} of {self.d_head} "
                 "(--rotary-share, --d-head)"
             )
         if self.positions != "rotary" and (self.rotary_share != 1 or self.rope_scaling != "none"):
@@ -192,11 +219,6 @@ class ModelConfig(ModelFields):
         return "translates" if self.translates else "continues texts"
 
     @property
-    def recurrent_scores(self) -> RecurrentScores:
-        """How a recurrent decoder attends to the source: additively unless set."""
-        return self.recurrent_attention or "additive"
-
-    @property
     def is_encoder_decoder(self) -> bool:
         """Whether the model has an encoder, which reads a source."""
         return self.n_encoder_layers > 0
@@ -210,15 +232,10 @@ class ModelConfig(ModelFields):
         """Whether a layer, counted from 0 in its stack, has experts in the place of its feed-forward layer."""
         return self.experts > 0 and (layer + 1) % self.expert_every == 0
 
-    def pattern(self, name: str) -> int:
-        """A setting of the kind of attention, as given or by default."""
-        given: int | None = getattr(self, name)
-        return _OF_ATTENTION[self.attention][name] if given is None else given
-
     @property
     def attention_settings(self) -> Mapping[str, int]:
         """The settings of the kind of attention, by field."""
-        return {name: self.pattern(name) for name in _OF_ATTENTION[self.attention]}
+        return {name: getattr(self, name) for name in _OF_ATTENTION[self.attention]}
 
     @property
     def places_keys(self) -> bool:
@@ -256,41 +273,14 @@ class ModelConfig(ModelFields):
         return self.max_distance or _FARTHEST_IN_TREE
 
     @property
-    def head_size(self) -> int:
-        """Width of one attention head: an equal part of d_model unless set."""
-        return self.d_head or self.d_model // self.n_heads
-
-    @property
     def rotated(self) -> int:
         """How much of a head's width rotary positions turn."""
-        return int(self.head_size * self.rotary_share)
-
-    @property
-    def biased_attention(self) -> AttentionBias:
-        """Which projections of attention have biases: all or none, as the other layers have them, unless set."""
-        return self.attention_bias or ("all" if self.bias else "none")
-
-    @property
-    def kv_heads(self) -> int:
-        """Key/value heads: as many as query heads unless set."""
-        return self.n_kv_heads or self.n_heads
+        return int(self.d_head * self.rotary_share)
 
     @property
     def dropped_attention(self) -> float:
         """Dropped share of attention weights: as of everything else unless set."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
-
-    @property
-    def initial_std(self) -> float:
-        """Standard deviation of the initial weights: as set, else 0.02·√(768 / d_model)."""
-        return 0.02 * math.sqrt(768 / self.d_model) if self.init_std is None else self.init_std
-
-    @property
-    def feed_forward_width(self) -> int:
-        """Hidden width of the feed-forward layer: 4 d_model unless set; for SwiGLU 8/3 d_model, to a multiple of 32."""
-        if self.d_ff is not None:
-            return self.d_ff
-        return -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model
 
 
 OF_BLOCKS = frozenset(described.name for described in options(ModelConfig)) - _OF_ALL

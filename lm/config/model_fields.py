@@ -44,7 +44,7 @@ class ModelFields(Checked):
         "transformer",
         "Transformer blocks, or recurrent layers, for which a preset's Muon and shape of blocks are left out.",
     )
-    recurrent_attention: RecurrentScores | None = option(
+    recurrent_attention: RecurrentScores = option(
         None, "How a recurrent decoder scores the positions of the source [default: additive]."
     )
     d_model: int = option(256, "Width of the residual stream, or of recurrent layers.", minimum=1, maximum=LONGEST)
@@ -58,10 +58,10 @@ class ModelFields(Checked):
         "layers as a preset's encoder and decoder together.",
     )
     n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1, maximum=LONGEST)
-    n_kv_heads: int | None = option(
+    n_kv_heads: int = option(
         None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1, maximum=LONGEST
     )
-    d_ff: int | None = option(
+    d_ff: int = option(
         None,
         "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].",
         minimum=1,
@@ -73,31 +73,31 @@ class ModelFields(Checked):
         "a low rank (linformer, in encoders and masked models); keys and values by strided convolution and local "
         "blocks in turns (compressed).",
     )
-    attention_window: int | None = option(
+    attention_window: int = option(
         None,
         "Positions that a query sees up to its own; on either side where both are seen [default: 128].",
         minimum=1,
         maximum=LONGEST,
     )
-    attention_block: int | None = option(
+    attention_block: int = option(
         None,
         "Positions of a block, of bigbird or in compressed attention's local layers [default: 32; 256].",
         minimum=1,
         maximum=LONGEST,
     )
-    global_blocks: int | None = option(
+    global_blocks: int = option(
         None,
         "First blocks, of bigbird, that all see; where both sides are seen they see all [default: 2].",
         minimum=0,
         maximum=LONGEST,
     )
-    random_blocks: int | None = option(
+    random_blocks: int = option(
         None, "Blocks drawn at random, of bigbird, that each block sees [default: 3].", minimum=0, maximum=LONGEST
     )
-    attention_rank: int | None = option(
+    attention_rank: int = option(
         None, "Keys and values that linformer projects the length to [default: 128].", minimum=1, maximum=LONGEST
     )
-    attention_stride: int | None = option(
+    attention_stride: int = option(
         None,
         "Positions that each key and value of compressed attention covers [default: 3].",
         minimum=2,
@@ -118,9 +118,7 @@ class ModelFields(Checked):
         "distance between two of them, or both; for translation.",
     )
     rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
-    d_head: int | None = option(
-        None, "Width of each attention head [default: d_model / n_heads].", minimum=1, maximum=LONGEST
-    )
+    d_head: int = option(None, "Width of each attention head [default: d_model / n_heads].", minimum=1, maximum=LONGEST)
     rotary_share: float = option(
         1.0, "Share of each head's width that rotary positions turn; Pythia has 0.25.", minimum=0, maximum=1
     )
@@ -140,7 +138,7 @@ class ModelFields(Checked):
     rope_temperature: float | None = option(
         None, "Factor of rotated queries and keys, for yarn [default: 1 + 0.1 ln(factor)].", minimum=0
     )
-    attention_bias: AttentionBias | None = option(
+    attention_bias: AttentionBias = option(
         None, "Biases of attention: none, of queries, keys and values (inputs), or all [default: as --bias]."
     )
     parallel_residual: bool = option(
@@ -158,7 +156,7 @@ class ModelFields(Checked):
     )
     tie_embeddings: bool = option(True, "Use the token embedding as the output layer too.")
     scale_embeddings: bool = option(False, "Multiply embeddings by the square root of d_model.")
-    init_std: float | None = option(
+    init_std: float = option(
         None,
         "Standard deviation of the initial weights [default: 0.02 at GPT-2's width of 768, growing as 1/√d_model].",
         minimum=0,

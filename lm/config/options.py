@@ -26,7 +26,7 @@ class Option:
         name: the field's name, and its key in files.
         kind: the plain type: int, float, str, bool, or tuple for several strings.
         choices: the values allowed, if only some are.
-        optional: whether None is allowed.
+        optional: whether None is allowed; of a field whose type says nothing of it, a config puts a value in its place.
         default: the value where none is given.
         help: what the option does, for a person.
         minimum: the least value allowed (for numbers).
@@ -135,15 +135,15 @@ def options(config: type[Any]) -> tuple[Option, ...]:
 
 
 def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN401
-    optional = get_origin(hint) in (Union, types.UnionType)
-    if optional:
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    if is_union:
         hint = next(part for part in get_args(hint) if part is not type(None))
     choices = get_args(hint) if get_origin(hint) is Literal else ()
     return Option(
         name=field.name,
         kind=str if choices else get_origin(hint) or hint,
         choices=choices,
-        optional=optional,
+        optional=is_union or field.default is None,
         default=field.default,
         help=field.metadata["help"],
         minimum=field.metadata["minimum"],

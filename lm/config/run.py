@@ -122,7 +122,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the version of the format in front."""
-        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self), "model": self.model.settings()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str) -> RunConfig:

@@ -257,7 +257,7 @@ class PartitionManifest(PreparedManifest):
         bytes: UTF-8 bytes of all text of the corpus.
     """
 
-    noun = "a partition of a corpus"
+    noun = "a partition's chunks"
 
     kind: Kind = "partition"
     number: int

@@ -85,7 +85,8 @@ def _make_room(folder: Path, partition: PartitionManifest, *, force: bool) -> No
     if present - {*MANIFESTS, _PARTS, FILE_NAME}:
         raise InputError(f"{folder}: is there already, and holds no partition of a corpus; choose another folder")
     if has_manifest(folder) and not force and PartitionManifest.read(folder) != partition:
-        raise InputError(f"{folder}: holds another partition already; choose another folder", settings=["force"])
+        problem = f"{folder}: holds another partition already; choose another folder, or replace it"
+        raise InputError(problem, settings=["force"])
     for name in MANIFESTS:
         (folder / name).unlink(missing_ok=True)
     (folder / _PARTS).mkdir(exist_ok=True)

@@ -267,4 +267,5 @@ def _refuse_other_files(folder: Path, *, force: bool, damage: InputError | None)
     if present and not force and damage is not None:
         raise InputError(str(damage), settings=["force"])
     if present and not force:
-        raise InputError(f"{folder}: holds other tokens already; choose another folder", settings=["force"])
+        problem = f"{folder}: holds other tokens already; choose another folder, or replace them"
+        raise InputError(problem, settings=["force"])

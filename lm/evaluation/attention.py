@@ -75,9 +75,9 @@ def of_model(
 def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
     """UsageError where a model of recurrent layers has no attention to look at."""
     config = loaded.config.model
-    if not config.is_recurrent or (to_source and config.recurrent_scores != "none"):
+    if not config.is_recurrent or (to_source and config.recurrent_attention != "none"):
         return
-    if config.is_encoder_decoder and config.recurrent_scores != "none":
+    if config.is_encoder_decoder and config.recurrent_attention != "none":
         raise UsageError(
             f"{loaded.folder}: recurrent layers attend only to a source: give a translation", settings=["target"]
         )

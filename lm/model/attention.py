@@ -189,16 +189,14 @@ class MultiHeadAttention(Attention):
         """Attention of a layer, counted from 0 in its stack, which tells it its cache."""
         super().__init__()
         self.layer = layer
-        self.heads, self.kv_heads, self.head_size = config.n_heads, config.kv_heads, config.head_size
+        self.heads, self.kv_heads, self.head_size = config.n_heads, config.n_kv_heads, config.d_head
         self.dropout = config.dropped_attention
         projected = [heads * self.head_size for heads in (self.heads, self.kv_heads, self.kv_heads)]
         self.input = Linear(
-            config.d_model, sum(projected), bias=config.biased_attention != "none", std=config.initial_std,
+            config.d_model, sum(projected), bias=config.attention_bias != "none", std=config.init_std,
             projected=projected,
         )  # fmt: skip
-        self.output = Linear(
-            projected[0], config.d_model, bias=config.biased_attention == "all", std=output_std(config)
-        )
+        self.output = Linear(projected[0], config.d_model, bias=config.attention_bias == "all", std=output_std(config))
         self.query_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.key_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.value_shares = nn.Parameter(torch.empty(2)) if value_residual else None

@@ -39,7 +39,7 @@ def output_std(config: ModelConfig) -> float:
     Source: Radford et al. 2019, section 2.3; zeros: Zhang et al. 2019 (Fixup), section 3.
     """
     layers = max(config.n_layers, config.n_encoder_layers)
-    return 0.0 if config.zero_init else config.initial_std / (2 * layers) ** 0.5
+    return 0.0 if config.zero_init else config.init_std / (2 * layers) ** 0.5
 
 
 class Dropout(nn.Module):
@@ -91,9 +91,9 @@ class FeedForward(Module):
     def __init__(self, config: ModelConfig, *, part: str = "feed-forward") -> None:
         super().__init__()
         self.part = part
-        width = config.feed_forward_width
+        width = config.d_ff
         projected = [width, width] if config.activation == "swiglu" else [width]
-        self.up = Linear(config.d_model, sum(projected), bias=config.bias, std=config.initial_std, projected=projected)
+        self.up = Linear(config.d_model, sum(projected), bias=config.bias, std=config.init_std, projected=projected)
         self.down = Linear(width, config.d_model, bias=config.bias, std=output_std(config))
         self.activation = config.activation
 
@@ -113,7 +113,7 @@ class OutputTransform(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         widths = 2 if config.activation == "swiglu" else 1  # a gate, and what it lets through
-        self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias, std=config.initial_std)
+        self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias, std=config.init_std)
         self.activation = config.activation
         self.norm = make_norm(config, part=self.part)
 
@@ -134,9 +134,9 @@ class LabelHead(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.pooler = Linear(config.d_model, config.d_model, std=config.initial_std)
+        self.pooler = Linear(config.d_model, config.d_model, std=config.init_std)
         self.dropout = Dropout(config.dropout)
-        self.labels = Linear(config.d_model, len(config.labels), std=config.initial_std)
+        self.labels = Linear(config.d_model, len(config.labels), std=config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) final states -> (batch, 1, d_model)."""

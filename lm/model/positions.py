@@ -90,7 +90,7 @@ class LearnedPositions(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.weight, self.std = nn.Parameter(torch.empty(config.context_length, config.d_model)), config.initial_std
+        self.weight, self.std = nn.Parameter(torch.empty(config.context_length, config.d_model)), config.init_std
 
     def initialise(self) -> None:
         """Draw the vectors from a normal distribution."""
@@ -278,7 +278,7 @@ class BucketedBiases(Module):
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
         super().__init__()
         self.is_causal, self.farthest, self.is_asked = is_causal, config.farthest, config.attention != "full"
-        self.biases, self.std = nn.Parameter(torch.empty(BUCKETS, config.n_heads)), config.initial_std
+        self.biases, self.std = nn.Parameter(torch.empty(BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
         """Draw the biases from a normal distribution."""
@@ -328,9 +328,9 @@ class DistanceTables(Module):
         """Tables for so many layers, and for distances from -before to after."""
         super().__init__()
         self.before, self.after, self.is_asked = before, after, config.attention != "full"
-        shape = (n_layers, config.kv_heads, before + 1 + after, config.head_size)
+        shape = (n_layers, config.n_kv_heads, before + 1 + after, config.d_head)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
-        self.std, self.heads_of_group = config.initial_std, config.n_heads // config.kv_heads
+        self.std, self.heads_of_group = config.init_std, config.n_heads // config.n_kv_heads
 
     def initialise(self) -> None:
         """Draw the vectors from a normal distribution."""
@@ -418,7 +418,7 @@ class Embedding(Module):
         self.positions = absolute_positions(config)
         self.norm = make_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
-        self.std = config.initial_std
+        self.std = config.init_std
         self.token_std = config.d_model**-0.5 if config.scale_embeddings else self.std
 
     def initialise(self) -> None:

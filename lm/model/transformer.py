@@ -33,7 +33,7 @@ class Head(Linear):
     part = "output layer"
 
     def __init__(self, config: ModelConfig) -> None:
-        std = 0.0 if config.zero_init else config.initial_std
+        std = 0.0 if config.zero_init else config.init_std
         super().__init__(config.d_model, config.vocab_size, bias=False, std=std)
 
 

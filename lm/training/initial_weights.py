@@ -67,7 +67,7 @@ def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
 def _reshapes(model: ModelConfig, change: dict[str, Any]) -> bool:
     """Whether a model's weights have other shapes with a setting changed."""
     try:
-        return _shapes(dataclasses.replace(model, **change)) != _shapes(model)
+        return _shapes(ModelConfig(**{**model.settings(), **change})) != _shapes(model)
     except UsageError:  # it goes only with another setting that differs too
         return True
 

@@ -143,7 +143,7 @@ def from_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
     """
     fixed = {section: dict(values) for section, values in spec.settings.items()}
     if base is not None:
-        fixed["model"] = {**vars(base), **fixed["model"]}
+        fixed["model"] = {**base.settings(), **fixed["model"]}
     name = spec.preset or (DEFAULT_TRANSLATION_PRESET if spec.data.are_pairs else DEFAULT_PRESET)
     if spec.portable and base is None:
         name = portable(name)

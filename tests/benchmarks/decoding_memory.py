@@ -68,7 +68,7 @@ def measured(decode: Callable[[Note], int]) -> dict[str, int]:
 
 def cache_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Of the keys and values of a full row."""
-    return 2 * config.n_layers * config.kv_heads * config.head_size * config.context_length * dtype.itemsize
+    return 2 * config.n_layers * config.n_kv_heads * config.d_head * config.context_length * dtype.itemsize
 
 
 def ours(run: Path, config: ModelConfig, dtype: str, threads: int) -> dict[str, int]:

@@ -151,10 +151,10 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
 def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> Shape:
     """The numbers of a model, without those of its tables of positions."""
     return Shape(
-        width=config.d_model, heads=config.n_heads, kv_heads=config.kv_heads, head=config.head_size,
+        width=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head=config.d_head,
         inner=len(block["feed_forward.up.weight"]), vocabulary=vocabulary,
         activation=ACTIVATIONS[config.activation], turned=0,
-        window=config.pattern("attention_window") if config.attention == "window" else 0,
+        window=config.attention_window if config.attention == "window" else 0,
         table=0, centred=int(config.norm == "layernorm"),
         norm_first=int(config.norm_position == "pre"), is_parallel=int(config.parallel_residual),
     )  # fmt: skip

@@ -37,7 +37,7 @@ def check(config: ModelConfig) -> None:
     allowed = {**_NOWHERE, **(_IN_ENCODER_DECODERS if config.is_encoder_decoder else _IN_DECODERS)}
     known = facts(config)
     refused = [name for name, values in allowed.items() if known[name] not in values]
-    if config.is_encoder_decoder and config.biased_attention != ("all" if config.bias else "none"):
+    if config.is_encoder_decoder and config.attention_bias != ("all" if config.bias else "none"):
         refused.append("attention_bias")
     if config.parallel_residual and config.norm == "rmsnorm":
         refused.append("parallel_residual")
@@ -87,10 +87,10 @@ def _of_decoders(config: ModelConfig) -> dict[str, Any]:
     from ctranslate2.specs.attention_spec import RotaryScalingType  # noqa: PLC0415 (an optional dependency)
 
     more: dict[str, Any] = {"qk_norm": config.qk_norm, "parallel_residual": config.parallel_residual}
-    if config.kv_heads != config.n_heads:
-        more["num_heads_kv"] = config.kv_heads
-    if config.n_heads * config.head_size != config.d_model:
-        more["head_dim"] = config.head_size
+    if config.n_kv_heads != config.n_heads:
+        more["num_heads_kv"] = config.n_kv_heads
+    if config.n_heads * config.d_head != config.d_model:
+        more["head_dim"] = config.d_head
     if config.rope_scaling == "linear":
         more |= {"rotary_scaling_type": RotaryScalingType.Linear, "rotary_scaling_factor": config.rope_factor or 1.0}
     return more

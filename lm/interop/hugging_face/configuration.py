@@ -15,11 +15,8 @@ from lm.interop.hugging_face.family import LABELLING, Family, Setting
 from lm.interop.hugging_face.marian import MARIAN
 from lm.tokenizer.tokenizer import Tokenizer
 
-_RESOLVED = {
-    "n_kv_heads": "kv_heads", "d_ff": "feed_forward_width", "d_head": "head_size", "init_std": "initial_std",
-    "attention_dropout": "dropped_attention", "attention_bias": "biased_attention",
-}  # fmt: skip
-"""Fields that may be left open, and where their values are found."""
+_LEFT_OPEN = ("n_kv_heads", "d_ff", "d_head", "init_std", "attention_dropout", "attention_bias")
+"""Fields that a config.json may leave open, as ours may."""
 _OF_ITS_OWN = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
 """Keys that mean another model in every family, with the values that do not."""
 _TELLING = ("norm", "positions", "activation", "qk_norm", "attention_bias", "attention")
@@ -89,7 +86,7 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
 
 def value_of(field: str, config: ModelConfig) -> Any:  # noqa: ANN401 (any field)
     """The value of a field, as it follows from others where it is left open."""
-    return getattr(config, _RESOLVED.get(field, field))
+    return config.dropped_attention if field == "attention_dropout" else getattr(config, field)
 
 
 def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: ANN401 (whatever the file holds)
@@ -148,12 +145,12 @@ def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
 
 
 def facts(config: ModelConfig) -> dict[str, Any]:
-    """The fields of a model, those that may be left open as None where they are as usual."""
+    """The fields of a model; numbers and widths of heads are None where they follow from others."""
+    left_open = config.settings()
     return {
         **vars(config),
-        "n_kv_heads": None if config.kv_heads == config.n_heads else config.kv_heads,
-        "d_head": None if config.n_heads * config.head_size == config.d_model else config.head_size,
-        "attention_bias": config.biased_attention,
+        "n_kv_heads": left_open["n_kv_heads"],
+        "d_head": left_open["d_head"],
         "is_encoder_decoder": config.is_encoder_decoder,
     }
 
@@ -175,7 +172,7 @@ def _differing(config: ModelConfig, family: Family) -> list[str]:
 
 def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
     value = values.get(setting.theirs, setting.default)
-    if value is None and setting.ours in _RESOLVED:
+    if value is None and setting.ours in _LEFT_OPEN:
         return None
     if setting.values is None:
         if not _is_like(value, 1 if setting.default is None else setting.default):

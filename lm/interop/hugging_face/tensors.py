@@ -53,7 +53,7 @@ def kept(name: str, rows: int, config: ModelConfig, family: Family) -> Kept:
         block = family.encoder_block if found[1] == "encoder" else family.block
         begin += block.format(found[2])
     names = tuple(f"{begin}{theirs}.{kind}" for theirs in part.names)
-    heads = [count * config.head_size for count in (config.n_heads, config.kv_heads, config.kv_heads)]
+    heads = [count * config.d_head for count in (config.n_heads, config.n_kv_heads, config.n_kv_heads)]
     sizes = {1: [rows], 2: [rows // 2] * 2, 3: heads}[len(names)]
     return Kept(names, part.layout, tuple(sizes))
 
@@ -131,5 +131,5 @@ def _has_bias(layer: str, config: ModelConfig, family: Family) -> bool:
         return False
     if layer.endswith(("attention.input", "attention.output")):
         setting = next((setting for setting in family.settings if setting.ours == "attention_bias"), None)
-        return family.has_biases if setting is None else setting.written(config.biased_attention)
+        return family.has_biases if setting is None else setting.written(config.attention_bias)
     return family.has_biases

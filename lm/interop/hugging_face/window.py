@@ -21,7 +21,7 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 def to_json(config: ModelConfig, windowed: Windowed) -> dict[str, Any]:
     """The keys of a config.json that say what attention sees."""
-    width = config.pattern("attention_window") if config.attention == "window" else None
+    width = config.attention_window if config.attention == "window" else None
     if windowed == "never":
         return {}
     if windowed == "by width":

@@ -341,13 +341,14 @@ def pattern_of(config: ModelConfig, layer: int, *, is_causal: bool) -> Pattern |
     Compressed attention alternates with local attention, which comes first.
     """
     if config.attention == "window":
-        size = config.pattern("attention_window")
+        size = config.attention_window
         return Window(size - 1 if is_causal else size)
     if config.attention == "bigbird":
-        block, first, random = (config.pattern(name) for name in ("attention_block", "global_blocks", "random_blocks"))
-        return BigBird(block, first, random, layer=layer, is_causal=is_causal)
+        return BigBird(
+            config.attention_block, config.global_blocks, config.random_blocks, layer=layer, is_causal=is_causal
+        )
     if config.attention == "compressed" and not config.compresses(layer):
-        return LocalBlocks(config.pattern("attention_block"))
+        return LocalBlocks(config.attention_block)
     return None
 
 

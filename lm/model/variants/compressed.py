@@ -32,10 +32,10 @@ class CompressedAttention(MultiHeadAttention):
 
     def __init__(self, config: ModelConfig, *, layer: int = 0, is_causal: bool = True) -> None:
         super().__init__(config, layer=layer, value_residual=config.value_residual)
-        self.stride, self.is_causal = config.pattern("attention_stride"), is_causal
+        self.stride, self.is_causal = config.attention_stride, is_causal
         width = self.kv_heads * self.head_size
         self.key_convolution, self.value_convolution = (
-            Linear(self.stride * width, width, bias=config.biased_attention != "none", std=config.initial_std)
+            Linear(self.stride * width, width, bias=config.attention_bias != "none", std=config.init_std)
             for _ in range(2)
         )
 

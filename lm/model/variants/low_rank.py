@@ -23,7 +23,7 @@ class LowRankAttention(MultiHeadAttention):
 
     def __init__(self, config: ModelConfig, *, layer: int = 0) -> None:
         super().__init__(config, layer=layer, value_residual=config.value_residual)
-        shape = (config.pattern("attention_rank"), config.context_length)
+        shape = (config.attention_rank, config.context_length)
         self.key_lengthwise, self.value_lengthwise = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
     def initialise(self) -> None:

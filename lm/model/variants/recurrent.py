@@ -68,7 +68,7 @@ class RecurrentEncoder(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.recurrent = _layers(config, config.n_encoder_layers, bidirectional=True)
-        self.dropout, self.std = Dropout(config.dropout), config.initial_std
+        self.dropout, self.std = Dropout(config.dropout), config.init_std
 
     def initialise(self) -> None:
         """Draw what recurrent layers start with."""
@@ -121,10 +121,10 @@ class RecurrentDecoder(Module):
         self.recurrent_start, self.cross_attention = None, None
         if config.is_encoder_decoder:
             states = config.n_layers * self.states_of_layer * config.d_model
-            self.recurrent_start = Linear(config.d_model, states, std=config.initial_std)
-            if config.recurrent_scores != "none":
+            self.recurrent_start = Linear(config.d_model, states, std=config.init_std)
+            if config.recurrent_attention != "none":
                 self.cross_attention = RecurrentAttention(config)
-        self.dropout, self.std, self.d_model = Dropout(config.dropout), config.initial_std, config.d_model
+        self.dropout, self.std, self.d_model = Dropout(config.dropout), config.init_std, config.d_model
 
     def initialise(self) -> None:
         """Draw what recurrent layers start with."""
@@ -209,9 +209,9 @@ class RecurrentAttention(Attention):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        width, is_additive = config.d_model, config.recurrent_scores == "additive"
-        std = config.initial_std
-        self.key = None if config.recurrent_scores == "dot" else Linear(width, width, bias=False, std=std)
+        width, is_additive = config.d_model, config.recurrent_attention == "additive"
+        std = config.init_std
+        self.key = None if config.recurrent_attention == "dot" else Linear(width, width, bias=False, std=std)
         self.query = Linear(width, width, std=std) if is_additive else None
         self.score = Linear(width, 1, bias=False, std=std) if is_additive else None
         self.combine = Linear(2 * width, width, std=std)

@@ -70,7 +70,7 @@ class TreeDepths(Module):
         super().__init__()
         of_order = config.d_model if config.positions in ABSOLUTE else 0
         self.d_model = config.d_model
-        self.mix = Linear(of_order + config.d_model, config.d_model, std=config.initial_std)
+        self.mix = Linear(of_order + config.d_model, config.d_model, std=config.init_std)
 
     def forward(self, depths: Tensor, of_order: Tensor | None) -> Tensor:
         """(batch, length) depths and (length, d_model) vectors of order -> (batch, length, d_model)."""

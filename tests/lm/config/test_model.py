@@ -7,14 +7,15 @@ import dataclasses
 import pytest
 
 from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
 from lm.errors import UsageError
 
 
 @pytest.mark.parametrize(("activation", "width"), [("gelu", 4 * 96), ("swiglu", 256)])
 def test_feed_forward_width_follows_the_model(activation, width):
     config = ModelConfig(d_model=96, activation=activation)
-    assert config.feed_forward_width == width
-    assert dataclasses.replace(config, d_ff=50).feed_forward_width == 50
+    assert config.d_ff == width
+    assert dataclasses.replace(config, d_ff=50).d_ff == 50
 
 
 @pytest.mark.parametrize(
@@ -65,4 +66,46 @@ def test_recurrent_layers_need_no_heads_that_divide_their_width():
     config = ModelConfig(architecture="lstm", d_model=9, positions="none")
     assert config.is_recurrent
     assert config.position_limit is None
-    assert ModelConfig(architecture="lstm", n_encoder_layers=1).recurrent_scores == "additive"
+    assert ModelConfig(architecture="lstm", n_encoder_layers=1).recurrent_attention == "additive"
+
+
+LEFT_OPEN = [
+    {},
+    {"d_model": 96, "n_heads": 6, "activation": "gelu", "bias": True, "dropout": 0.1},
+    {"d_model": 30, "n_heads": 4, "d_head": 7, "positions": "learned"},
+    {"d_ff": 50, "n_kv_heads": 2, "init_std": 0.1, "attention_bias": "inputs"},
+    {"attention": "bigbird", "global_blocks": 1},
+    {"architecture": "gru", "n_encoder_layers": 2},
+    {"architecture": "lstm", "n_encoder_layers": 2, "recurrent_attention": "dot"},
+]
+
+
+@pytest.mark.parametrize("given", LEFT_OPEN, ids=str)
+def test_what_is_left_open_has_a_value_and_is_left_open_again_for_a_changed_model(given):
+    config = ModelConfig(**given)
+    assert None not in {getattr(config, name) for name in ("init_std", *given)}
+    settings = config.settings()
+    assert {name: value for name, value in settings.items() if name in given} == given
+    assert ModelConfig(**settings) == config
+    if "n_heads" not in given and not config.is_recurrent:
+        wider = ModelConfig(**{**settings, "d_model": 512})
+        assert wider == ModelConfig(**{**given, "d_model": 512})
+
+
+def test_a_model_has_none_of_what_is_not_its_own():
+    assert ModelConfig().recurrent_attention is None
+    assert ModelConfig().attention_window is None
+    assert ModelConfig(architecture="lstm").d_ff is None
+
+
+@pytest.mark.parametrize("given", LEFT_OPEN, ids=str)
+@pytest.mark.parametrize("was", ["null", "absent", "a value"])
+def test_a_run_written_with_fields_left_open_is_loaded(given, was):
+    """Earlier versions wrote null, others nothing at all; a value that follows from others is one like any other."""
+    config = RunConfig(model=ModelConfig(**given))
+    values = config.to_dict()
+    if was == "absent":
+        values["model"] = {name: value for name, value in values["model"].items() if value is not None}
+    elif was == "a value":
+        values["model"] = vars(config.model)
+    assert RunConfig.from_dict(values, where="config.json") == config

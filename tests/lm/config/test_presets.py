@@ -35,7 +35,7 @@ def test_a_batch_in_sequences_replaces_one_in_tokens():
 @pytest.mark.parametrize("depth", [1, 2, 5, 12])
 def test_a_depth_says_all_of_a_preset(depth):
     config, deeper = configure(f"depth-{depth}"), configure(f"depth-{depth + 1}")
-    assert (config.model.n_layers, config.model.d_model, config.model.head_size) == (depth, 64 * depth, 64)
+    assert (config.model.n_layers, config.model.d_model, config.model.d_head) == (depth, 64 * depth, 64)
     assert config.training.learning_rate > deeper.training.learning_rate
     assert config.training.tokens < deeper.training.tokens
     assert config == RunConfig.from_dict(config.to_dict(), where="x")

@@ -62,7 +62,7 @@ def test_a_missing_partition_is_named(corpus: Corpus, tmp_path: Path) -> None:
     made(corpus, tmp_path / "a", 2, 3)
     with pytest.raises(InputError, match="partitions are missing: 1/3, 3/3; make them, and name them too"):
         join_partitions([tmp_path / "a"], folder=tmp_path / "out")
-    with pytest.raises(InputError, match="not a folder of a partition of a corpus"):
+    with pytest.raises(InputError, match="not a folder of a partition's chunks"):
         join_partitions([tmp_path / "a", tmp_path], folder=tmp_path / "out")
 
 

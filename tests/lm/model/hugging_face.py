@@ -33,7 +33,7 @@ def gpt2(model: DecoderOnly) -> GPT2LMHeadModel:
     theirs = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=config.vocab_size, n_positions=config.context_length, n_embd=config.d_model,
-            n_layer=config.n_layers, n_head=config.n_heads, n_inner=config.feed_forward_width,
+            n_layer=config.n_layers, n_head=config.n_heads, n_inner=config.d_ff,
             resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout,
         )
     ).eval()  # fmt: skip
@@ -60,9 +60,10 @@ def llama(model: DecoderOnly) -> LlamaForCausalLM:
     config = model.config
     theirs = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=config.vocab_size, hidden_size=config.d_model, intermediate_size=config.feed_forward_width,
-            num_hidden_layers=config.n_layers, num_attention_heads=config.n_heads, num_key_value_heads=config.kv_heads,
-            max_position_embeddings=config.context_length, rms_norm_eps=config.norm_eps,
+            vocab_size=config.vocab_size, hidden_size=config.d_model, intermediate_size=config.d_ff,
+            num_hidden_layers=config.n_layers, num_attention_heads=config.n_heads,
+            num_key_value_heads=config.n_kv_heads, max_position_embeddings=config.context_length,
+            rms_norm_eps=config.norm_eps,
             tie_word_embeddings=config.tie_embeddings, rope_theta=config.rope_base,
         )
     ).eval()  # fmt: skip
@@ -74,7 +75,7 @@ def _llama_state(ours: dict[str, Tensor], config: ModelConfig) -> dict[str, Tens
     embedding = ours["embedding.tokens.weight"]
     state = {"model.embed_tokens.weight": embedding, "lm_head.weight": ours.get("head.weight", embedding),
              "model.norm.weight": ours["decoder.final_norm.weight"]}  # fmt: skip
-    sizes = [config.n_heads * config.head_size, *[config.kv_heads * config.head_size] * 2]
+    sizes = [config.n_heads * config.d_head, *[config.n_kv_heads * config.d_head] * 2]
     for layer in range(config.n_layers):
         block, theirs = f"decoder.blocks.{layer}.", f"model.layers.{layer}."
         state[theirs + "input_layernorm.weight"] = ours[block + "attention_norm.weight"]
@@ -97,7 +98,7 @@ def marian(model: EncoderDecoder) -> MarianMTModel:
             vocab_size=config.vocab_size, d_model=config.d_model, max_position_embeddings=config.context_length,
             encoder_layers=config.n_encoder_layers, decoder_layers=config.n_layers,
             encoder_attention_heads=config.n_heads, decoder_attention_heads=config.n_heads,
-            encoder_ffn_dim=config.feed_forward_width, decoder_ffn_dim=config.feed_forward_width,
+            encoder_ffn_dim=config.d_ff, decoder_ffn_dim=config.d_ff,
             activation_function=config.activation, scale_embedding=config.scale_embeddings,
             pad_token_id=0, eos_token_id=0, decoder_start_token_id=0,
         )

@@ -43,7 +43,7 @@ def test_linear_biases_of_an_encoder_fall_alike_on_both_sides():
 def their_attention(config: ModelConfig, *, is_causal: bool) -> T5Attention:
     """T5's attention of Hugging Face, of the same shape."""
     shape = T5Config(
-        d_model=config.d_model, d_kv=config.head_size, num_heads=config.n_heads, is_decoder=is_causal,
+        d_model=config.d_model, d_kv=config.d_head, num_heads=config.n_heads, is_decoder=is_causal,
         relative_attention_max_distance=config.farthest, dropout_rate=0.0,
     )  # fmt: skip
     return T5Attention(shape, has_relative_attention_bias=True, layer_idx=0).eval()

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from lm.config.model import ModelConfig
-from lm.config.presets import PRESETS, resolve
+from lm.config.presets import PRESETS, configure
 from lm.model.module import initialise
 from lm.model.transformer import build_model
 
@@ -56,7 +56,7 @@ VARIANTS = {
     **RECURRENT,
 }  # fmt: skip
 MODELS = {name: ModelConfig(**SIZES, **fields) for name, fields in VARIANTS.items()} | {
-    name: resolve(name).model for name in [*PRESETS, "depth-2", "translation-depth-2", "portable-tiny"]
+    name: configure(name).model for name in [*PRESETS, "depth-2", "translation-depth-2", "portable-tiny"]
 }
 
 

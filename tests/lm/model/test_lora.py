@@ -22,8 +22,8 @@ MODELS = {
     "masked": {"objective": "masked", "output_transform": True, "bias": True},
 }
 PROJECTED = {
-    "attention.input": lambda c: [c.n_heads * c.head_size, c.kv_heads * c.head_size, c.kv_heads * c.head_size],
-    "feed_forward.up": lambda c: [c.feed_forward_width] * (2 if c.activation == "swiglu" else 1),
+    "attention.input": lambda c: [c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_head],
+    "feed_forward.up": lambda c: [c.d_ff] * (2 if c.activation == "swiglu" else 1),
 }
 
 

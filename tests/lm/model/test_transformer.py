@@ -316,5 +316,5 @@ def test_matrices_start_with_the_deviations_of_the_papers(fields, changed):
 
 
 def test_the_deviation_of_a_width_is_that_of_gpt_2_scaled():
-    assert ModelConfig(d_model=768).initial_std == pytest.approx(0.02)
-    assert ModelConfig(d_model=192).initial_std == pytest.approx(0.04)
+    assert ModelConfig(d_model=768).init_std == pytest.approx(0.02)
+    assert ModelConfig(d_model=192).init_std == pytest.approx(0.04)

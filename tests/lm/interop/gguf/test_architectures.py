@@ -23,8 +23,8 @@ def test_the_blocks_decide(architecture):
     found = architecture_of(config)
     assert found.architecture == architecture
     told = settings(config, found)
-    assert told[f"{architecture}.attention.head_count_kv"] == config.kv_heads
-    assert told[f"{architecture}.feed_forward_length"] == config.feed_forward_width
+    assert told[f"{architecture}.attention.head_count_kv"] == config.n_kv_heads
+    assert told[f"{architecture}.feed_forward_length"] == config.d_ff
     assert (f"{architecture}.rope.freq_base" in told) is (architecture != "gpt2")
 
 

@@ -101,7 +101,7 @@ def random_run(folder: Path, config: ModelConfig, *, tokenizer: Tokenizer | None
     save_checkpoint(
         folder,
         config=RunConfig(model=config),
-        tokenizer=tokenizer or (qwen2_tokenizer() if config.biased_attention == "inputs" else make_tokenizer("bpe")),
+        tokenizer=tokenizer or (qwen2_tokenizer() if config.attention_bias == "inputs" else make_tokenizer("bpe")),
         model=model.state_dict(),
         optimizer={},
         state=TrainingState(),

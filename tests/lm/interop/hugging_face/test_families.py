@@ -58,4 +58,4 @@ def test_what_a_config_leaves_out_is_the_default_of_the_class_in_transformers(fa
 
 def test_heads_that_are_left_open_are_as_many_as_there_are(tmp_path):
     _, config = from_json({"model_type": "qwen2", "num_key_value_heads": None}, tmp_path / "config.json")
-    assert config.kv_heads == config.n_heads
+    assert config.n_kv_heads == config.n_heads

@@ -117,7 +117,7 @@ def test_a_config_that_says_little_is_the_default_of_its_class(tmp_path):
 def test_the_window_of_mistral(values, window, tmp_path):
     said = {"model_type": "mistral", **values}
     _, config = from_json(said, tmp_path / "config.json")
-    assert (config.pattern("attention_window") if config.attention == "window" else None) == window
+    assert (config.attention_window if config.attention == "window" else None) == window
 
 
 @pytest.mark.parametrize("width", [1, 2, 16, 17])

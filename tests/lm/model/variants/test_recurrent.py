@@ -81,8 +81,8 @@ def reference(model: EncoderDecoder, source: list[int], target: list[int]) -> Te
     for number, layer in enumerate(model.decoder.recurrent):
         states = first.view(-1, parts, width)[number].unbind()
         ys = layer_loop(layer, ys, states)
-    if config.recurrent_scores != "none":
-        ys = [attended(model.decoder.cross_attention, h, memory, config.recurrent_scores) for h in ys]
+    if config.recurrent_attention != "none":
+        ys = [attended(model.decoder.cross_attention, h, memory, config.recurrent_attention) for h in ys]
     return torch.stack(ys) @ table.T
 
 
@@ -112,7 +112,7 @@ def test_equals_a_loop_in_float64(architecture, scores):
 
 
 def test_attention_is_additive_unless_set():
-    assert small().config.recurrent_scores == "additive"
+    assert small().config.recurrent_attention == "additive"
     assert small().state_dict().keys() == small(recurrent_attention="additive").state_dict().keys()
 
 

@@ -90,7 +90,7 @@ def sinusoid(place: int, width: int) -> list[float]:
 def attended(
     model: EncoderDecoder, block: torch.nn.Module, x: Tensor, layer: int, distances: list[list[int]]
 ) -> Tensor:
-    attention, head = block.attention, model.config.head_size
+    attention, head = block.attention, model.config.d_head
     tables = [(model.syntax_positions.distances, distances)] if model.syntax_positions.distances is not None else []
     if model.config.positions == "relative":
         tables.append((model.encoder.positions, [[j - i for j in range(len(x))] for i in range(len(x))]))
