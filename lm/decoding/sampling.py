@@ -153,9 +153,6 @@ _DIGITS = 18
 """More than any id has; Python refuses to read thousands of them."""
 
 
-_SETTING = ("logit_bias",)
-
-
 def _read(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
     text, _, value = written.rpartition("=")
     try:
@@ -163,7 +160,7 @@ def _read(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
     except ValueError:
         bias = math.nan
     if not text or math.isnan(bias) or bias == math.inf:
-        raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=_SETTING)
+        raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
     if abs(bias) > _GREATEST and bias != -math.inf:
         raise UsageError(
             f"{written!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"]
