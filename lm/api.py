@@ -34,6 +34,7 @@ from lm.decoding.generate import Finish, Token
 from lm.decoding.generator import Generator
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import TranslationModel
+from lm.distributed import launched
 from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
 from lm.evaluation.attention import of_model
@@ -253,7 +254,7 @@ def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **
         TrainingError: the loss is no longer a number, or memory ran out.
     """
     spec = run_spec(*corpus, **options)
-    if spec.processes > 1:
+    if spec.processes > 1 and launched.size() == 1:
         return load(train_in_processes(spec, on_event=on_event))
     with Trainer(spec) as trainer:
         for event in trainer:

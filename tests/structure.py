@@ -152,8 +152,9 @@ class Tracer:
     def note_one(self, frame: FrameType) -> None:
         """Add the module of one frame, unless it is being imported."""
         code = frame.f_code
-        if code.co_name != "<module>" and code.co_filename.startswith(self._tree):
-            self.modules.add(_name(Path(code.co_filename[len(self._tree) :])))
+        inside = code.co_filename.removeprefix(self._tree)
+        if code.co_name != "<module>" and inside.startswith(tuple(f"{package}{os.sep}" for package in PACKAGES)):
+            self.modules.add(_name(Path(inside)))
 
     def run(self, work: Callable[[], object]) -> list[str]:
         """Trace some work in all threads; returns the modules that were noted."""

@@ -17,7 +17,7 @@ from lm.model.block import count_parameters
 from lm.model.lora import trained_weights
 from lm.run_folder import CONFIG
 from lm.training.compiling import COMPILATION_SECONDS
-from lm.training.corpus import Prepared, TokenizerSampled
+from lm.training.corpus import CorpusPrepared, TokenizerSampled
 from lm.training.loop import batch_flops
 from lm.training.regularisation import expected_bits
 from lm.training.resolve import NOVEL
@@ -38,7 +38,7 @@ def report(event: Event) -> None:
         _report_size(event)
     elif isinstance(event, TokenizerSampled):
         note(f"tokenizer trained on a sample: {size(event.bytes)} of {size(event.corpus_bytes)}")
-    elif isinstance(event, Prepared):
+    elif isinstance(event, CorpusPrepared):
         _report_corpus(event)
     elif isinstance(event, Paced):
         _report_pace(event)
@@ -59,7 +59,7 @@ def _report_size(event: Sized) -> None:
     fact("budget", f"{left}, at {quantity(event.rate, 'FLOP/s')}: enough for {enough}")
 
 
-def _report_corpus(event: Prepared) -> None:
+def _report_corpus(event: CorpusPrepared) -> None:
     """How much there is to train on and how much is held out, and what of it is unlikely to be meant."""
     if event.reused is not None:
         note(f"tokens  {event.corpus.folder}{' (made before)' if event.reused else ''}")
@@ -69,7 +69,7 @@ def _report_corpus(event: Prepared) -> None:
         _report_text(event, event.manifest)
 
 
-def _report_text(event: Prepared, manifest: Manifest) -> None:
+def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
     train, held_out, tokenizer = manifest.splits["train"], manifest.splits["validation"], event.corpus.tokenizer
     if manifest.supervised:
         parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
@@ -82,7 +82,7 @@ def _report_text(event: Prepared, manifest: Manifest) -> None:
     note_repetition(manifest)
 
 
-def _report_pairs(event: Prepared, manifest: PairManifest) -> None:
+def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
     train, held_out = (manifest.splits[name] for name in ("train", "validation"))
     target, source = event.corpus.tokenizer, event.corpus.source_tokenizer
     vocabulary = f"{target.vocab_size:,}" if source is None else f"{source.vocab_size:,} and {target.vocab_size:,}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lm.config.options import Checked, option
 from lm.errors import UsageError
@@ -12,13 +12,30 @@ from lm.errors import UsageError
 System = Literal["huggingface", "peft", "gguf", "ctranslate2"]
 NumberType = Literal["float32", "float16", "bfloat16", "q8_0", "int16", "int8", "int8_float16", "int8_bfloat16"]
 
-_TYPES: Mapping[System, tuple[NumberType, ...]] = {
-    "huggingface": (),
-    "peft": (),
-    "gguf": ("float32", "float16", "q8_0"),
-    "ctranslate2": ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"),
+
+class Exporter(NamedTuple):
+    """How a run is written for one system.
+
+    Attributes:
+        function: its module and name; called with the run, what is to be made, and an `ExportConfig`, it returns what
+            there is to say of the result, by topic.
+        types: that matrices can be given; none where they keep the run's.
+    """
+
+    function: str
+    types: tuple[NumberType, ...] = ()
+
+
+EXPORTERS: Mapping[System, Exporter] = {
+    "huggingface": Exporter("lm.interop.hugging_face.exporting:to_hugging_face"),
+    "peft": Exporter("lm.interop.hugging_face.adapters:to_peft"),
+    "gguf": Exporter("lm.interop.gguf.exporting:to_gguf", ("float32", "float16", "q8_0")),
+    "ctranslate2": Exporter(
+        "lm.interop.ctranslate2.exporting:to_ctranslate2",
+        ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"),
+    ),
 }
-"""The types that each system can be given; none where numbers stay in the type that the run has them in."""
+"""All that is to be declared of a system besides its name."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +51,9 @@ class ExportConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.type is None or self.type in _TYPES[self.to]:
+        if self.type is None or self.type in EXPORTERS[self.to].types:
             return
-        known = ", ".join(_TYPES[self.to])
+        known = ", ".join(EXPORTERS[self.to].types)
         instead = f"choose from {known}" if known else "its numbers stay in the type that the run has them in"
         raise UsageError(f"--to {self.to} cannot have the type {self.type!r}; {instead} (--type)")
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from lm.base import named_base
-from lm.config.export import ExportConfig
-from lm.interop.ctranslate2 import exporting as ctranslate2
-from lm.interop.gguf import exporting as gguf
-from lm.interop.hugging_face import exporting as hugging_face
-from lm.interop.hugging_face.adapters import export_adapters
-from lm.run_folder import find_checkpoint
+from lm.config.export import EXPORTERS, ExportConfig
 
 
 def export(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
@@ -29,25 +25,5 @@ def export(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
         InputError: the run is damaged, there is something at `out`, or a package is not installed.
         UsageError: the system has nothing like the model; the message names the fields that decide.
     """
-    if config.to == "gguf":
-        return _to_gguf(run, out, config)
-    if config.to == "ctranslate2":
-        kind = ctranslate2.export(run, out, number_type=config.number_type)
-        return {"model": f"for ctranslate2.{kind}, {config.number_type}"}
-    if config.to == "peft":
-        return {"lora": f"for a {export_adapters(run, out).architecture}, as which {_base_of(run)} is exported"}
-    exported = hugging_face.export(run, out)
-    return {"model": f"{exported.family.architecture}{exported.how}: {exported.decided_by}"}
-
-
-def _base_of(run: Path) -> str | None:
-    return named_base(find_checkpoint(run))
-
-
-def _to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
-    exported = gguf.export(run, out, number_type=config.number_type)
-    words, left_out = exported.vocabulary.words, exported.vocabulary.left_out
-    return {
-        "model": f"{exported.architecture.architecture} of llama.cpp, {config.number_type}: {exported.decided_by}",
-        "words": f"parted as by {words}" + (f"; {left_out}" if left_out else ""),
-    }
+    module, _, function = EXPORTERS[config.to].function.partition(":")
+    return cast("Mapping[str, str]", getattr(importlib.import_module(module), function)(run, out, config))

@@ -90,7 +90,7 @@ class TokenizerSampled:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CorpusPrepared:
     """The corpus of a run is tokenized.
 
     Attributes:
@@ -110,7 +110,7 @@ class Prepared:
     copies: tuple[str, ...] = ()
 
 
-Preparation = Generator[TokenizerSampled | Prepared, None, TrainingCorpus]
+Preparation = Generator[TokenizerSampled | CorpusPrepared, None, TrainingCorpus]
 
 
 class TextCorpus:
@@ -189,7 +189,7 @@ class TextCorpus:
         """
         if self.prepared:
             corpus, manifest = self._prepared_before(self.prepared, tokenizer)
-            yield Prepared(corpus, manifest, reused=None)
+            yield CorpusPrepared(corpus, manifest, reused=None)
             return corpus
         given = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
         surveyed, is_trained = self.survey(config.data), given is None
@@ -200,7 +200,7 @@ class TextCorpus:
             prepared = prepare_corpus(surveyed, made, progress=told, with_labels=config.model.is_masked)
         wanted = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
         corpus = TrainingCorpus(prepared.folder, made)
-        yield Prepared(corpus, prepared.manifest, reused=prepared.reused, trained=wanted)
+        yield CorpusPrepared(corpus, prepared.manifest, reused=prepared.reused, trained=wanted)
         return corpus
 
     def _prepared_before(self, folder: Path, tokenizer: Path | None) -> tuple[TrainingCorpus, Manifest]:
@@ -267,7 +267,7 @@ class PairCorpus:
         with progress() as told:
             prepared = prepare_pairs(surveyed, made[0], config.parallel, source_tokenizer=made[1], progress=told)
         corpus = TrainingCorpus(prepared.folder, *made)
-        yield Prepared(
+        yield CorpusPrepared(
             corpus,
             prepared.manifest,
             reused=prepared.reused,

@@ -18,7 +18,6 @@ from typing import Any
 from lm import errors
 from lm.config.run_spec import RunSpec
 from lm.distributed import launched
-from lm.distributed.launching import launch
 from lm.errors import LMError, TrainingError
 from lm.signals import StopSignals
 from lm.training import events
@@ -46,12 +45,14 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
         LMError: what one of the processes has raised.
         TrainingError: the processes were killed.
     """
+    from lm.distributed.launching import launch  # noqa: PLC0415 (takes a while, and only for several processes)
+
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lm-ranks-") as place:
         spec_file, happened = Path(place) / "spec.json", Path(place) / "events.jsonl"
         spec_file.write_text(json.dumps(spec.to_dict()), encoding="utf-8")
         happened.touch()
-        reader = _Reader(happened, on_event)
+        reader = _EventReader(happened, on_event)
         with reader:
             command = ["-m", __name__, str(spec_file), str(happened)]
             ended = launch(command, processes=spec.processes, began=began)
@@ -62,7 +63,7 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
     return reader.folder
 
 
-class _Reader:
+class _EventReader:
     """While open, reads the file of events on a thread.
 
     Attributes:
@@ -76,7 +77,7 @@ class _Reader:
         self._path, self._on_event, self._ended = path, on_event, threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> _EventReader:
         self._thread.start()
         return self
 

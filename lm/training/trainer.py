@@ -46,8 +46,8 @@ from lm.training.begin import follow, resume, start
 from lm.training.budget import Pace
 from lm.training.compiling import check_compiler
 from lm.training.corpus import (
+    CorpusPrepared,
     PairCorpus,
-    Prepared,
     Progress,
     TextCorpus,
     TokenizerSampled,
@@ -140,7 +140,7 @@ class Started:
     other_length: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = TokenizerSampled | Prepared | Sized | SettingsChosen | Paced | Started | events.Event
+Event = TokenizerSampled | CorpusPrepared | Sized | SettingsChosen | Paced | Started | events.Event
 Steps = Generator[Event, None, Run]
 
 
@@ -204,8 +204,10 @@ class Trainer:
     _events: Generator[Event, None, None] | None
 
     def __enter__(self) -> Self:
-        """Meet the other processes of the run, if there are some."""
+        """Meet the other processes of the run, if there are some; UsageError if they have not been started."""
         self.world = self._stack.enter_context(joined())
+        if self.spec.processes > 1 and self.world.size == 1:
+            raise UsageError("a trainer trains in this process, and `lm.train` starts several", settings=("processes",))
         self._saves_when_left = self.world.size == 1  # of several, the others are not there to be saved too
         self._events = self._all_events()
         self._stack.callback(self._events.close)
@@ -326,9 +328,8 @@ class Trainer:
                 prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.settle("corpus", resolve.fit_to_corpus(chosen.config, prepared))
-            pace = data = None
+            data, pace = open_data(prepared.folder, chosen.config), None
             if chosen.config.training.budget is not None:
-                data = open_data(prepared.folder, chosen.config)  # refuses a text that is too short before it is timed
                 chosen, pace, outlook = self._fit_to_pace(chosen, prepared, data)
                 if data.holds_pairs and chosen.is_sized:  # BPE dropout makes other batches
                     data = open_data(prepared.folder, chosen.config)

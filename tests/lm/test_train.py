@@ -174,6 +174,8 @@ def test_two_processes(tmp_path):
     assert "RANK" not in os.environ
     with pytest.raises(InputError, match="holds a run already"):
         lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, **SMALL)
+    with pytest.raises(UsageError, match="trains in this process"):
+        list(Trainer(lm.run_spec("text.txt", out=tmp_path / "alone", steps=4, processes=2, **SMALL)))
 
 
 def test_a_run_has_a_folder_of_its_own_unless_one_is_named(tmp_path, monkeypatch, files):

@@ -12,12 +12,13 @@ starts a text; a translator puts the end of a source there by itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lm import files
 from lm.checkpoint import load_model
-from lm.config.export import NumberType
+from lm.config.export import ExportConfig, NumberType
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.hardware import Hardware
@@ -27,6 +28,12 @@ from lm.run_folder import SOURCE_TOKENIZER, TOKENIZER
 from lm.tokenizer.tokenizer import Tokenizer
 
 _AS_IT_IS = Hardware("cpu", "float32", 1)
+
+
+def to_ctranslate2(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
+    """Export a run to a folder, and say what runs it; see `EXPORTERS`."""
+    kind = export(run, out, number_type=config.number_type)
+    return {"model": f"for ctranslate2.{kind}, {config.number_type}"}
 
 
 def export(run: Path, folder: Path, *, number_type: NumberType = "float32") -> str:

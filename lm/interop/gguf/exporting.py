@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.config.export import NumberType
+from lm.config.export import ExportConfig, NumberType
 from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME, architecture_of, settings
@@ -34,6 +34,16 @@ class ExportedGGUF:
     architecture: Family
     decided_by: str
     vocabulary: Vocabulary
+
+
+def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
+    """Export a run to a file, and say what llama.cpp takes it for; see `EXPORTERS`."""
+    exported = export(run, out, number_type=config.number_type)
+    words, left_out = exported.vocabulary.words, exported.vocabulary.left_out
+    return {
+        "model": f"{exported.architecture.architecture} of llama.cpp, {config.number_type}: {exported.decided_by}",
+        "words": f"parted as by {words}" + (f"; {left_out}" if left_out else ""),
+    }
 
 
 def export(run: Path, path: Path, *, number_type: NumberType = "float32") -> ExportedGGUF:

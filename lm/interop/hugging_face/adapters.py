@@ -23,7 +23,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.base import adapting, refer, refuse_adapted
+from lm.base import adapting, named_base, refer, refuse_adapted
+from lm.config.export import ExportConfig
 from lm.config.lora import KINDS, LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -61,6 +62,12 @@ class Low(NamedTuple):
 
     a: Tensor
     b: Tensor
+
+
+def to_peft(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
+    """Export a run's adapters to a folder, and say what they belong to; see `EXPORTERS`."""
+    architecture, base = export_adapters(run, out).architecture, named_base(run_folder.find_checkpoint(run))
+    return {"lora": f"for a {architecture}, as which {base} is exported"}
 
 
 def export_adapters(run: Path, folder: Path) -> Family:

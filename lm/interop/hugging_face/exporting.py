@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from safetensors import SafetensorError
 
 from lm import checkpoint, files, run_folder
 from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.export import ExportConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError
@@ -37,6 +39,12 @@ class Exported:
         if self.family.keeps_names:
             return ", whose code is in the folder (trust_remote_code=True)"
         return " of transformers, which needs no code of ours"
+
+
+def to_hugging_face(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
+    """Export a run to a folder, and say as which model; see `EXPORTERS`."""
+    exported = export(run, out)
+    return {"model": f"{exported.family.architecture}{exported.how}: {exported.decided_by}"}
 
 
 def export(run: Path, folder: Path) -> Exported:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import get_args
+
 import pytest
 
-from lm.config.export import ExportConfig
+from lm.config.export import EXPORTERS, ExportConfig, System
 from lm.interop.exporting import export
 from tests.cli.small_runs import make_run
 from tests.lm.interop.gguf.models import plain_run
+
+
+@pytest.mark.parametrize("system", get_args(System))
+def test_each_system_has_an_exporter(system):
+    module, _, function = EXPORTERS[system].function.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_a_folder_for_transformers(tmp_path):
