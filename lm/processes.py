@@ -75,9 +75,28 @@ def in_order(
     if processes == 1:
         yield from map(work, items)
         return
-    with Workers(partial(numbered, work), processes, environment=environment) as workers:
-        share: Share[Item, Result] = mapped(workers)
+    with mapping(partial(_same, work), processes, environment=environment) as share:
         yield from share(items)
+
+
+@contextlib.contextmanager
+def mapping(
+    prepare: Callable[[], Callable[[Item], Result]], processes: int, *, environment: Mapping[str, str] | None = None
+) -> Iterator[Share[Item, Result]]:
+    """A `map` of several processes, each set up once: results are in the order of the items.
+
+    Args:
+        prepare: called once in each process, gives the function; a function of a module, perhaps with arguments
+            (`functools.partial`).
+        processes: how many.
+        environment: variables that are set in them.
+    """
+    with Workers(partial(_numbered, prepare), processes, environment=environment) as workers:
+        yield partial(_in_turn, workers)
+
+
+def _same(work: T) -> T:
+    return work
 
 
 def on_threads(
@@ -229,8 +248,9 @@ def _first(items: Iterator[T]) -> Iterator[T]:
         yield next(items)
 
 
-def numbered(work: Callable[[Item], Result]) -> Work[tuple[int, Item], tuple[int, Outcome]]:
-    """What workers do where each item has one result: see `mapped`."""
+def _numbered(prepare: Callable[[], Callable[[Item], Result]]) -> Work[tuple[int, Item], tuple[int, Outcome]]:
+    """What workers do where each item has one result: see `mapping`."""
+    work = prepare()
     return lambda items: ((number, _outcome(work, item)) for number, item in items)
 
 
@@ -241,16 +261,12 @@ def _outcome(work: Callable[[Item], Result], item: Item) -> Outcome:
         return None, _sendable(error)
 
 
-def mapped(workers: Workers[tuple[int, Item], tuple[int, Outcome]]) -> Share[Item, Any]:
-    """The results of items by workers whose work is `numbered`, in the order of the items."""
-
-    def share(items: Iterable[Item]) -> Iterator[Any]:
-        for result, error in ordered(workers.share(enumerate(items))):
-            if error is not None:
-                raise error
-            yield result
-
-    return share
+def _in_turn(workers: Workers[tuple[int, Item], tuple[int, Outcome]], items: Iterable[Item]) -> Iterator[Any]:
+    """The results of workers whose work is `_numbered`, in the order of the items."""
+    for result, error in ordered(workers.share(enumerate(items))):
+        if error is not None:
+            raise error
+        yield result
 
 
 def ordered(results: Iterable[tuple[int, T]]) -> Iterator[T]:

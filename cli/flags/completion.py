@@ -7,14 +7,14 @@ from pathlib import Path
 
 from lm.config.presets import PRESETS
 from lm.run_folder import CHECKPOINTS, is_name_of_checkpoint, is_run, runs_in, step_of
+from lm.training.events import METRICS
 
 Complete = Callable[[str], list[str]]
 
 _RUNS = "runs"
 _CURVES = (
-    "nll", "loss", "validation_loss", "validation_bits_per_byte", "validation_bleu", "validation_accuracy",
-    "learning_rate", "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds", "tokens",
-    "validation_tokens", "epoch",
+    "nll", "loss", *METRICS, "learning_rate", "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds",
+    "tokens", "epoch",
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import inference_hardware, share_of
 from lm.model.block import count_parameters
 from lm.model.transformer import EncoderOnly
-from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
+from lm.processes import Share, mapping
 from lm.text.parallel import ParallelText, parallel_texts
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
@@ -89,15 +89,15 @@ def _sharing(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[Sh
     if processes == 1:
         yield None
         return
-    with Workers(partial(_prepare, run, share_of(hardware, processes)), processes) as workers:
-        yield mapped(workers)
+    with mapping(partial(_prepare, run, share_of(hardware, processes)), processes) as share:
+        yield share
 
 
-def _prepare(run: Path, hardware: HardwareConfig) -> Work[tuple[int, Batch], tuple[int, Outcome]]:
+def _prepare(run: Path, hardware: HardwareConfig) -> Callable[[Batch], list[Nats]]:
     """What a process does that scores batches of pairs."""
     model = load_model(run, inference_hardware(hardware)).model
     assert not isinstance(model, EncoderOnly)
-    return numbered(partial(score_batch, model))
+    return partial(score_batch, model)
 
 
 def _score(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from lm.evaluation.scorer import Scorer
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import share_of
 from lm.model.transformer import DecoderOnly
-from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
+from lm.processes import Share, mapping
 
 _ON_PAIRS = "measure it on pairs (--source, --target)"
 
@@ -71,8 +71,7 @@ class LoadedScorer:
         prepare = partial(
             _prepare, self.run, shared_hardware(self.given, processes), self.data, of_examples=of_examples
         )
-        with Workers(prepare, processes) as workers:
-            share: Share[Any, list[Nats]] = mapped(workers)
+        with mapping(prepare, processes) as share:
             if of_examples:
                 yield dataclasses.replace(self, share=share)
             else:
@@ -95,12 +94,10 @@ def on(given: Given, **hardware: object) -> Given:
     return Given({**given, "hardware": given["hardware"] | hardware}, given.environment, invocation=given.invocation)
 
 
-def _prepare(
-    run: Path, given: Given, data: DataConfig, *, of_examples: bool
-) -> Work[tuple[int, Any], tuple[int, Outcome]]:
+def _prepare(run: Path, given: Given, data: DataConfig, *, of_examples: bool) -> Callable[[Any], list[Nats]]:
     """What a process does that scores batches."""
     text = LoadedScorer.load(run, given, data=data).text
     if of_examples:
         assert isinstance(text.model, DecoderOnly)
-        return numbered(partial(score_batch, text.model))
-    return numbered(text.reading.score)
+        return partial(score_batch, text.model)
+    return text.reading.score

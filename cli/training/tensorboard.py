@@ -65,11 +65,7 @@ def _curves(event: Step | Evaluation) -> dict[str, float]:
             "gradient_norm": event.gradient_norm,
             "tokens_per_second": event.tokens / event.seconds,
         }
-    figures = {
-        "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
-        "validation_bleu": event.bleu, "validation_accuracy": event.accuracy,
-    }  # fmt: skip
-    return {name: value for name, value in figures.items() if value is not None}
+    return {name: value for name, value in event.metrics.items() if name != "validation_tokens"}
 
 
 def _as_it_stands(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import Line, TranslationModel
 from lm.engine.dtype import load_to_decode
 from lm.hardware import share_of
-from lm.processes import Outcome, Share, Work, Workers, mapped, numbered
+from lm.processes import Share, mapping
 
 
 def load_translator(
@@ -67,12 +67,12 @@ def translator_of(
     if sample:
         given["sampling"]["seed"] = Sampler.of(SamplingConfig(**given["sampling"])).seed
     prepare = partial(_prepare, tuple(runs), given, to=to, sample=sample)
-    with Workers(prepare, processes) as workers:
-        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once, share=mapped(workers))
+    with mapping(prepare, processes) as share:
+        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once, share=share)
 
 
 def _prepare(
     runs: Sequence[Path], given: Given, *, to: str | None, sample: bool
-) -> Work[tuple[int, list[Line]], tuple[int, Outcome]]:
+) -> Callable[[list[Line]], list[Translated]]:
     """What a process does that translates batches."""
-    return numbered(load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch)
+    return load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch

@@ -53,23 +53,6 @@ def linear_cross_entropy(
     places: Tensor | None = None,
     label_smoothing: float = 0.0,
     softcap: float = 0.0,
-) -> Tensor:
-    """The sum alone of `linear_cross_entropy_and_nll`, which has the same arguments."""
-    total, _ = linear_cross_entropy_and_nll(
-        hidden, weight, targets, bias=bias, places=places, label_smoothing=label_smoothing, softcap=softcap
-    )
-    return total
-
-
-def linear_cross_entropy_and_nll(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    *,
-    bias: Tensor | None = None,
-    places: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The same as `cross_entropy(hidden @ weightᵀ + bias, targets)`, a few rows at a time, together with its gradient.
 

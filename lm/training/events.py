@@ -51,6 +51,16 @@ class EndMoved:
     steps: int
 
 
+METRICS: Mapping[str, str] = {
+    "validation_loss": "loss",
+    "validation_bits_per_byte": "bits_per_byte",
+    "validation_tokens": "tokens",
+    "validation_bleu": "bleu",
+    "validation_accuracy": "accuracy",
+}
+"""Fields of an Evaluation that are logged and can be plotted, by their names in `metrics.jsonl`."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """How good the model is on the whole validation split.
@@ -76,6 +86,12 @@ class Evaluation:
     bleu: float | None = None
     expert_use: Mapping[str, Sequence[float]] = field(default_factory=dict)
     accuracy: float | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The fields of `METRICS` that this evaluation has."""
+        found = {name: getattr(self, attribute) for name, attribute in METRICS.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)

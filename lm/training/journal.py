@@ -62,14 +62,7 @@ class Journal:
         if isinstance(event, Sample):
             self._append(self.metrics, {"step": event.step, "prompt": event.prompt, "sample": event.text})
             return
-        metrics: dict[str, Any] = {"step": event.step, "validation_loss": event.loss}
-        if event.bits_per_byte is not None:
-            metrics["validation_bits_per_byte"] = event.bits_per_byte
-        metrics["validation_tokens"] = event.tokens
-        if event.bleu is not None:
-            metrics["validation_bleu"] = event.bleu
-        if event.accuracy is not None:
-            metrics["validation_accuracy"] = event.accuracy
+        metrics: dict[str, Any] = {"step": event.step, **event.metrics}
         if event.expert_use:
             metrics[EXPERT_USE] = event.expert_use
         self._append(self.metrics, metrics)

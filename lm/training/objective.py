@@ -15,7 +15,7 @@ from lm.data.batch import Batch
 from lm.distributed.placement import Loss
 from lm.hardware import Hardware
 from lm.model.linear import linear
-from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy_and_nll
+from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy
 from lm.model.transformer import EncoderDecoder, Model, capped
 from lm.model.variants.experts import balance_loss, routed
 
@@ -152,7 +152,7 @@ def _surprisal(
     if r_drop:
         return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
     weight, bias = model.output_layer
-    return linear_cross_entropy_and_nll(
+    return linear_cross_entropy(
         hidden,
         weight,
         targets,

@@ -102,7 +102,7 @@ def losses(dtype: torch.dtype) -> Iterator[tuple[str, Ways]]:
 
         def ours(hidden: Tensor = hidden, weight: Tensor = weight, targets: Tensor = targets) -> None:
             with torch.autocast("cpu", dtype=dtype, enabled=dtype is not torch.float32):
-                loss = linear_cross_entropy(hidden, weight, targets)
+                loss, _ = linear_cross_entropy(hidden, weight, targets)
             loss.backward()
 
         def plain(hidden: Tensor = hidden, weight: Tensor = weight, targets: Tensor = targets) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from lm import processes
 from lm.errors import InputError, LMError
-from lm.processes import Workers, cores, in_order, mapped, numbered, on_threads, ordered
+from lm.processes import Workers, cores, in_order, mapping, on_threads, ordered
 
 
 def test_results_are_in_the_order_of_the_items_whatever_each_takes() -> None:
@@ -163,9 +162,12 @@ def make_pairs():
     return in_pairs
 
 
+def make_double():
+    return double
+
+
 def test_workers_are_set_up_once_and_work_again() -> None:
-    with Workers(partial(numbered, double), 3) as workers:
-        double_all = mapped(workers)
+    with mapping(make_double, 3) as double_all:
         assert list(double_all(range(50))) == list(range(0, 100, 2))
         assert list(double_all([])) == []
         assert list(double_all(range(3))) == [0, 2, 4]
@@ -179,8 +181,8 @@ def test_a_worker_may_make_as_many_results_of_items_as_it_likes() -> None:
 
 def test_items_are_read_only_as_they_are_wanted() -> None:
     read = []
-    with Workers(partial(numbered, double), 2) as workers:
-        next(workers.share((number, read.append(number) or number) for number in range(1000)))
+    with mapping(make_double, 2) as double_all:
+        next(double_all(read.append(number) or number for number in range(1000)))
         assert len(read) <= 6
 
 

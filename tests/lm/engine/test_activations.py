@@ -40,7 +40,10 @@ def by_both(arguments: list[str], tmp_path, monkeypatch, capsys) -> tuple[list[A
             compiled.forget()
             assert compiled.is_compiled() == is_compiled
             assert run([*arguments, "--json", *_HARDWARE]) == 0
-        results.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+        captured = capsys.readouterr()
+        if "--stats" in arguments:
+            assert ("compiled engine" in captured.err) == is_compiled
+        results.append([json.loads(line) for line in captured.out.splitlines()])
     compiled.forget()
     return results[0], results[1]
 
@@ -49,7 +52,7 @@ def by_both(arguments: list[str], tmp_path, monkeypatch, capsys) -> tuple[list[A
 def test_generated_text_is_that_of_pytorch(activation, tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "run", activation=activation)
     assert unsupported(ModelConfig(activation=activation), COMPILED) is None
-    arguments = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "12"]
+    arguments = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "12", "--stats"]
     (found,), (expected,) = by_both(arguments, tmp_path, monkeypatch, capsys)
     assert found["tokens"] == expected["tokens"]
     assert found["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-4)

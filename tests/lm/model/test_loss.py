@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from lm.config.data import IGNORED
 from lm.model import loss
-from lm.model.loss import in_parts, linear_cross_entropy, linear_cross_entropy_and_nll
+from lm.model.loss import in_parts, linear_cross_entropy
 from tests.tolerances import assert_close
 
 
@@ -30,7 +30,7 @@ def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_
     for ours in (True, False):
         inputs = [hidden.clone().float().requires_grad_(), weight.clone().float().requires_grad_()]
         if ours:
-            total = linear_cross_entropy(*inputs, targets, label_smoothing=smoothing, softcap=softcap)
+            total, _ = linear_cross_entropy(*inputs, targets, label_smoothing=smoothing, softcap=softcap)
         else:
             inputs = [part.detach().double().requires_grad_() for part in inputs]
             logits = F.linear(*inputs).flatten(0, 1)
@@ -55,7 +55,7 @@ def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
         [part.clone().to(dtype).requires_grad_() for part in drawn] for dtype in (torch.float32, torch.float64)
     )
     hidden, weight, bias = ours
-    total = linear_cross_entropy(hidden, weight, targets, bias=bias, label_smoothing=0.1, softcap=softcap)
+    total, _ = linear_cross_entropy(hidden, weight, targets, bias=bias, label_smoothing=0.1, softcap=softcap)
     logits = F.linear(*theirs).flatten(0, 1)
     logits = softcap * torch.tanh(logits / softcap) if softcap else logits
     expected = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=0.1)
@@ -73,7 +73,7 @@ def test_the_surprisal_beside_a_loss_is_not_smoothed(smoothing, softcap):
     hidden, weight = torch.randn(3, 11, 8, requires_grad=True), torch.randn(17, 8)
     targets = torch.randint(0, 17, (3, 11))
     targets[0, 3:] = IGNORED
-    total, nll = linear_cross_entropy_and_nll(hidden, weight, targets, label_smoothing=smoothing, softcap=softcap)
+    total, nll = linear_cross_entropy(hidden, weight, targets, label_smoothing=smoothing, softcap=softcap)
     logits = F.linear(hidden.double(), weight.double()).flatten(0, 1)
     logits = softcap * torch.tanh(logits / softcap) if softcap else logits
     expected = F.cross_entropy(logits, targets.flatten(), reduction="sum")
@@ -84,7 +84,7 @@ def test_the_surprisal_beside_a_loss_is_not_smoothed(smoothing, softcap):
 
 def test_nothing_to_predict_costs_nothing():
     hidden = torch.randn(2, 3, 4, requires_grad=True)
-    total = linear_cross_entropy(hidden, torch.randn(5, 4), torch.full((2, 3), IGNORED))
+    total, _ = linear_cross_entropy(hidden, torch.randn(5, 4), torch.full((2, 3), IGNORED))
     total.backward()
     assert total.item() == 0.0
     assert not hidden.grad.any()
@@ -107,7 +107,7 @@ def test_the_logits_of_all_positions_are_never_held(monkeypatch, softcap):
     monkeypatch.setattr(loss, "_LOGITS_ON_CPU", 1)
     hidden, weight = torch.randn(4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:
-        linear_cross_entropy(hidden, weight, torch.randint(0, 50, (4 * 64,)), softcap=softcap).backward()
+        linear_cross_entropy(hidden, weight, torch.randint(0, 50, (4 * 64,)), softcap=softcap)[0].backward()
     assert made.most == 64 * 50
 
 
@@ -160,7 +160,7 @@ def test_under_autocast_the_gradient_stays_near(softcap):
     for enabled in (False, True):
         inputs = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            linear_cross_entropy(*inputs, targets, softcap=softcap).backward()
+            linear_cross_entropy(*inputs, targets, softcap=softcap)[0].backward()
         gradients.append(torch.cat([part.grad.flatten() for part in inputs]))
     assert gradients[1].dtype is torch.float32
     assert F.cosine_similarity(*gradients, dim=0) > 0.999
@@ -172,7 +172,7 @@ def test_what_is_frozen_leaves_the_other_gradient_alone(frozen):
     hidden, weight, targets = torch.randn(11, 8), torch.randn(17, 8), torch.randint(0, 17, (11,))
     found = []
     for total in (
-        linear_cross_entropy,
+        lambda *inputs: linear_cross_entropy(*inputs)[0],
         lambda *inputs: F.cross_entropy(F.linear(*inputs[:2]), targets, reduction="sum"),
     ):
         inputs = [hidden.clone().requires_grad_(frozen != "hidden"), weight.clone().requires_grad_(frozen != "weight")]
