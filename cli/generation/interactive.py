@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cli.console.messages import note
 from cli.console.wrapping import hanging
+from cli.flags.settings import with_flags
 from cli.generation.samples import Texts, Watch
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, nearest, options, suggestion
@@ -65,7 +66,7 @@ def converse(generator: Generator, *, opening: str, stats: bool) -> None:
         try:
             act(line)
         except LMError as error:
-            note(f"lm: {error}")
+            note(f"lm: {with_flags(error)}")
         except KeyboardInterrupt:  # before the first token
             note("")
         act, line = session.take, _read()
