@@ -15,7 +15,7 @@ def test_the_kind_of_model_and_the_run_are_told(tmp_path, capsys):
     assert f"wrote   {tmp_path / 'again' / 'checkpoints' / 'step-0'}" in told.err
     assert not told.out
     assert run(["import", str(tmp_path / "out"), "-o", str(tmp_path / "again")]) == 1
-    assert capsys.readouterr().err == f"lm: {tmp_path / 'again'}: holds a run already; choose another -o\n"
+    assert capsys.readouterr().err == f"lm: {tmp_path / 'again'}: holds a run already; choose another folder (--out)\n"
 
 
 def test_a_folder_that_is_none(tmp_path, capsys):

@@ -49,7 +49,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
     (r"(^|/)manifest\.json:(format_version|supervised|kind|heads|sha256)$", _ONE_MANIFEST),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
     (
-        r"(^|/)config\.json:model\.(n_kv_heads|d_head|d_ff|init_std|attention_bias)$",
+        r"(config\.json:|command \d+:config\.)model\.(n_kv_heads|d_head|d_ff|init_std|attention_bias)$",
         "null where the value follows from other settings; earlier versions wrote it if it was given",
     ),
 )
