@@ -22,7 +22,7 @@ from lm.config.lora import LoraConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, give_back_freed_memory
-from lm.model.linear import quantise
+from lm.model.layers import quantise
 from lm.model.lora import merged
 from lm.model.transformer import Model, Transformer, build_model, choose_kernels, without_weights
 from lm.run_folder import TrainingState

@@ -100,7 +100,7 @@ def _keep_cases(items: list[pytest.Item], most: int) -> None:
 @pytest.fixture(autouse=True)
 def the_first_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs train in float32 and multiply with MKL wherever they may choose, so that they learn the same every time."""
-    from lm.model import linear
+    from lm.model import layers as linear
     from lm.training import arithmetic
 
     def first(choices: Sequence[object], seconds: Callable[..., float], sizes: Sequence[int]) -> object:

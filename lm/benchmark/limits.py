@@ -19,7 +19,7 @@ from lm.hardware import (
     timed,
     varied_matrix,
 )
-from lm.model.linear import linear
+from lm.model.layers import linear
 
 _VALUES_ON_CPU, _VALUES_ON_GPU = 1 << 26, 1 << 28  # float32, far more than caches hold
 _TRIES = 30

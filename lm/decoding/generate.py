@@ -15,7 +15,7 @@ from lm.decoding.filters import History
 from lm.decoding.finite import check_number
 from lm.decoding.sampling import NOTHING_LEFT, Sampler, nothing_left
 from lm.decoding.session import DecodeSession, Source
-from lm.tokenizer.text_stream import TextStream
+from lm.tokenizer.tokenizer import TextStream
 
 FinishReason = Literal["length", "end_of_text", "stop"]
 Alternatives = tuple[tuple[int, float], ...]

@@ -17,8 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.model.attention_inputs import Mask, Scope, padding
-from lm.model.cache import DecoderCache, KeyValueCache, RecurrentCache, State
+from lm.model.attention_inputs import DecoderCache, KeyValueCache, Mask, RecurrentCache, Scope, State, padding
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 DecoderModel = DecoderOnly | EncoderDecoder

@@ -15,11 +15,9 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.hardware import times_as_fast
-from lm.model.attention_inputs import Mask, RelativeTables, Scope
-from lm.model.cache import KeyValueCache
-from lm.model.layers import RMSNorm, output_std
+from lm.model.attention_inputs import KeyValueCache, Mask, RelativeTables, Scope
+from lm.model.layers import Linear, RMSNorm, output_std
 from lm.model.layers import dropout as dropped_out
-from lm.model.linear import Linear
 from lm.model.module import Module, multiplied
 
 _LONGEST_FOR_PRODUCTS = 512
@@ -110,9 +108,9 @@ def _two_products(  # noqa: PLR0917 (as `attend` has them)
         scores = (query * head**-0.5).reshape(batch, kv_heads, groups * n_queries, head) @ key.transpose(-1, -2)
         scores = scores.view(batch, heads, n_queries, n_keys)
         if n_keys % _VECTOR or mask.bias is not None:
-            scores = scores.float()
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask.bias is not None:
-            scores = scores + mask.bias.float()
+            scores = scores + mask.bias.to(scores.dtype)
         allowed = mask.allowed(n_queries, n_keys, scores.device)
         if n_keys < _FEWEST_KEYS:
             scores, value, allowed = _filled_up(scores, value, allowed)

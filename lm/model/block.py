@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
 from lm.model.attention import CrossAttention, MultiHeadAttention
-from lm.model.attention_inputs import FirstValues, Scope
-from lm.model.cache import DecoderCache
+from lm.model.attention_inputs import DecoderCache, FirstValues, Scope
 from lm.model.layers import Dropout, FeedForward, make_norm
 from lm.model.module import Module
 from lm.model.positions import relative_positions

@@ -1,14 +1,313 @@
-"""The layers that act on each position alone: normalisation, dropout, feed-forward layers and output heads."""
+"""Layers that act on each position alone: linear (float or int8), norms, dropout, feed-forward and output heads."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.linear import Linear
-from lm.model.module import Module
+from lm.hardware import times_as_fast
+from lm.kernels.tensors import product
+from lm.model.module import Module, multiplied
+
+_LEAST_PRODUCTS = 1_000_000
+"""Multiplications from which a product may go to oneDNN."""
+_ROWS, _INPUTS, _OUTPUTS, _TRIES = 128, 256, 512, 9
+"""The product that both libraries are timed with, and how often."""
+_CLEARLY = 1.25
+"""How many times as fast oneDNN must be to be taken."""
+_FUSED = "gelu-tanh"
+"""The activation that may be computed by oneDNN, together with the product."""
+_LARGEST = 127
+"""Of an integer of 8 bits, and of its negative."""
+_WIDENED_AT_ONCE = 2**20
+"""Weights that are in float32 at a time where they are rounded, and that are widened for a product before they are
+multiplied, so that they are still in the processor's cache: of 32,768 outputs and 768 inputs, one row and one
+thread of an AMD EPYC, 3 ms; all at once 52 ms, in float32 6 ms."""
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    """Source: So et al. 2021 (Primer)."""
+    return F.relu(x).square()
+
+
+def _swiglu(x: Tensor) -> Tensor:
+    """(…, 2·width): a gate and what it lets through -> (…, width). Source: Shazeer 2020."""
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate) * value
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": _gelu_tanh,
+    "relu2": _relu_squared,
+    "silu": F.silu,
+    "swiglu": _swiglu,
+}
+
+
+@dataclass
+class _Kernels:
+    """What oneDNN computes in this process in place of torch's own kernels.
+
+    Attributes:
+        products: those of float32.
+        fused: types of products that it computes together with `_FUSED`.
+    """
+
+    products: bool = False
+    fused: set[torch.dtype] = field(default_factory=set)
+
+
+_by_onednn_here = _Kernels()
+
+
+def choose_products(dtype: torch.dtype, activation: str) -> None:
+    """Settle which products of a type go to oneDNN, before the first of them: those that it computes clearly faster.
+
+    Both are timed once in a process, in turns. Until then torch computes all of them.
+    """
+    if dtype is torch.float32:
+        _by_onednn_here.products = _onednn_is_faster()
+    if activation == _FUSED and _fused_is_faster(dtype):
+        _by_onednn_here.fused.add(dtype)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The product `x` weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
+
+    torch takes MKL for float32, which on some CPUs leaves half of the vector units idle, as oneDNN does not: 160 rows
+    of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
+    Below a million multiplications neither is ahead by much.
+    """
+    if _by_onednn_here.products and weight.dtype is torch.float32 and _may_go_to_onednn(x, weight):
+        return _by_onednn(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def _may_go_to_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether a product is one of plain numbers of a single type, without a gradient, and large enough to matter."""
+    return (
+        weight.dtype is x.dtype
+        and x.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and x.numel() * len(weight) >= _LEAST_PRODUCTS
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+class Linear(nn.Linear, Module):
+    """torch's linear layer, with `linear` for the product.
+
+    Attributes:
+        std: standard deviation of its initial weights; biases start at zero.
+        projected: the number of outputs of each projection that it holds, such as queries, keys and values.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, bias: bool = True, std: float = 0.02, projected: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+        self.std, self.projected = std, [outputs] if projected is None else [*projected]
+
+    def initialise(self) -> None:
+        """Draw the weights from a normal distribution."""
+        nn.init.normal_(self.weight, std=self.std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def weights_per_position(self) -> float:
+        """See `Module`."""
+        return multiplied(self.weight)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        """(…, inputs) -> (…, outputs)."""
+        return self.product(input, self.bias)
+
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The same with another bias, or none."""
+        return linear(x, self.weight, bias)
+
+    def in_type_of(self, x: Tensor) -> Tensor:
+        """The same without a bias, in the type of `x`, whatever that of the weights is."""
+        return linear(x, self.weight.to(x.dtype))
+
+    def in_8_bits(self) -> Int8Linear:
+        """The layer with its weights rounded to 8 bits."""
+        return Int8Linear(self)
+
+    def activated(self, x: Tensor, activation: str) -> Tensor:
+        """(…, inputs) -> an activation of (…, outputs), which may be computed together with the product.
+
+        torch's GELU with a tanh takes four times as long as the exact one, a quarter of the layer's time in bfloat16:
+        5,120 rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, in one go 67; in float32
+        144 and 129. With AVX2 oneDNN's is the slower one.
+        """
+        may_fuse = activation == _FUSED and x.dtype in _by_onednn_here.fused
+        if may_fuse and _may_go_to_onednn(x, self.weight):
+            return _fused_by_onednn(x, self.weight, self.bias)
+        return ACTIVATIONS[activation](self(x))
+
+    def some(self, x: Tensor, outputs: slice) -> Tensor:
+        """(…, inputs) -> (…, some of the outputs)."""
+        return linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
+
+
+class TokenEmbedding(nn.Embedding):
+    """A vector for each token, which may be the weights of the output layer too."""
+
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(…, d_model) -> (…, vocabulary): the products of states with all vectors."""
+        return linear(x, self.weight, bias)
+
+    def in_8_bits(self) -> Int8Embedding:
+        """The same with its vectors rounded to 8 bits."""
+        return Int8Embedding(self)
+
+
+class Int8Linear(Linear):
+    """A linear layer of integers from -127 to 127 and a scale for each output.
+
+    Attributes:
+        weight: (outputs, inputs) int8.
+        scale: (outputs,) float32, what the integers of an output are multiplied by.
+    """
+
+    scale: Tensor
+
+    def __init__(self, layer: Linear) -> None:
+        """A layer in the place of another, whose bias it takes."""
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.std, self.projected = layer.std, layer.projected
+        _round(self, layer.weight)
+        self.register_parameter("bias", layer.bias)
+
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `Linear.product`; computed in the type of `x`."""
+        return _int8_product(x, self.weight, self.scale, bias)
+
+    def in_type_of(self, x: Tensor) -> Tensor:
+        """See `Linear.in_type_of`."""
+        return self.product(x)
+
+    def activated(self, x: Tensor, activation: str) -> Tensor:
+        """(…, inputs) -> an activation of (…, outputs)."""
+        return ACTIVATIONS[activation](self(x))
+
+    def some(self, x: Tensor, outputs: slice) -> Tensor:
+        """(…, inputs) -> (…, some of the outputs)."""
+        bias = None if self.bias is None else self.bias[outputs]
+        return _int8_product(x, self.weight[outputs], self.scale[outputs], bias)
+
+
+class Int8Embedding(TokenEmbedding):
+    """A vector for each token, of integers and a scale; see `Int8Linear`."""
+
+    scale: Tensor
+
+    def __init__(self, embedding: TokenEmbedding) -> None:
+        """An embedding in the place of another."""
+        nn.Module.__init__(self)
+        self.num_embeddings, self.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
+        _round(self, embedding.weight)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        """(…,) tokens -> (…, d_model) float32."""
+        return self.weight[input].float() * self.scale[input][..., None]
+
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `TokenEmbedding.product`; computed in the type of `x`."""
+        return _int8_product(x, self.weight, self.scale, bias)
+
+
+def quantise(model: nn.Module) -> None:
+    """Round the weights of all linear layers and embeddings in a model to 8 bits, in place, one after another."""
+    for name, module in model.named_children():
+        if isinstance(module, Linear | TokenEmbedding):
+            setattr(model, name, module.in_8_bits())
+        else:
+            quantise(module)
+
+
+@torch.no_grad()
+def _round(layer: nn.Module, weight: Tensor) -> None:
+    """Give a layer the nearest to (outputs, inputs) weights: the largest of each output becomes 127, or -127."""
+    values, scales = torch.empty_like(weight, dtype=torch.int8), weight.new_empty(len(weight), dtype=torch.float32)
+    at_once = _outputs_at_once(weight)
+    for part, rounded, scale in zip(*(of.split(at_once) for of in (weight, values, scales)), strict=True):
+        torch.amax(part.float().abs(), 1, out=scale).clamp_(min=torch.finfo(torch.float32).tiny).div_(_LARGEST)
+        rounded.copy_((part.float() / scale[:, None]).round_())
+    layer.register_buffer("weight", values)
+    layer.register_buffer("scale", scales)
+
+
+def _int8_product(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """(…, inputs) -> (…, outputs), computed in the type of `x`; by compiled code, where that is ready."""
+    compiled = product(weight, scale, bias, x)
+    if compiled is not None:
+        return compiled
+    at_once = min(len(weight), _outputs_at_once(weight))
+    wide = x.new_empty(at_once, x.shape[-1])  # one for all parts, or each would have a place of its own
+    found = x.new_empty(*x.shape[:-1], len(weight))
+    for part, into in zip(weight.split(at_once), found.split(at_once, -1), strict=True):
+        into.copy_(F.linear(x, wide[: len(part)].copy_(part)))
+    found *= scale.to(x.dtype)
+    return found if bias is None else found + bias
+
+
+def _outputs_at_once(weight: Tensor) -> int:
+    return max(1, _WIDENED_AT_ONCE // weight.shape[1])
+
+
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _fused_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`_FUSED` of the product."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "tanh")
+
+
+@cache
+@torch.no_grad()
+def _onednn_is_faster() -> bool:
+    """Whether oneDNN clearly is faster here: both multiply in turns."""
+    x, weight = torch.ones(_ROWS, _INPUTS), torch.ones(_OUTPUTS, _INPUTS)
+    return _is_clearly_faster(lambda: _by_onednn(x, weight, None), lambda: F.linear(x, weight))
+
+
+@cache
+@torch.no_grad()
+def _fused_is_faster(dtype: torch.dtype) -> bool:
+    """Whether a product of this type together with its activation clearly is faster here than one after the other.
+
+    Of numbers as a model has them: torch's tanh is slower where it is 1, and then oneDNN's seemed faster with AVX2.
+    """
+    numbers = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(rows, _INPUTS, generator=numbers).to(dtype) for rows in (_ROWS, _OUTPUTS))
+    weight *= _INPUTS**-0.5
+    return _is_clearly_faster(lambda: _fused_by_onednn(x, weight, None), lambda: ACTIVATIONS[_FUSED](linear(x, weight)))
+
+
+def _is_clearly_faster(by_onednn: Callable[[], object], otherwise: Callable[[], object]) -> bool:
+    if not torch.backends.mkldnn.is_available():
+        return False
+    try:
+        return times_as_fast(by_onednn, otherwise, tries=_TRIES) > _CLEARLY
+    except (AttributeError, RuntimeError):  # a torch without this operator, or one that does not know the processor
+        return False
 
 
 class RMSNorm(nn.RMSNorm, Module):

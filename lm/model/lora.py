@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
-from lm.model.layers import FeedForward, LabelHead, dropout
-from lm.model.linear import ACTIVATIONS, Int8Linear, Linear, linear
+from lm.model.layers import ACTIVATIONS, FeedForward, Int8Linear, LabelHead, Linear, dropout, linear
 from lm.model.module import multiplied
 from lm.model.transformer import Model, build_model, without_weights
 

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention_inputs import RelativeTables, Rotation, Scope, remembered, rotations
-from lm.model.layers import Dropout, make_norm
-from lm.model.linear import TokenEmbedding
+from lm.model.layers import Dropout, TokenEmbedding, make_norm
 from lm.model.module import Module, multiplied
 
 BUCKETS = 32

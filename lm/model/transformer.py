@@ -13,11 +13,9 @@ from torch.overrides import TorchFunctionMode
 
 from lm.config.model import ModelConfig
 from lm.model.attention import choose_causal_blocks
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention_inputs import DecoderCache, Mask, RecurrentCache, Scope
 from lm.model.block import Stack
-from lm.model.cache import DecoderCache, RecurrentCache
-from lm.model.layers import LabelHead, OutputTransform
-from lm.model.linear import Linear, TokenEmbedding, choose_products
+from lm.model.layers import LabelHead, Linear, OutputTransform, TokenEmbedding, choose_products
 from lm.model.module import Module, initialise, multiplied
 from lm.model.positions import Embedding
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder

@@ -11,7 +11,7 @@ from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.model.block import Block
-from lm.model.linear import Linear
+from lm.model.layers import Linear
 from lm.model.lora import LoraLinear, build_adapted
 from lm.model.transformer import without_weights
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder

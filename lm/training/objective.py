@@ -14,7 +14,7 @@ from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.distributed.placement import Loss
 from lm.hardware import Hardware
-from lm.model.linear import linear
+from lm.model.layers import linear
 from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy
 from lm.model.transformer import EncoderDecoder, Model, capped
 from lm.model.variants.experts import balance_loss, routed

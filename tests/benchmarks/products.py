@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from lm.kernels import compiled
-from lm.model.linear import _by_onednn
+from lm.model.layers import _by_onednn
 from lm.training.measuring import alternate
 
 SHAPES = ((192, 192), (768, 192), (192, 768), (8000, 192), (1024, 256), (1536, 384), (384, 1536), (2304, 768))

@@ -24,7 +24,7 @@ from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
-from lm.model.linear import linear
+from lm.model.layers import linear
 from lm.training.measuring import alternate, random_run, training_step
 from tests.benchmarks.sides import KEPT_MEMORY, Side, serve
 

@@ -8,7 +8,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.engine import cuda_graph
 from lm.engine.cuda_graph import CudaRecorder
-from lm.model.linear import quantise
+from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.fed import Fed
 from tests.tolerances import assert_close

@@ -11,7 +11,7 @@ from lm.engine.engine import LAST, NOTHING, TorchEngine
 from lm.errors import InputError
 from lm.kernels import compiled
 from lm.kernels.tensors import best
-from lm.model.linear import quantise
+from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly
 
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import Mask, RelativeTables, Scope
-from lm.model.cache import CompressedCache
-from lm.model.linear import Linear
+from lm.model.attention_inputs import CompressedCache, Mask, RelativeTables, Scope
+from lm.model.layers import Linear
 from lm.model.variants.block_sparse import even_chunks, in_chunks
 
 _HELD = 1 << 24

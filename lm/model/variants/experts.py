@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Scope
-from lm.model.layers import FeedForward
-from lm.model.linear import Linear
+from lm.model.layers import FeedForward, Linear
 from lm.model.module import Module, weights_per_position
 
 

@@ -14,10 +14,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from lm.config.model import ModelConfig
 from lm.model.attention import Attention
-from lm.model.attention_inputs import Mask, Scope
-from lm.model.cache import RecurrentCache, State
-from lm.model.layers import Dropout
-from lm.model.linear import Linear
+from lm.model.attention_inputs import Mask, RecurrentCache, Scope, State
+from lm.model.layers import Dropout, Linear
 from lm.model.module import Module, multiplied
 
 

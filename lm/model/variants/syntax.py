@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Scope
-from lm.model.linear import Linear
+from lm.model.layers import Linear
 from lm.model.module import Module
 from lm.model.positions import ABSOLUTE, DistanceTables, waves
 

@@ -21,7 +21,7 @@ from lm.config.training import TrainingConfig
 from lm.data.kinds import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
-from lm.model.linear import Int8Embedding
+from lm.model.layers import Int8Embedding
 from lm.training import measuring, random_data
 from lm.training.budget import Cost
 from lm.training.corpus import TrainingCorpus

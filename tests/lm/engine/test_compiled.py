@@ -28,7 +28,7 @@ from lm.engine.engine import Want
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError
 from lm.kernels import compiled
-from lm.model.linear import quantise
+from lm.model.layers import quantise
 from lm.model.lora import build_adapted
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer

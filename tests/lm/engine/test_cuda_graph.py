@@ -26,7 +26,7 @@ from lm.engine.cuda_graph import Work
 from lm.kernels import compiled
 from lm.model import attention
 from lm.model.block import Stack
-from lm.model.linear import quantise
+from lm.model.layers import quantise
 from lm.model.positions import RotaryPositions
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer

@@ -12,7 +12,7 @@ from lm.evaluation.perplexity import FileScore, Scored, Tally
 from lm.evaluation.scorer import Scorer
 from lm.evaluation.type_costs import TypeCost, type_costs
 from lm.model.block import count_parameters
-from lm.model.linear import quantise
+from lm.model.layers import quantise
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
 

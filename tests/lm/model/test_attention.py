@@ -12,8 +12,7 @@ from torch import Tensor
 from lm.config.model import ModelConfig
 from lm.model import attention
 from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import Mask, Scope
-from lm.model.cache import KeyValueCache
+from lm.model.attention_inputs import KeyValueCache, Mask, Scope
 from lm.model.variants.block_sparse import Window
 from tests.tolerances import assert_close
 

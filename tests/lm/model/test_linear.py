@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from lm.config.lora import LoraConfig
-from lm.model import linear as module
-from lm.model.linear import ACTIVATIONS, Linear, choose_products, linear
+from lm.model import layers as module
+from lm.model.layers import ACTIVATIONS, Linear, choose_products, linear
 from lm.model.lora import LoraLinear
 from tests.tolerances import assert_close
 

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Mask, Scope
-from lm.model.layers import FeedForward
-from lm.model.linear import ACTIVATIONS
+from lm.model.layers import ACTIVATIONS, FeedForward
 from lm.model.transformer import build_model
 from lm.model.variants.experts import Experts, Gate, Routes, balance_loss, counted, routed, shares
 from tests.lm.model.hugging_face import randomise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lm.model.cache import DecoderCache, KeyValueCache, RecurrentCache
+from lm.model.attention_inputs import DecoderCache, KeyValueCache, RecurrentCache
 
 
 def test_cache_reorders_repeats_and_forgets():
