@@ -23,8 +23,7 @@ from cli.generation.samples import drawn_values, found_values, write_json, write
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.generate import Continuation
-from lm.decoding.generator import Generator
-from lm.decoding.prompts import by_length, shared_beginning
+from lm.decoding.generator import Generator, by_length, shared_beginning
 from lm.decoding.sampling import Sampler
 from lm.engine.dtype import type_to_decode
 from lm.errors import InputError

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.decoding.filters import among_best
-from lm.decoding.finite import not_a_number
+from lm.decoding.sampling import among_best, not_a_number
 from lm.kernels.tensors import Best, best
 
 _ROWS_AT_A_TIME = 64

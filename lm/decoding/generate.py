@@ -11,9 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lm.decoding.filters import History
-from lm.decoding.finite import check_number
-from lm.decoding.sampling import NOTHING_LEFT, Sampler, nothing_left
+from lm.decoding.sampling import NOTHING_LEFT, History, Sampler, check_number, nothing_left
 from lm.decoding.session import DecodeSession, Source
 from lm.tokenizer.tokenizer import TextStream
 

@@ -1,7 +1,8 @@
-"""Texts from a decoder-only model: the model, its tokenizer and the settings in one object, events or texts out."""
+"""Text from a decoder-only model: prompts in, events or continuations out."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,6 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.generate import Continuation, Finish, Request, Row, TextUntil, Token, generate, refilled
-from lm.decoding.prompts import prompt_ids
 from lm.decoding.sampling import Sampler, read_biases
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, speculate
@@ -127,7 +127,7 @@ class Generator:
         """Draw samples of what follows each of many prompts; see `lm.decoding.generate`.
 
         Args:
-            prompts: taken one after the other, as there is room for them: see `lm.decoding.prompts.by_length`.
+            prompts: taken one after the other, as there is room for them: see `lm.decoding.generator.by_length`.
             n: how many samples of each.
             beginning: with which many of them begin: see `shared_beginning`. It is read once.
             alternatives: how many of the most likely tokens come with each token.
@@ -237,3 +237,56 @@ class Generator:
             finish_reason=hypothesis.finish_reason,
             score=hypothesis.score,
         )
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """A prompt's ids, after the document-start token if the tokenizer has one.
+
+    Raises:
+        InputError: the tokenizer has no token for a character.
+        UsageError: there is neither a prompt nor a start token to begin from.
+    """
+    ids = [*text_frame(tokenizer).before, *tokenizer.encode(prompt)]
+    if not ids:
+        raise UsageError("there is nothing to begin from: this tokenizer has no document-start token; give a prompt")
+    return ids
+
+
+def prolonged(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
+    """The ids of a context with a text put after it; after a document that has ended the text begins a new one.
+
+    Raises:
+        InputError: the tokenizer has no token for a character.
+        UsageError: there is neither a context nor a text nor a start token to begin from.
+    """
+    if not context:
+        return prompt_ids(tokenizer, text)
+    frame = text_frame(tokenizer)
+    is_ended = context[-1] in frame.after
+    # In GPT-2's manner one token both ends a document and starts the next.
+    start = [token for token in frame.before if is_ended and token != context[-1]]
+    return [*context, *start, *tokenizer.encode(text)]
+
+
+_AT_ONCE = 4096
+"""Prompts that are put in order of length together; results wait for the last of them at most."""
+
+
+def by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
+    """Prompts of like length one after the other, the shortest first; some are read ahead."""
+    waiting = iter(prompts)
+    while some := list(itertools.islice(waiting, _AT_ONCE)):
+        yield from sorted(some, key=lambda prompt: len(prompt.text))
+
+
+def shared_beginning(texts: Sequence[str]) -> str:
+    """The words with which all of some texts begin, and go on with others.
+
+    The white space after them is no part of it: it may belong to the next token.
+    """
+    if len(texts) < 2:
+        return ""
+    first, last = min(texts), max(texts)  # what they share, all that lie between them do
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    common = "".join(character for character, _ in alike)
+    return common[: max(0, *(common.rfind(space) for space in " \n\t"))].rstrip()

@@ -15,10 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.decoding.filters import History
-from lm.decoding.finite import log_normaliser
 from lm.decoding.generate import Finish, Row, Sample, Token, most_likely
-from lm.decoding.sampling import NOTHING_LEFT, Sampler, drawn
+from lm.decoding.sampling import NOTHING_LEFT, History, Sampler, drawn, log_normaliser
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import Want
 

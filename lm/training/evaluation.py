@@ -17,8 +17,7 @@ from lm.data.batch import Batch
 from lm.data.training_data import Reference
 from lm.decoding.classifying import Classifier
 from lm.decoding.filling import Filler
-from lm.decoding.generator import Generator
-from lm.decoding.prompts import prompt_ids
+from lm.decoding.generator import Generator, prompt_ids
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import LMError

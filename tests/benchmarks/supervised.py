@@ -28,8 +28,7 @@ from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.corpus.corpus import survey, train_tokenizer
 from lm.corpus.prepare import prepare_corpus
-from lm.decoding.generator import Generator
-from lm.decoding.prompts import prompt_ids
+from lm.decoding.generator import Generator, prompt_ids
 from lm.model.transformer import DecoderOnly
 from lm.text.files import text_files
 from lm.tokenizer.framing import text_frame

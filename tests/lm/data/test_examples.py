@@ -21,7 +21,7 @@ from lm.corpus.folders import Prepared
 from lm.corpus.manifest import Manifest
 from lm.data.batch import Batch
 from lm.data.examples import ExampleData
-from lm.decoding.prompts import prompt_ids
+from lm.decoding.generator import prompt_ids
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model

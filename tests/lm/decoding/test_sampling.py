@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.filters import History, filtered
-from lm.decoding.sampling import NOTHING_LEFT, Sampler
+from lm.decoding.sampling import NOTHING_LEFT, History, Sampler, filtered
 from lm.errors import UsageError
 from tests.tolerances import assert_close
 

@@ -11,7 +11,7 @@ from lm.config.data import DataConfig
 from lm.corpus.examples import open_examples
 from lm.data.batch import Batch
 from lm.data.examples import ExampleData
-from lm.decoding.prompts import prompt_ids
+from lm.decoding.generator import prompt_ids
 from lm.errors import InputError
 from lm.evaluation.completions import measure_completions
 from lm.hardware import Hardware

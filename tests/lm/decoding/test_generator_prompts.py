@@ -1,6 +1,6 @@
 import pytest
 
-from lm.decoding.prompts import by_length, prolonged, prompt_ids, shared_beginning
+from lm.decoding.generator import by_length, prolonged, prompt_ids, shared_beginning
 from lm.errors import UsageError
 from lm.text.prompts import Prompt
 

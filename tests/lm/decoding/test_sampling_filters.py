@@ -17,8 +17,9 @@ from transformers import (
 )
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.filters import (
+from lm.decoding.sampling import (
     History,
+    Sampler,
     add_biases,
     ban_repeated_ngrams,
     filtered,
@@ -30,7 +31,6 @@ from lm.decoding.filters import (
     penalise_repetition,
     temper,
 )
-from lm.decoding.sampling import Sampler
 from tests.tolerances import assert_close
 
 INF = math.inf
