@@ -66,6 +66,7 @@ def _guard() -> Iterator[None]:
 @contextmanager
 def _forgetting() -> Iterator[None]:
     """Empty the caches of the library before and after: they hold tensors, and answers about devices."""
+    gc.unfreeze()  # what is frozen is not among the objects that are listed
     found = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
     caches = [each for each in found if each.__wrapped__.__module__.startswith("lm.")]
     try:

@@ -112,7 +112,7 @@ def test_a_step_that_needs_too_much_memory_says_what_lowers_it(make_run, monkeyp
         raise error
 
     monkeypatch.setattr(type(run.placement), "__call__", fails)
-    with pytest.raises(OutOfMemoryError, match="step 1 needs more memory .* 4 x 16 tokens in one pass: set a smaller"):
+    with pytest.raises(OutOfMemoryError, match="step 1 needs more memory .* 4 x 16 tokens in one pass: pass fewer at once"):
         list(train(run))
 
 
