@@ -112,7 +112,8 @@ def test_a_step_that_needs_too_much_memory_says_what_lowers_it(make_run, monkeyp
         raise error
 
     monkeypatch.setattr(type(run.placement), "__call__", fails)
-    with pytest.raises(OutOfMemoryError, match="step 1 needs more memory .* 4 x 16 tokens in one pass: pass fewer at once"):
+    message = "step 1 needs more memory .* 4 x 16 tokens in one pass: pass fewer at once"
+    with pytest.raises(OutOfMemoryError, match=message):
         list(train(run))
 
 
