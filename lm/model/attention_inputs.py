@@ -84,31 +84,6 @@ class KeyValueCache:
         self.length = min(self.length, length)
 
 
-class CompressedCache(KeyValueCache):
-    """Keys and values of a layer that attends to compressed ones: these, and those of the positions they come from.
-
-    Those of all positions are kept, so that any number of them can be forgotten.
-    """
-
-    def __init__(self, stride: int) -> None:
-        super().__init__()
-        self.stride, self.compressed = stride, KeyValueCache()
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was."""
-        super().reorder(rows)
-        self.compressed.reorder(rows)
-
-    def select(self, positions: Tensor) -> None:
-        """Not possible: what covers several positions does not follow one of them."""
-        raise NotImplementedError("compressed keys and values belong to positions that stand in a line")
-
-    def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on, and what covers any of them."""
-        super().truncate(length)
-        self.compressed.truncate(self.length // self.stride)
-
-
 def _with_room(buffer: Tensor, like: Tensor, used: int, needed: int) -> Tensor:
     """A buffer for `needed` positions or more that holds the first `used` positions of the old one."""
     if buffer.shape[2] >= needed:

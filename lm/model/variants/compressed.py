@@ -11,12 +11,37 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import CompressedCache, Mask, RelativeTables, Scope
+from lm.model.attention_inputs import KeyValueCache, Mask, RelativeTables, Scope
 from lm.model.layers import Linear
 from lm.model.variants.block_sparse import even_chunks, in_chunks
 
 _HELD = 1 << 24
 """Scores that are kept for the backward pass; see `in_chunks`."""
+
+
+class CompressedCache(KeyValueCache):
+    """Keys and values of a layer that attends to compressed ones: these, and those of the positions they come from.
+
+    Those of all positions are kept, so that any number of them can be forgotten.
+    """
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride, self.compressed = stride, KeyValueCache()
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was."""
+        super().reorder(rows)
+        self.compressed.reorder(rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Not possible: what covers several positions does not follow one of them."""
+        raise NotImplementedError("compressed keys and values belong to positions that stand in a line")
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on, and what covers any of them."""
+        super().truncate(length)
+        self.compressed.truncate(self.length // self.stride)
 
 
 class CompressedAttention(MultiHeadAttention):
