@@ -24,6 +24,7 @@ from cli.flags import completion
 from cli.flags.usage import name_of, wrong_value
 from cli.flags.without_effect import Invocation, Stage, refuse
 from lm.config import options
+from lm.config.model import ModelConfig
 from lm.config.options import Option
 from lm.errors import UsageError
 
@@ -159,6 +160,8 @@ _METAVARS = {int: "N", float: "X", str: "TEXT", bool: None, tuple: "TEXT"}
 
 
 def _default(described: Option, config: object) -> Any:  # noqa: ANN401
+    if isinstance(config, ModelConfig):
+        return config.settings()[described.name]  # of what follows from other settings, the help says from which
     return described.default if config is None else getattr(config, described.name)
 
 

@@ -407,7 +407,7 @@ class Trainer:
 
     def _check_before_work(self, folder: Path, config: RunConfig) -> None:
         """Refuse what would fail only after the corpus has been prepared."""
-        spec, pairs = self.spec, self.spec.data.are_pairs
+        spec, pairs, device = self.spec, self.spec.data.are_pairs, found_device(config.hardware)
         refuse_existing(folder, can_resume=True)
         refuse_trained(folder)
         check_model(config.model, pairs=pairs)
@@ -429,7 +429,7 @@ class Trainer:
                 )
             refuse_adapted(find_checkpoint(Path(spec.from_run)))
         if config.training.compile:
-            check_compiler(found_device(config.hardware), is_recurrent=config.model.is_recurrent)
+            check_compiler(device, is_recurrent=config.model.is_recurrent)
         check_heads_given(config.model, are_given=bool(spec.data.heads))
 
 

@@ -83,7 +83,7 @@ def test_generate_perplexity_and_info(folder, capsys):
         (["--architecture", "gru", "--positions", "learned"], "--positions is for transformer blocks"),
         (["--architecture", "lstm", "--recurrent-attention", "dot"], "--recurrent-attention"),
         (["--recurrent-attention", "dot"], "--recurrent-attention"),
-        (["--architecture", "gru", "--compile"], "--compile is for transformer blocks"),
+        (["--architecture", "gru", "--compile"], "only transformer blocks are compiled"),
         (["--architecture", "ltsm"], "did you mean 'lstm'"),
     ],
 )
