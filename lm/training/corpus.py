@@ -169,7 +169,7 @@ class TextCorpus:
             name, was = described.name, getattr(made, described.name)
             if name in typed and typed[name] != was:
                 problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"
-                raise UsageError(f"{problem}; prepare the text again, or leave it out ({described.flag})")
+                raise UsageError(f"{problem}; prepare the text again, or leave it out", settings=(name,))
         return made
 
     def files(self, config: RunConfig) -> list[TextFile]:

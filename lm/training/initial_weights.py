@@ -30,12 +30,14 @@ def check_weights(model: ModelConfig, path: Path) -> None:
     if _shapes(ours) == _shapes(theirs):
         return
     differing = [
-        f"{described.name} is {getattr(ours, described.name)} here and {getattr(theirs, described.name)} in {path} "
-        f"({described.flag})"
+        described.name
         for described in options(ModelConfig)
         if _reshapes(theirs, {described.name: getattr(ours, described.name)})
     ]
-    raise UsageError(f"the weights to start from don't fit this model: {'; '.join(differing)}")
+    values = "; ".join(
+        f"{name} is {getattr(ours, name)} here and {getattr(theirs, name)} in {path}" for name in differing
+    )
+    raise UsageError(f"the weights to start from don't fit this model: {values}", settings=differing)
 
 
 def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None) -> None:
