@@ -72,7 +72,7 @@ def classify(run: RunPath, files: _Files = None, *, as_json: _AsJson = False, gi
 def _texts(file: TextFile) -> Iterator[_Text]:
     """The texts of a file: of examples with their labels, of rows, or of lines."""
     from lm.text.examples import DELIMITER
-    from lm.text.streams import lines
+    from lm.text.files import lines
 
     if file.holds_examples:
         return (_Text(each.prompt, each.completion.removeprefix(DELIMITER)) for each in file.examples())

@@ -11,7 +11,7 @@ import typer
 
 from cli.flags import completion
 from lm.config.options import check_text
-from lm.text.streams import decode, file_lines, lines
+from lm.text.files import decode, file_lines, lines
 
 Texts = Annotated[
     list[str],

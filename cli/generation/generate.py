@@ -186,7 +186,7 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
     if file is not None and argument is not None:
         raise UsageError("give either a prompt or --prompt-file")
     if file is not None:
-        from lm.text.streams import decode
+        from lm.text.files import decode
 
         return decode(file.read_bytes(), name=str(file))
     return (None if interactive and argument is None else text_argument(argument)) or ""

@@ -28,8 +28,7 @@ from lm.evaluation.forced import PairsScored
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import inference_hardware, share_of
-from lm.model.block import count_parameters
-from lm.model.transformer import EncoderOnly
+from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import Share, mapping
 from lm.text.parallel import ParallelText, parallel_texts
 

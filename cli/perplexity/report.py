@@ -16,7 +16,7 @@ from cli.console.tables import table
 from lm.checkpoint import LoadedModel
 from lm.errors import InputError
 from lm.evaluation.perplexity import FileScore, Macro, Tally
-from lm.model.block import count_parameters
+from lm.model.transformer import count_parameters
 
 COLUMNS = ("file", "tokens", "words", "bytes", "perplexity", "per word", "bits/byte", "std error")
 FIGURES = (

@@ -13,8 +13,8 @@ from lm.config.run import RunConfig
 from lm.config.training import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
 from lm.hardware import matrix_rate
-from lm.model.block import count_parameters
 from lm.model.lora import trained_weights
+from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
 from lm.training.compiling import COMPILATION_SECONDS
 from lm.training.corpus import CorpusPrepared, TokenizerSampled

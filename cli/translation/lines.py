@@ -19,7 +19,7 @@ from cli.console.progress import progress
 from cli.flags.arguments import STDIN, read_lines
 from lm.decoding.translation import Translated
 from lm.errors import UsageError
-from lm.text.streams import file_lines
+from lm.text.files import file_lines
 from lm.text.trees import Heads, with_heads
 
 _SECONDS_BETWEEN_NOTES = 10

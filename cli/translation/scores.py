@@ -27,9 +27,8 @@ from lm.evaluation import translation_scores
 from lm.evaluation.translation_scores import Comparison, Score
 from lm.files import replaced
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import text_files
+from lm.text.files import file_lines, text_files
 from lm.text.parallel import ParallelText, language_of_file
-from lm.text.streams import file_lines
 from lm.text.trees import Heads, with_heads
 
 _LOOKS_TOKENIZED = 0.5  # of the lines end in " ."

@@ -15,8 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from lm.data.batch import Batch
 from lm.distributed.placement import Loss, M, Placement
 from lm.distributed.turns import Turn
-from lm.model.block import Block
-from lm.model.transformer import without_weights
+from lm.model.transformer import Block, without_weights
 
 
 class Sharded(Placement):

@@ -16,8 +16,7 @@ from lm.engine.cache import DecoderModel
 from lm.engine.cuda_graph import RECORDERS, GraphEngine
 from lm.engine.engine import Engine, Layout, TorchEngine
 from lm.kernels import compiled
-from lm.model.block import count_parameters
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import DecoderOnly, EncoderDecoder, count_parameters
 
 if TYPE_CHECKING:
     from lm.engine.compiled.engine import CompiledEngine

@@ -8,9 +8,8 @@ from functools import cache, lru_cache
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model import module
-from lm.model.block import count_parameters
 from lm.model.lora import build_adapted
-from lm.model.transformer import Model, without_weights
+from lm.model.transformer import Model, count_parameters, without_weights
 
 PARTS = (
     "token embeddings", "token types", "positions", "attention", "cross-attention", "feed-forward", "gates", "experts",

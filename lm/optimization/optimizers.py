@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
-from lm.model.block import Block
 from lm.model.layers import Linear
 from lm.model.lora import LoraLinear, build_adapted
-from lm.model.transformer import without_weights
+from lm.model.transformer import Block, without_weights
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.optimization.muon import Muon
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lm.text import examples, files, parquet
-from lm.text.files import FileSpan, Observer, TextFile
-from lm.text.streams import compression
+from lm.text.files import FileSpan, Observer, TextFile, compression
 
 T = TypeVar("T")
 

@@ -23,9 +23,8 @@ from lm.config import options
 from lm.config.data import LANGUAGE, ParallelConfig
 from lm.errors import InputError, UsageError
 from lm.text import json_lines
-from lm.text.files import SUFFIXES, Observer, TextFile, refuse_stdin_twice, text_files
+from lm.text.files import SUFFIXES, Observer, TextFile, refuse_stdin_twice, text_files, without_suffix
 from lm.text.rows import known, text
-from lm.text.streams import without_suffix
 from lm.text.trees import Heads, with_heads
 
 _BYTE_ORDER_MARK = "\ufeff"

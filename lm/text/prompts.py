@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from lm.config import options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
-from lm.text.files import BLOCK_BYTES, TextFile
+from lm.text.files import BLOCK_BYTES, TextFile, blocks, compression, lines
 from lm.text.rows import Row, known, text
-from lm.text.streams import blocks, compression, lines
 
 _BYTES = 8
 

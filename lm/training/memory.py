@@ -14,9 +14,8 @@ from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.errors import UsageError
 from lm.hardware import Hardware, free_memory
-from lm.model.block import Block, recompute
 from lm.model.loss import loss_bytes
-from lm.model.transformer import build_model, without_weights
+from lm.model.transformer import Block, build_model, recompute, without_weights
 from lm.optimization.optimizers import inner_matrices, training_bytes
 from lm.training.objective import final_states
 

@@ -18,9 +18,8 @@ from lm.distributed.world import ALONE, World
 from lm.errors import InputError, TrainingError
 from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
-from lm.model.block import recompute
 from lm.model.lora import build_adapted, load_trained, trained_weights
-from lm.model.transformer import choose_kernels
+from lm.model.transformer import choose_kernels, recompute
 from lm.optimization.moving_average import MovingAverage
 from lm.optimization.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
 from lm.optimization.schedules import learning_rate

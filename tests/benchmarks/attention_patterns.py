@@ -31,9 +31,9 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import Mask, Scope
-from lm.model.block import self_attention
 from lm.model.module import initialise
 from lm.model.positions import relative_positions
+from lm.model.transformer import self_attention
 from lm.model.variants.block_sparse import in_chunks
 from lm.training.measuring import alternate
 

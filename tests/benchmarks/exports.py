@@ -28,7 +28,7 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import Hardware
 from lm.interop.exporting import export
-from lm.text.streams import file_lines
+from lm.text.files import file_lines
 from lm.tokenizer.framing import text_frame
 
 APART = 1e-3

@@ -25,8 +25,8 @@ from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.corpus.corpus import survey
 from lm.corpus.prepare import prepare_corpus
-from lm.model.block import count_parameters
 from lm.model.lora import trained_weights
+from lm.model.transformer import count_parameters
 from lm.run_folder import find_checkpoint
 from lm.text.files import text_files
 from lm.training.begin import start

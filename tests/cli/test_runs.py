@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.model.block import count_parameters
-from lm.model.transformer import build_model
+from lm.model.transformer import build_model, count_parameters
 from lm.run_folder import load_config
 from tests.cli.small_runs import make_run
 

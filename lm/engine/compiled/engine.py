@@ -19,8 +19,8 @@ from lm.kernels import compiled
 from lm.kernels.tensors import Best
 from lm.kernels.vectors import ACTIVATIONS
 from lm.model.attention_inputs import KeyValueCache
-from lm.model.block import Stack
 from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
+from lm.model.transformer import Stack
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
 """The types that matrices may have, and how compiled code reads them."""

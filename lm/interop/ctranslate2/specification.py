@@ -13,10 +13,9 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.configuration import facts
 from lm.model.attention import MultiHeadAttention
-from lm.model.block import Block, Stack
 from lm.model.layers import FeedForward
 from lm.model.positions import Embedding
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, Stack
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 _NOWHERE: Mapping[str, tuple[Any, ...]] = {

@@ -25,10 +25,9 @@ from lm.engine import cuda_graph, selection
 from lm.engine.cuda_graph import Work
 from lm.kernels import compiled
 from lm.model import attention
-from lm.model.block import Stack
 from lm.model.layers import quantise
 from lm.model.positions import RotaryPositions
-from lm.model.transformer import DecoderOnly, build_model
+from lm.model.transformer import DecoderOnly, Stack, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.fed import Fed
 from tests.lm.decoding.random_blocks import random_block

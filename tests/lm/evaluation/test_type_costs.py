@@ -11,8 +11,8 @@ from lm.config.evaluation import PerplexityConfig
 from lm.evaluation.perplexity import FileScore, Scored, Tally
 from lm.evaluation.scorer import Scorer
 from lm.evaluation.type_costs import TypeCost, type_costs
-from lm.model.block import count_parameters
 from lm.model.layers import quantise
+from lm.model.transformer import count_parameters
 from lm.text.files import text_files
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
 

@@ -8,9 +8,8 @@ import torch
 from lm.config.model import ModelConfig
 from lm.model.attention import captured
 from lm.model.attention_inputs import FirstValues, Mask, Scope
-from lm.model.block import Block, Stack
 from lm.model.cost import parameters_by_part
-from lm.model.transformer import build_model
+from lm.model.transformer import Block, Stack, build_model
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import assert_close
 

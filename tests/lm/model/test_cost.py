@@ -11,7 +11,6 @@ from transformers import GPT2LMHeadModel, SwitchTransformersConfig, SwitchTransf
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import configure
-from lm.model.block import count_parameters
 from lm.model.cost import (
     active_parameters,
     cache_bytes_per_token,
@@ -19,7 +18,7 @@ from lm.model.cost import (
     training_flops,
     training_flops_per_token,
 )
-from lm.model.transformer import build_model
+from lm.model.transformer import build_model, count_parameters
 
 PUBLISHED = {
     "gpt1": 116_534_784, "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080,

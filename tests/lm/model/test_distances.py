@@ -13,9 +13,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention_inputs import Mask, Scope
-from lm.model.block import Stack
 from lm.model.positions import LinearBiases, buckets
-from lm.model.transformer import build_model
+from lm.model.transformer import Stack, build_model
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")

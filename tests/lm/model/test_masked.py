@@ -8,9 +8,8 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.presets import configure
 from lm.errors import UsageError
-from lm.model.block import count_parameters
 from lm.model.cost import parameters_by_part, training_flops_per_token
-from lm.model.transformer import EncoderOnly, build_model
+from lm.model.transformer import EncoderOnly, build_model, count_parameters
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close
 

@@ -8,10 +8,9 @@ import torch
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model import layers as linear
-from lm.model.block import count_parameters
 from lm.model.layers import Int8Embedding, Int8Linear, Linear, TokenEmbedding, quantise
 from lm.model.lora import build_adapted
-from lm.model.transformer import build_model
+from lm.model.transformer import build_model, count_parameters
 from tests.tolerances import assert_close
 
 

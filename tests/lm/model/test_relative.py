@@ -11,8 +11,7 @@ from torch import Tensor
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention, captured
 from lm.model.attention_inputs import Mask, Scope
-from lm.model.block import Stack
-from lm.model.transformer import build_model
+from lm.model.transformer import Stack, build_model
 from tests.tolerances import assert_close
 
 SHAPES = {

@@ -13,8 +13,7 @@ import zstandard
 
 from lm.errors import InputError
 from lm.text import documents, files
-from lm.text.files import TextFile
-from lm.text.streams import Compression, blocks
+from lm.text.files import Compression, TextFile, blocks
 
 SEPARATOR = "<|endoftext|>"
 PACK: dict[str, Callable[[bytes], bytes]] = {

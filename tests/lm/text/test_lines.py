@@ -4,8 +4,8 @@ import random
 import pytest
 
 from lm.errors import InputError
-from lm.text import streams as module
-from lm.text.streams import file_lines, lines
+from lm.text import files as module
+from lm.text.files import file_lines, lines
 
 
 def test_a_line_ends_at_its_line_feed_and_nowhere_else():

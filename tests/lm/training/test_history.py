@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from lm.errors import InputError
-from lm.model.block import count_parameters
+from lm.model.transformer import count_parameters
 from lm.training.history import curves, expert_use, newest_unfinished, runs, summarise
 from lm.training.loop import train
 
