@@ -55,7 +55,7 @@ def partial_folder(place: Path) -> Iterator[Path]:
 def unfinished_folder(place: Path) -> Iterator[Path]:
     """A folder beside `place` for finished parts of what will be there.
 
-    After an interruption or an error it stays, unless it is empty, so that the work can go on; else it is removed at
+    After an interruption or an error it stays, unless it is empty, so that work can be resumed; else it is removed at
     the end. While another process has it locked, an empty folder takes its place, which does not stay.
     """
     folder = _of_parts(place)

@@ -100,7 +100,7 @@ class TrainingData(ABC):
 
 _FEWEST_TOKENS_A_PARAMETER = 0.02
 """A thousandth of the 20 tokens a parameter that spend a budget of arithmetic best (Hoffmann et al. 2022). Such
-a model knows the text by heart before it has learned anything else."""
+a model memorises the text before it has learned anything else."""
 
 _MOST_TOKENS_A_PARAMETER = 1000
 """Fifty times as many as the same rule has: a larger model would be better after the same arithmetic."""

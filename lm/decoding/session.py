@@ -1,4 +1,4 @@
-"""Rows of tokens that grow: what sampling, beam search and speculative decoding see of a model."""
+"""The decode session: rows of tokens that sampling, beam search and speculative decoding extend."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Source = tuple[Tensor, Tensor]
 def window_start(length: int, context_length: int) -> int:
     """Where the window of the last of `length` tokens begins.
 
-    A sequence that outgrows the context goes on from its last half, read again from position 0 on. Where that happens
-    depends on the length alone, so logits do not depend on how many tokens were fed at a time.
+    A sequence that outgrows the context continues from its last half, which is read again from position 0. Where that
+    happens depends on the length alone, so logits do not depend on how many tokens were fed at a time.
     """
     advance = context_length - context_length // 2
     return -(-max(0, length - context_length) // advance) * advance
@@ -54,11 +54,11 @@ class Next:
 
 
 class DecodeSession:
-    """Rows that come, grow, are repeated and go; each a sequence of tokens that one model continues, or several.
+    """Rows of tokens, added, extended, selected, truncated and released; continued by one model or by an ensemble.
 
-    Rows are numbered from 0 in their order. The session keeps their tokens: a sequence that outgrows the context goes
-    on from its last half, which is read again, and so is what no cache remembers. Several models with one target
-    vocabulary decide together: probabilities are their means.
+    Rows are numbered from 0 in their order. The session keeps their token IDs: a sequence that outgrows the context
+    continues from its last half, which is read again, and so is what no cache holds. An ensemble shares its target
+    vocabulary, and averages probabilities.
 
     Source: of the means, Sutskever et al. 2014, section 3.6.
     """
@@ -87,13 +87,13 @@ class DecodeSession:
 
     @torch.inference_mode()
     def share(self, prefix: Sequence[int]) -> None:
-        """Read what many of the rows to come begin with; those that do go on from there."""
+        """Read a prefix that many of the rows to come share; they begin behind it."""
         for model in self._models:
             model.share(prefix)
 
     @torch.inference_mode()
     def add(self, prompts: Sequence[Sequence[int]], sources: Sequence[Source] | None = None, want: Want = LAST) -> Next:
-        """Take in rows, after those that are there.
+        """Append rows, and read their prompts.
 
         Args:
             prompts: ids, at least one each; as many each if there are sources.
@@ -144,14 +144,14 @@ class DecodeSession:
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated, and share their past then, or left out."""
+        """Row i becomes what row `rows[i]` was; rows may be left out, or repeated, and then share their past."""
         self.tokens = [list(self.tokens[row]) for row in rows]
         for model in self._models:
             model.select(rows)
 
     @torch.inference_mode()
     def release(self, rows: Collection[int]) -> None:
-        """Let rows go; the others keep their order, and places are left to rows to come."""
+        """Remove rows; the others keep their order, and the cache slots are free for new rows."""
         gone = set(rows)
         self.tokens = [tokens for row, tokens in enumerate(self.tokens) if row not in gone]
         for model in self._models:
@@ -159,7 +159,7 @@ class DecodeSession:
 
     @torch.inference_mode()
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Take back all tokens of each row but so many."""
+        """Cut each row to its first so many tokens."""
         for tokens, length in zip(self.tokens, lengths, strict=True):
             del tokens[length:]
         for model in self._models:
@@ -211,7 +211,7 @@ class _Rows:
         return tokens[self._starts[row] : len(tokens) - ahead]
 
     def read(self, rows: Sequence[int], n: int, want: Want, ahead: int) -> Output:
-        """See `DecodeSession._read`: in one step what goes on, and then what is read from the start of its window."""
+        """See `DecodeSession._read`: one step for rows in the cache, then a prefill of those that are not."""
         assert self.cache is not None
         tokens = self._session.tokens
         if self._context is not None:
@@ -220,15 +220,15 @@ class _Rows:
                 if start != self._starts[row]:
                     self._starts[row] = start
                     self.cache.forget([row])
-        anew = [row for row in rows if self.cache.is_new(row)]
-        if not anew:
+        uncached = [row for row in rows if self.cache.is_new(row)]
+        if not uncached:
             return self._step(rows, n, want, ahead)
-        going_on = [row for row in rows if not self.cache.is_new(row)]
-        if not going_on:
-            return self._begin(anew, want, ahead)
+        cached = [row for row in rows if not self.cache.is_new(row)]
+        if not cached:
+            return self._begin(uncached, want, ahead)
         assert not want.attention
-        parts = [self._step(going_on, n, Want(want.last), ahead), self._begin(anew, want, ahead)]
-        number = {row: place for place, row in enumerate([*going_on, *anew])}
+        parts = [self._step(cached, n, Want(want.last), ahead), self._begin(uncached, want, ahead)]
+        number = {row: place for place, row in enumerate([*cached, *uncached])}
         logits = [part.logits for part in parts if part.logits is not None]
         return Output(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
 

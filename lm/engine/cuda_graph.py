@@ -119,7 +119,7 @@ class GraphEngine:
             logits = self._step.logits(self._model, batch[:, 0], torch.tensor(starts), cache)
         except RuntimeError as error:  # torch's, of the device; the cache is as it was, but for where it lies
             reason = str(error).partition("\n")[0]
-            logging.getLogger(__name__).warning("this device records no steps, which go on one by one: %s", reason)
+            logging.getLogger(__name__).warning("CUDA graphs can't be recorded here, so steps run without: %s", reason)
             self._step.give_up()
             return None
         cache.make_room(max(starts) + 1)

@@ -100,7 +100,7 @@ COMPILED_OPERATIONS: Mapping[Operation, float] = {
 """The most tokens at a time that compiled code reads, which was faster up to then; in an encoder-decoder any number."""
 CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
     "prefill": 0,
-    "step": 64,  # more rows keep a GPU busy, however they are launched, and each number of rows is recorded anew
+    "step": 64,  # more rows keep a GPU busy, and each number of rows is a recording of its own
     "verify": 0,
     "attention": 0,
     "beyond_context": 0,

@@ -225,7 +225,7 @@ def _built(
         except torch.OutOfMemoryError:
             raise
         except (KeyError, RuntimeError):
-            wrong = "its weights are not of this run's model; go on from another checkpoint"
+            wrong = "its weights are not of this run's model; resume from another checkpoint"
             raise InputError(f"{setup.checkpoint}: {wrong}") from None
     return run
 

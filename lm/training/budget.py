@@ -33,7 +33,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a run goes on this machine.
+    """How fast a run is on this machine.
 
     Attributes:
         step: seconds of an optimizer step.

@@ -1,4 +1,4 @@
-"""What keeps a model from learning by heart a text, or pairs, that there is time to see many times.
+"""What keeps a model from memorising a text, or pairs, that there is time to see many times.
 
 The numbers come from the runs in docs/recipe.md that saw a text many times, unless they say otherwise.
 """
@@ -24,7 +24,7 @@ _SHORTEST_WARMUP, _LONGEST_WARMUP = 10, 200  # steps: those of the presets tiny 
 
 @dataclass(frozen=True)
 class Regularisation:
-    """What keeps a model from learning a text by heart.
+    """What keeps a model from memorising a text.
 
     Attributes:
         dropout: share of embeddings and sublayer outputs.
@@ -50,11 +50,11 @@ class Regularisation:
 def regularisation_of_text(
     epochs: float, *, parameters_a_token: float, steps: float, learning_rate: float, may_repeat: bool = True
 ) -> Regularisation:
-    """What keeps a model from learning a text by heart when there is time to see it so many times.
+    """What keeps a model from memorising a text when there is time to see it so many times.
 
     What a weight learned fades by weight_decay · learning_rate a step, so that over all steps it is the product of the
     three that says how often it is forgotten; a text that is seen often wants that several times. Where a large model
-    would see it so often that it knows it by heart all the same, each batch goes through twice instead (R-Drop), and
+    would see it so often that it memorises it all the same, each batch goes through twice instead (R-Drop), and
     half of the steps are left.
 
     Args:
@@ -97,7 +97,7 @@ def regularisation_of_pairs(epochs: float, *, steps: float, may_drop_merges: boo
 def novelty(counted: Sequence[float]) -> float:
     """The share of what one token leaves open about the next that several leave open too: nearly 1 in prose.
 
-    In text made of patterns it is a third or so; such a text can be seen that much oftener before it is known by heart.
+    In text made of patterns it is a third or so; such a text can be seen that much oftener before it is memorised.
 
     Args:
         counted: bits that models of order 1, 2, … need (`lm.evaluation.ngram_models`), of order 2 at least.

@@ -37,7 +37,7 @@ class _Kind:
         batch_tokens: of a step, for each layer, at most.
         vocabularies: each with the bytes below which it serves.
         bytes_a_token: of those that are learned.
-        short: bytes below which a corpus that is seen often gets a smaller vocabulary: rare words are learned by heart.
+        short: bytes below which a corpus that is seen often gets a smaller vocabulary: rare words are memorised.
         seen_often: epochs.
         vocabulary_seen_often: that it gets.
     """

@@ -128,7 +128,7 @@ class Started:
     Attributes:
         run: the model, what trains it, and how far it has come.
         is_tuned: whether a new run begins with the weights of another one.
-        is_resumed: whether it goes on from a checkpoint of its own.
+        is_resumed: whether it continues from a checkpoint of its own.
         lost: the last checkpoint of a resumed run, if that is gone.
         other_length: the length in the settings in its folder, by name, where that is not its checkpoint's.
     """
@@ -267,7 +267,7 @@ class Trainer:
             UsageError: the launcher may do so, and would not know the run again.
         """
         if launched.may_restart() and self.spec.out is None:
-            raise UsageError("where processes may be started anew, name the folder of the run (-o)")
+            raise UsageError("where processes may be restarted, name the folder of the run (-o)")
         if not is_restarted or self.spec.out is None:
             return None
         out = Path(self.spec.out)

@@ -2,7 +2,7 @@
 
     python -m tests.golden.make_runs [--base COMMIT]    writes tests/golden/runs
 
-The tasks are so regular that a model of 16 dimensions learns them by heart: each greedy token must be far likelier than
+The tasks are so regular that a model of 16 dimensions memorises them: each greedy token must be far likelier than
 the second, so that no rounding changes it. `expected.json` holds the tokens and the perplexities. Paths are relative to
 the folder of runs, and nothing else in it depends on the machine.
 """

@@ -328,7 +328,7 @@ def step(read, layers, caches, memories, model, shape, scales, like, logits, fou
         memories: the same of the sources that are read by cross-attention, of which the room is the longest one's; or
             (layers, 0).
         model: the record of the addresses of `MODEL`.
-        shape: the whole numbers.
+        shape: the integers.
         scales: the fractions.
         like: an empty array of the type of the matrices.
         logits: (number, vocabulary) float32, to be filled; or (0, vocabulary), if the best ones are wanted alone.

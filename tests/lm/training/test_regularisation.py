@@ -1,4 +1,4 @@
-"""What keeps a model from learning by heart what it sees many times."""
+"""What keeps a model from memorising what it sees many times."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_weights_of_another_model_are_not_gone_on_with(make_run, average, damage
     save_file(weights, folder / "model.safetensors")
     sums = {path.name: files.sha256(path) for path in folder.iterdir() if path.name != "manifest.json"}
     files.write_json(folder / "manifest.json", {"sha256": sums})
-    with pytest.raises(InputError, match=r"its weights are not of this run's model; go on from another checkpoint"):
+    with pytest.raises(InputError, match=r"its weights are not of this run's model; resume from another checkpoint"):
         resume(run.folder)
 
 
