@@ -84,13 +84,16 @@ def test_a_file_of_many_tensors_takes_few_descriptors(tmp_path):
     tensors = {str(number): torch.full((3,), number) for number in range(1000)}
     save_tensors(tensors, tmp_path / "x.safetensors")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 8, before[1]))
+    highest, held = max(int(path.name) for path in Path("/dev/fd").iterdir()), [os.dup(0)]
+    while held[-1] <= highest:  # the numbers that others have left free
+        held.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 8, before[1]))
     try:
         loaded = [load_tensors(tmp_path / "x.safetensors") for _ in range(3)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in held:
+            os.close(descriptor)
     assert all(torch.equal(each[name], tensor) for each in loaded for name, tensor in tensors.items())
 
 

@@ -7,7 +7,6 @@ or loaded, since a file or a run is missing.
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import pytest
@@ -218,8 +217,9 @@ def folder(tmp_path_factory):
     (made / "adapters" / "adapter_config.json").write_text("{}")
     make_run(made / "plain-run", kind="byte")
     make_run(made / "supervised-run", kind="byte", supervised=True)
-    os.environ["LM_CACHE"] = str(made / "cache")
-    assert run(["prepare", str(made / "text.txt"), "--kind", "byte", "-o", str(made / "tokens")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(made / "cache"))
+        assert run(["prepare", str(made / "text.txt"), "--kind", "byte", "-o", str(made / "tokens")]) == 0
     return made
 
 
