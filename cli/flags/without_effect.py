@@ -60,7 +60,7 @@ class Mode:
     Attributes:
         values: see `Invocation`.
         config: the settings of a new run; in the stage "settings".
-        is_sized: whether a budget has chosen the preset, so that further settings are still to be chosen.
+        is_regularised: whether regularisation is still to be chosen, by how often the data will be seen.
         files: lists the texts that were named, in the stage "files"; asked only if that may matter.
         holds_examples: whether completions are scored, and not text.
         is_prepared: whether the tokens were prepared before.
@@ -71,7 +71,7 @@ class Mode:
 
     values: Mapping[str, Any]
     config: RunConfig = field(default_factory=RunConfig)
-    is_sized: bool = False
+    is_regularised: bool = False
     files: Callable[[], Sequence[TextFile | ParallelText]] = tuple
     holds_examples: bool = False
     is_prepared: bool = False
@@ -327,7 +327,7 @@ _OF_TRAINING_RUNS = (
         stage="settings",
     ),
     Rule(
-        _TRAIN, ("--bpe-dropout-until",), lambda mode: not mode.config.parallel.bpe_dropout and not mode.is_sized,
+        _TRAIN, ("--bpe-dropout-until",), lambda mode: not mode.config.parallel.bpe_dropout and not mode.is_regularised,
         "without --bpe-dropout", "leave it out, or give that too", stage="settings",
     ),
     Rule(
@@ -344,7 +344,7 @@ _OF_TRAINING_RUNS = (
         "leave it out, or give --schedule cosine, linear or wsd", stage="settings",
     ),
     Rule(
-        _TRAIN, ("--r-drop",), lambda mode: drops_nothing(mode.config) and not mode.is_sized,
+        _TRAIN, ("--r-drop",), lambda mode: drops_nothing(mode.config) and not mode.is_regularised,
         "without dropout, as its two passes are the same", "leave it out, or give --dropout", stage="settings",
         neutral={"--r-drop": 0},
     ),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn
 from rich.text import Text
 
 from cli.console.curves import sparkline
@@ -16,7 +17,7 @@ from cli.console.messages import note
 from cli.console.numbers import count, duration, perplexity
 from cli.console.progress import progress
 from cli.console.wrapping import hanging
-from lm.training.events import Decay, EndMoved, Evaluation, Sample, Step, Stopped, Warned
+from lm.training.events import Decay, EndMoved, Evaluation, Replanned, Sample, Step, Stopped, Warned
 from lm.training.trainer import Event
 
 _PLAIN_LINES = 20
@@ -29,15 +30,18 @@ _BESIDE_COUNTS = 65
 class TrainingDisplay:
     """Draws the events of training: a live line on a terminal, now and then a plain line elsewhere."""
 
-    def __init__(self, *, steps: int, first_step: int, matrix_rate: float) -> None:
+    def __init__(
+        self, *, steps: int, first_step: int, matrix_rate: float, left: Callable[[], float] | None = None
+    ) -> None:
         """Draw the steps from first_step + 1 to the last.
 
         Args:
             steps: the number of the last step.
             first_step: steps that an earlier process has taken.
-            matrix_rate: FLOP/s of matrix products, of which model-FLOPs utilisation is a share.
+            matrix_rate: FLOP/s of matrix products, of which model-FLOPs utilisation is a fraction.
+            left: seconds that are left of a budget, if there is one.
         """
-        self.steps, self.matrix_rate = steps, matrix_rate
+        self.steps, self.matrix_rate, self.left = steps, matrix_rate, left
         self.nll, self.tokens, self.flops = 0.0, 0, 0.0
         self.recent: list[float] = []
         self.smoothed: list[float] = []
@@ -46,9 +50,9 @@ class TrainingDisplay:
         self.progress = progress(
             TextColumn("{task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
             TextColumn("nll {task.fields[nll]} {task.fields[curve]}{task.fields[speed]}"),
-            TimeRemainingColumn(compact=True), TextColumn("left"), transient=False,
+            TextColumn("{task.fields[left]} left"), transient=False,
         )  # fmt: skip
-        self.task = self.progress.add_task("", total=steps, completed=first_step, nll="–", curve="", speed="")
+        self.task = self.progress.add_task("", total=steps, completed=first_step, nll="–", curve="", speed="", left="–")
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -67,11 +71,15 @@ class TrainingDisplay:
             prompt, text = (re.sub(r"\s+", " ", part) for part in (event.prompt, event.text))
             shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" goes on "{text}"'
             self._line(visible(f"step {event.step:>6,}  {shown}"))
-        elif isinstance(event, Decay | EndMoved):
+        elif isinstance(event, Decay | EndMoved | Replanned):
             self._expect(event.steps)
             if isinstance(event, Decay):
+                why = "the validation loss no longer falls: " if event.on_plateau else ""
                 end = f"the end, about step {event.steps:,}"
-                self._line(f"step {event.step:>6,}  the learning rate falls from here to {end}")
+                self._line(f"step {event.step:>6,}  {why}the learning rate falls from here to {end}")
+            elif isinstance(event, Replanned):
+                slower = f"a step takes {event.seconds:.3g} s, and {event.measured:.3g} s were measured"
+                self._line(f"step {event.step:>6,}  {slower}: about {event.steps:,} steps in all")
         elif isinstance(event, Warned):
             self._line(visible(f"step {event.step:>6,}  warning: {event.message}"))
         elif isinstance(event, Stopped) and event.patience_ran_out:
@@ -102,12 +110,15 @@ class TrainingDisplay:
         self.tokens, self.flops = self.tokens + event.tokens, self.flops + event.flops
         utilisation = self.flops / self.seconds / self.matrix_rate
         speed = f"{count(self.tokens / self.seconds)} tok/s {utilisation:.0%} MFU"
-        self.progress.update(self.task, completed=event.step, nll=f"{self.nll:.3f}", curve=self._curve(), speed=speed)
+        by_pace = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
+        left = duration(max(0.0, by_pace if self.left is None else self.left()))
+        self.progress.update(
+            self.task, completed=event.step, nll=f"{self.nll:.3f}", curve=self._curve(), speed=speed, left=left
+        )
         if self.progress.disable and (event.step % self.every == 0 or event.step == self.steps):
-            left = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
             self._line(
                 f"step {event.step:>6,}/{self.steps:,}  nll {sum(self.recent) / len(self.recent):.4f}  "
-                f"lr {event.learning_rate:.1e}  {speed}  {duration(left)} left"
+                f"lr {event.learning_rate:.1e}  {speed}  {left} left"
             )
             self.recent.clear()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from cli.console.messages import fact, note
-from cli.console.numbers import count, duration, many, quantity, size, threads
+from cli.console.numbers import count, duration, size
 from cli.flags.settings import with_flags
 from cli.flags.without_effect import drops_nothing
 from cli.preparing import MUCH_REPEATED, note_repetition
+from cli.training.plan import shortest_seconds, show_plan
 from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable
 from lm.config.run import RunConfig
@@ -18,45 +19,25 @@ from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
 from lm.training.compiling import COMPILATION_SECONDS
 from lm.training.corpus import CorpusPrepared, TokenizerSampled
-from lm.training.loop import batch_flops
-from lm.training.regularisation import expected_bits
-from lm.training.resolve import NOVEL
 from lm.training.run import Run
-from lm.training.trainer import Event, Paced, Sized, Started
+from lm.training.trainer import Event, Planned, Started
 
 _BLOCKS_AROUND = 2
 """Of BigBird's window: a query's own block and the one before it, which encoders have too."""
-_BATCHES_LOOKED_AT = 20  # batches of pairs differ in their shapes
-_FEWEST_STEPS = 50
-_TOKENS_TO_LEARN_FROM = 1_000_000  # before it has seen so many, a model does not do what can be expected
-_TARGETS_TO_LEARN_FROM = 200_000  # before it has seen so many tokens of them, a model does not translate
 
 
 def report(event: Event) -> None:
     """Report an event that precedes the first step; nothing for others."""
-    if isinstance(event, Sized):
-        _report_size(event)
-    elif isinstance(event, TokenizerSampled):
+    if isinstance(event, TokenizerSampled):
         note(f"tokenizer trained on a sample: {size(event.bytes)} of {size(event.corpus_bytes)}")
     elif isinstance(event, CorpusPrepared):
         _report_corpus(event)
-    elif isinstance(event, Paced):
-        _report_pace(event)
+    elif isinstance(event, Planned):
+        show_plan(event)
     elif isinstance(event, Started) and event.is_resumed:
         _report_resumption(event)
     elif isinstance(event, Started):
-        describe_plan(event.run, is_tuned=event.is_tuned)
-
-
-def _report_size(event: Sized) -> None:
-    """What a budget is enough for."""
-    found, model = event.size, event.config.model
-    number = found.depth * (2 if model.decoder_only else 1)
-    layers = ("1 layer" if number == 1 else f"{number} layers") + " on each side" * model.is_encoder_decoder
-    of_what = "pairs" if model.translates else "text"
-    enough = f"{layers} and about {count(found.tokens)} tokens of {size(event.text_bytes)} of {of_what}"
-    left = f"{duration(event.left)} of {event.budget} left"
-    fact("budget", f"{left}, at {quantity(event.rate, 'FLOP/s')}: enough for {enough}")
+        describe_run(event.run, is_tuned=event.is_tuned)
 
 
 def _report_corpus(event: CorpusPrepared) -> None:
@@ -104,48 +85,6 @@ def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
         fact("warning", f"{name}: source and target are the same text, so the model learns to copy (--target)")
 
 
-def _report_pace(event: Paced) -> None:
-    """What was chosen for the steps that a budget has time for, and warnings where these are few."""
-    config, found, budget = event.config, event.outlook, str(event.config.training.budget)
-    if config.model.translates:
-        if found.is_regularised:
-            dropped = f"dropout {config.model.dropout}, BPE dropout {config.parallel.bpe_dropout}"
-            fact("", f"{found.epochs:.1f} epochs in {found.steps:,.0f} steps, so {dropped}")
-        if found.tokens < _TARGETS_TO_LEARN_FROM:
-            enough = event.spent + found.steps * found.step_seconds * _TARGETS_TO_LEARN_FROM / found.tokens
-            too_few = f"{count(found.tokens)} tokens of targets teach hardly any translation"
-            fact("warning", f"{too_few}: {duration(enough)} or more would be enough to begin with (--budget)")
-    elif found.is_regularised:
-        seen = f"{found.epochs:.1f} epochs"
-        if found.novelty < NOVEL and found.epochs >= 1:
-            seen += f" (as good as {found.novelty * found.epochs:.1f}: the text repeats its patterns)"
-        twice = f"R-Drop {found.r_drop} (each batch goes through twice), " if found.r_drop else ""
-        chosen = f"{twice}dropout {config.model.dropout}, weight decay {config.training.weight_decay}"
-        fact("", f"{seen}, so {chosen}")
-        if len(found.ngram_bits) > 1:
-            measure = "about" if found.tokens >= _TOKENS_TO_LEARN_FROM else "more than"
-            expected = f"{measure} {expected_bits(found.ngram_bits):.2g} bits a byte of held-out text"
-            fact("", f"expect {expected}, where counting n-grams gets {min(found.ngram_bits):.2g}")
-    warn_of_few_steps(found.steps, f"{budget} is enough for about")
-    if found.evaluation_seconds > found.evaluation_limit:
-        taken = f"evaluating and saving takes {duration(found.evaluation_seconds)} of {budget} even once"
-        fact("warning", f"{taken}: hold out less (--validation), or give more time")
-
-
-def warn_of_few_steps(steps: float, enough_for: str) -> None:
-    """Warn on stderr if there are, or were, so few steps that little can be learned in them.
-
-    Args:
-        steps: how many.
-        enough_for: the beginning of the sentence, down to "enough for".
-    """
-    if steps < _FEWEST_STEPS:
-        number = max(1, round(steps))
-        only = f"{many(number, 'step')} only"
-        advice = "more time would teach more, or a smaller model or batch (--budget, --preset, --batch-size)"
-        fact("warning", f"{enough_for} {only}: {advice}")
-
-
 def _report_resumption(event: Started) -> None:
     """Where a run goes on, and what of it is lost or differs."""
     run = event.run
@@ -165,31 +104,25 @@ def _report_resumption(event: Started) -> None:
         )
 
 
-def describe_plan(run: Run, *, is_tuned: bool = False) -> None:
-    """Describe on stderr what will be trained, on what and for how long, and warn of what is unlikely to be meant.
+def describe_run(run: Run, *, is_tuned: bool = False) -> None:
+    """Say on stderr where a new run is and what isn't in its plan, and warn of what is unlikely to be meant.
 
     Args:
         run: before its first step.
-        is_tuned: whether it goes on from the weights of another run, which settle its blocks.
+        is_tuned: whether it starts from the weights of another run, which settle its blocks.
     """
-    parameters, flops = count_parameters(run.model), _planned_flops(run)
-    epochs = run.plan.steps / run.data.steps_per_epoch
-    kind = f"{count(parameters)} parameters (preset {run.config.preset})"
-    fact("model", f"{kind}, {run.plan.dtype} on {run.plan.device}, {threads(run.plan.threads)}")
+    parameters, epochs = count_parameters(run.model), run.plan.steps / run.data.steps_per_epoch
     if not is_tuned and could_be_portable(run.config):
         fact(
             "blocks", "the recipe's, which llama.cpp and CTranslate2 can't run: --portable has theirs (docs/recipe.md)"
         )
     if run.config.lora:
         fact("lora", _adapters(run))
-    batch, (size, of_what) = run.data.batch_size(), run.data.epoch_size(parameters)
-    epoch = f"{count(size)} {of_what}"
-    fact("plan", f"{run.plan.steps:,} steps of {batch}: {epochs:.1f} epochs, {epoch}, {quantity(flops, 'FLOPs')}")
     if run.plan.micro_batch_tokens is not None:
         fact("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
     note(f"run     {run.folder}")
     for warning in (
-        *compiling_warnings(run, flops),
+        *compiling_warnings(run),
         *_schedule_warnings(run),
         *_r_drop_warnings(run.config),
         *_attention_warnings(run.config.model),
@@ -205,20 +138,11 @@ def _adapters(run: Run) -> str:
     return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {share}"
 
 
-def _planned_flops(run: Run) -> float:
-    """The arithmetic of all steps, as the first batches tell it."""
-    consumed, flops = 0, 0.0
-    for _ in range(_BATCHES_LOOKED_AT):
-        batch = run.data.batch(consumed)
-        consumed, flops = consumed + batch.rows, flops + batch_flops(run, batch)
-    return run.plan.steps * flops / _BATCHES_LOOKED_AT
-
-
-def compiling_warnings(run: Run, flops: float) -> list[str]:
+def compiling_warnings(run: Run) -> list[str]:
     """A warning if compiling the model takes longer than the whole run would."""
     if not run.config.training.compile:
         return []
-    shortest = flops / matrix_rate(run.hardware)
+    shortest = shortest_seconds(run.config, run.data, matrix_rate(run.hardware))
     if shortest >= COMPILATION_SECONDS:
         return []
     return [

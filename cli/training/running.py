@@ -7,16 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import TypeVar
 
 import typer
 
 from cli.console.escapes import json_line, label
 from cli.console.messages import fact, note
-from cli.console.numbers import duration, perplexity, size
+from cli.console.numbers import duration, many, perplexity, size
 from cli.console.progress import encode_progress
 from cli.flags.options import Given
 from cli.training.display import TrainingDisplay
-from cli.training.report import report, warn_of_few_steps
+from cli.training.plan import show_dry_run, warn_of_few_steps
+from cli.training.report import report
 from cli.training.tensorboard import check_installed, is_recorded, recorder
 from lm.config.run_spec import RunSpec
 from lm.distributed import launched
@@ -24,17 +26,20 @@ from lm.hardware import matrix_rate, peak_memory
 from lm.signals import StopSignals
 from lm.training.events import Warned
 from lm.training.run import Run
-from lm.training.trainer import Event, SettingsChosen, Started, Trainer
+from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
+
+E = TypeVar("E", Planned, Started)
 
 
-def run(spec: RunSpec, given: Given, *, tensorboard: bool | None, as_json: bool) -> None:
-    """Train the run of a specification to its end, or until a signal comes.
+def run(spec: RunSpec, given: Given, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False) -> None:
+    """Train the run of a specification to its end, or until a signal comes; or only plan it.
 
     Args:
         spec: what the user asks for.
         given: the flags, of which some may turn out to have no effect.
         tensorboard: write for TensorBoard too; None if the run has done so before.
         as_json: print a summary in the end.
+        dry_run: print the plan, what it takes and the command that repeats it, and stop.
 
     Raises:
         typer.Exit: a signal came; with 128 and its number.
@@ -43,7 +48,10 @@ def run(spec: RunSpec, given: Given, *, tensorboard: bool | None, as_json: bool)
         check_installed()
     began = given.began if (beginning := launched.beginning()) is None else beginning
     with Trainer(spec, began=began, progress=encode_progress) as trainer:
-        run = _begun(trainer, given)
+        if dry_run:
+            show_dry_run(_until(Planned, trainer, given), spec)
+            return
+        run = _until(Started, trainer, given).run
         signal_number = _train(trainer, run, tensorboard=tensorboard)
         writes = trainer.world.writes
     if as_json and writes:
@@ -52,21 +60,21 @@ def run(spec: RunSpec, given: Given, *, tensorboard: bool | None, as_json: bool)
         raise typer.Exit(128 + signal_number)
 
 
-def _begun(trainer: Trainer, given: Given) -> Run:
-    """The run, once it has begun; what precedes that is reported, and flags without effect are refused."""
+def _until(kind: type[E], trainer: Trainer, given: Given) -> E:
+    """The first event of a kind; those before it are reported, and flags without effect are refused."""
     for event in trainer:
         if isinstance(event, SettingsChosen):
-            prepared = event.corpus.prepared is not None
-            given.refuse_without_effect("settings", config=event.config, is_sized=event.is_sized, is_prepared=prepared)
+            prepared, chosen = event.corpus.prepared is not None, event.is_regularised
+            given.refuse_without_effect("settings", config=event.config, is_regularised=chosen, is_prepared=prepared)
             if not prepared:
                 given.refuse_without_effect("files", files=partial(event.corpus.files, event.config))
         elif isinstance(event, Warned):
             fact("warning", event.message)
         elif trainer.world.writes:
             report(event)
-        if isinstance(event, Started):
-            return event.run
-    raise AssertionError("a run begins, or is refused")
+        if isinstance(event, kind):
+            return event
+    raise AssertionError("a run is planned and begins, or is refused")
 
 
 def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
@@ -96,7 +104,9 @@ def _draw(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> Non
     recorded = is_recorded(run.folder) if tensorboard is None else tensorboard
     recording = recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
     rate = run.world.size * matrix_rate(run.hardware)
-    display = TrainingDisplay(steps=run.plan.steps, first_step=run.state.step, matrix_rate=rate)
+    display = TrainingDisplay(
+        steps=run.plan.steps, first_step=run.state.step, matrix_rate=rate, left=None if run.clock is None else run.left
+    )
     with _observer("TensorBoard", recording) as record, _observer("the display", _drawing(display)) as draw:
         for event in events:
             draw(event)
@@ -148,13 +158,23 @@ def _describe_finished(run: Run) -> None:
     state = run.state
     if run.config.training.budget is not None:
         warn_of_few_steps(state.step, f"{run.config.training.budget} was enough for")
-    fact("done", f"{duration(state.seconds)} of training in all, {size(peak_memory())} of memory at most")
+    fact("done", f"{duration(state.seconds)} of training in all, peak memory {size(peak_memory())}")
     if state.best_loss is not None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
         scores = f"validation loss {state.best_loss:.4f}, perplexity {perplexity(state.best_loss)}{bleu}"
-        fact("best", f"{scores}, at step {state.best_step:,}")
+        fact("best", f"{scores}, at step {state.best_step:,}{_since_best(run)}")
     for place, command in enumerate(_next_commands(run)):
         note(f"{'' if place else 'next':<8}{command}")
+
+
+def _since_best(run: Run) -> str:
+    """What the steps after the best one changed; nothing where there were none."""
+    state, last = run.state, run.last_loss
+    if state.best_loss is None or state.best_step is None or state.best_step == state.step or last is None:
+        return ""
+    later = many(state.step - state.best_step, "later step")
+    changed = f"changed the loss by {last / state.best_loss - 1:+.1%}"
+    return f"; {later} {changed}, and are not in the best checkpoint"
 
 
 def _next_commands(run: Run) -> list[str]:
@@ -174,5 +194,5 @@ def _summary(run: Run) -> dict[str, object]:
     return {
         "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,
         "best_loss": state.best_loss, "best_bleu": state.best_bleu, "best_step": state.best_step,
-        "seconds": state.seconds, "flops": state.flops,
+        "last_loss": run.last_loss, "seconds": state.seconds, "flops": state.flops,
     }  # fmt: skip

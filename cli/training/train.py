@@ -162,6 +162,13 @@ _TensorBoard = Annotated[
         show_default=False,
     ),
 ]
+_DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print the plan of a new run, what it takes, and the command that repeats it; then stop.",
+    ),
+]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 
@@ -199,6 +206,7 @@ def train(
     resume: _Resume = None,
     processes: _Processes = None,
     tensorboard: _TensorBoard = None,
+    dry_run: _DryRun = False,
     as_json: _AsJson = False,
     given: Given,
 ) -> None:
@@ -241,6 +249,8 @@ def train(
         tokenizer=_text(tokenizer),
         processes=processes or 1,
     )
+    if dry_run and (resume or (processes or 1) > 1):
+        raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
     is_launched = launched.by_another()
     together = launched.size() if is_launched else max(launched.size(), spec.processes)
     given.refuse_without_effect("processes", processes=together, is_launched=is_launched)
@@ -251,7 +261,7 @@ def train(
         spec = _with_settings(spec, given, preset=preset, depth=depth, file=config)
     from cli.training import running
 
-    running.run(spec, given, tensorboard=tensorboard, as_json=as_json)
+    running.run(spec, given, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
 
 
 def _launched(given: Given, *, processes: int) -> int:

@@ -270,6 +270,7 @@ PUBLISHED: dict[str, Preset] = {
 
 PRESETS = {**OWN, **PUBLISHED}
 DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET = "tiny", "translation"
+_SIZES = ("tiny", "small", "base")
 _OF_DEPTH = re.compile(r"(translation-)?depth-([1-9][0-9]?)")
 _PORTABLE = "portable-"
 
@@ -283,6 +284,17 @@ def is_preset(name: str) -> bool:
 def named_by_depth(depth: int, *, pairs: bool) -> str:
     """The preset of so many layers: an encoder-decoder for pairs, else a model that continues texts."""
     return f"{'translation-' if pairs else ''}depth-{depth}"
+
+
+def depth_of(name: str | None) -> int | None:
+    """Return the layers that a preset is named by; None for the other presets."""
+    found = _OF_DEPTH.fullmatch((name or "").removeprefix(_PORTABLE))
+    return None if found is None else int(found[2])
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a preset states how to train as well, and not only a size: those of others, and those for pairs."""
+    return depth_of(name) is None and name.removeprefix(_PORTABLE) not in _SIZES
 
 
 def portable(name: str) -> str:

@@ -68,6 +68,12 @@ class TrainingConfig(Checked):
     patience: int | None = option(
         None, "Stop when this many evaluations in a row have brought no lower loss [default: never].", minimum=1
     )
+    decay_patience: int | None = option(
+        None,
+        "Start the decay of the learning rate when this many evaluations in a row have brought no lower loss; patience "
+        "counts from there [default: never].",
+        minimum=1,
+    )
     label_smoothing: float = option(
         0.0, "Share of each target spread over the vocabulary; never when evaluating.", minimum=0, maximum=0.99
     )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -39,45 +39,45 @@ _SETTLED = ("device", "dtype", "optimizer_dtype", "data_key")
 Now = Callable[[], float]
 
 
-def start(
-    folder: Path,
+class StartOptions(TypedDict, total=False):
+    """Keywords of `start_planned` that `start` passes on."""
+
+    weights: Tensors | None
+    base: Path | None
+    pace: Pace | None
+    spent: float
+    reasons: Mapping[str, str]
+    open_settings: frozenset[str]
+    now: Now | None
+
+
+def plan(
     config: RunConfig,
     corpus: TrainingCorpus,
+    data: TrainingData,
     *,
-    data: TrainingData | None = None,
-    weights: Tensors | None = None,
-    base: Path | None = None,
     pace: Pace | None = None,
     spent: float = 0.0,
-    reasons: Mapping[str, str] = MappingProxyType({}),
     world: World = ALONE,
-    now: Now | None = None,
-) -> Run:
-    """Start a new run in a folder of its own; its plan and what chose its settings are written down.
+) -> RunConfig:
+    """Return the settings of a new run with its plan: hardware, arithmetic, memory and steps.
 
     Args:
-        folder: to be made; InputError if it holds a run already or another process is about to make one there.
         config: what to train; the vocabulary sizes are taken from the tokenizers, labels from the examples.
         corpus: what to learn from.
-        data: the same, if it is open already.
-        weights: to start from, instead of random ones; UsageError if they don't fit the model.
-        base: the checkpoint that they are of, where the run has adapters to them.
+        data: the same, open.
         pace: how fast the run goes, where that was measured, as a budget wants it.
         spent: seconds of a budget that are gone already.
-        reasons: what chose each setting, by its name.
-        world: the processes that train the run; in the others, `follow` builds it at the same time.
-        now: the clock of a budget.
+        world: the processes that train the run.
     """
-    run_folder.refuse_existing(folder)
     config = resolve.fit_to_corpus(config, corpus)
-    data = data or open_data(corpus.folder, config)
     hardware = (
         training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
         if pace is None
         else pace.hardware
     )
     fitted = config.training.micro_batch_size is None
-    config = resolve.plan(
+    return resolve.plan(
         config,
         hardware,
         data,
@@ -88,12 +88,61 @@ def start(
         step_seconds=1.0 if pace is None else pace.step,
         spent=spent,
     )
+
+
+def start(
+    folder: Path,
+    config: RunConfig,
+    corpus: TrainingCorpus,
+    *,
+    data: TrainingData | None = None,
+    world: World = ALONE,
+    **options: Unpack[StartOptions],
+) -> Run:
+    """Plan a new run and start it in a folder of its own; see `plan` and `start_planned` for the arguments."""
+    run_folder.refuse_existing(folder)
+    data = data or open_data(corpus.folder, resolve.fit_to_corpus(config, corpus))
+    planned = plan(config, corpus, data, pace=options.get("pace"), spent=options.get("spent", 0.0), world=world)
+    return start_planned(folder, planned, corpus, data=data, world=world, **options)
+
+
+def start_planned(
+    folder: Path,
+    config: RunConfig,
+    corpus: TrainingCorpus,
+    *,
+    data: TrainingData,
+    weights: Tensors | None = None,
+    base: Path | None = None,
+    pace: Pace | None = None,
+    spent: float = 0.0,
+    reasons: Mapping[str, str] = MappingProxyType({}),
+    open_settings: frozenset[str] = frozenset(),
+    world: World = ALONE,
+    now: Now | None = None,
+) -> Run:
+    """Start a planned run in a folder of its own; its plan and what chose its settings are written down.
+
+    Args:
+        folder: to be made; InputError if it holds a run already or another process is about to make one there.
+        config: what to train, with its plan.
+        corpus: what to learn from.
+        data: the same, open.
+        weights: to start from, instead of random ones; UsageError if they don't fit the model.
+        base: the checkpoint that they are of, where the run has adapters to them.
+        pace: how fast the run goes, where that was measured, as a budget wants it.
+        spent: seconds of a budget that are gone already.
+        reasons: what chose each setting, by its name.
+        open_settings: those of training that may be chosen again once the pace is known better.
+        world: the processes that train the run; in the others, `follow` builds it at the same time.
+        now: the clock of a budget.
+    """
     if base is not None:
         check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
         config = adapting(config, base)
     setup = RunSetup(
         folder, config, TrainingState(), corpus, spent,
-        pause=0.0 if pace is None else pace.pause, has_weights=weights is not None,
+        pace=pace, open_settings=open_settings, has_weights=weights is not None,
     )  # fmt: skip
     run = _built(world.told(setup), world, data=data, weights=weights, now=now)
     check_samples(run)

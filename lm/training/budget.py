@@ -15,6 +15,7 @@ from lm.optimization.schedules import steps_in_all
 _STEPS_LOOKED_BACK_ON = 100  # fewer made runs of two minutes end 5% early (docs/recipe.md)
 _TO_FINISH = 1.0  # seconds for the end of the process
 _OFF, _OFF_BY, _OFF_BY_STEPS = 0.02, 0.5, 1.5  # share of a budget, seconds, steps: the end is moved if off by more
+_STEPS_TO_TELL, _FRACTION_TO_TELL = 10, 0.08  # steps, and fraction of a budget, after which the pace is known
 _LONG, _SHARE_OF_LONG, _SHARE_OF_SHORT = 120.0, 0.1, 0.2  # a budget of so many seconds, and what `aside` is of it
 
 
@@ -55,9 +56,9 @@ class Pace:
         return replace(self, step=self.step / processes, evaluation=cost)
 
 
-def aside(budget: float) -> float:
-    """Seconds of a budget that getting ready, evaluating and saving may take together."""
-    return budget * (_SHARE_OF_LONG if budget >= _LONG else _SHARE_OF_SHORT)
+def aside(left: float) -> float:
+    """Seconds that evaluating and saving may take of those that are left of a budget when the first step begins."""
+    return max(0.0, left) * (_SHARE_OF_LONG if left >= _LONG else _SHARE_OF_SHORT)
 
 
 class Clock:
@@ -86,7 +87,7 @@ class Clock:
         self._last = self._now()
         self._deadline = self._last + left
         self._whole = max(0.0, left) + spent
-        self._aside = aside(self._whole) - spent
+        self._aside = aside(left)
         self._steps: deque[float] = deque(maxlen=_STEPS_LOOKED_BACK_ON)
         self._pauses: list[float] = []
         self._likely_pause = pause
@@ -96,6 +97,10 @@ class Clock:
         """Seconds until the deadline."""
         return self._deadline - self._now()
 
+    def until(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+        """Seconds from the last step to the last of so many, but not more than were left then; asks no clock."""
+        return min(self._deadline - self._last, self._seconds_for(step, steps, config=config))
+
     def note(self, *, is_plain: bool) -> None:
         """Note that a step was taken, after which, unless it is a plain one, the model was evaluated or saved."""
         now = self._now()
@@ -104,6 +109,11 @@ class Clock:
             self._steps.append(seconds)
         elif self._steps:
             self._pauses.append(max(0.0, seconds - statistics.median(self._steps)))
+
+    def pace(self) -> tuple[float, float] | None:
+        """Seconds of a step and of a pause, once there have been enough steps to tell; None before that."""
+        is_known = len(self._steps) >= _STEPS_TO_TELL and self._whole - self.left >= _FRACTION_TO_TELL * self._whole
+        return (self._a_step, self._a_pause) if is_known else None
 
     def has_time_to_pause(self) -> bool:
         """Whether one more pause, and the last one, are within the time that may go into all that is not training."""
@@ -117,7 +127,7 @@ class Clock:
         steps = steps_in_all(step, config=config)
         if self._seconds_for(step, steps, config=config) < self.left:
             return None
-        return min(max(step + 1, steps), self._fitting(step, steps, config=config))
+        return min(max(step + 1, steps), self.fitting(step, steps, config=config))
 
     def moved_end(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
         """How many steps there should be in all, where a decay of `steps` is far from ending in time; else None."""
@@ -128,7 +138,7 @@ class Clock:
             or abs(off) <= max(_OFF_BY, _OFF * self._whole, _OFF_BY_STEPS * self._a_step)
         ):
             return None
-        fitting = self._fitting(step, steps, config=config)
+        fitting = self.fitting(step, steps, config=config)
         return fitting if fitting != steps else None
 
     @property
@@ -151,7 +161,7 @@ class Clock:
         affordable = max(self._a_pause, self._aside - sum(self._pauses))
         return min(pauses * self._a_pause, affordable) + self.to_write + _TO_FINISH
 
-    def _fitting(self, step: int, steps: int, *, config: TrainingConfig) -> int:
+    def fitting(self, step: int, steps: int, *, config: TrainingConfig) -> int:
         """The number of steps in all that fits into the time left; one more than now at least."""
         for_steps = self.left - self._for_pauses(step, steps, config=config)
         return step + (max(1, int(for_steps / self._a_step)) if self._a_step else 1)

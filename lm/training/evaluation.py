@@ -85,7 +85,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     loss, (bleu, translated) = nats / predicted, _translations(run)
     accuracy = None if correct is None else correct / predicted
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
-    is_best = _note_best(run, loss, bleu)
+    is_best, run.last_loss = _note_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
     use = shares({name: run.world.total(each) for name, each in counts.items()})

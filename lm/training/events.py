@@ -37,10 +37,34 @@ class Step:
 
 @dataclass(frozen=True)
 class Decay:
-    """In a run under a budget, the learning rate falls from here on, and `steps` will be the last step."""
+    """The learning rate falls from here on, and `steps` will be the last step: a budget, or a plateau, says so.
+
+    Attributes:
+        step: after which it falls.
+        steps: the last step.
+        on_plateau: whether that is because the validation loss no longer falls.
+    """
 
     step: int
     steps: int
+    on_plateau: bool = False
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """Under a budget, steps take another time than was measured before the first one, and the plan is adapted.
+
+    Attributes:
+        step: after which it is.
+        steps: that there will be in all, about.
+        seconds: of a step.
+        measured: seconds of a step, as measured before.
+    """
+
+    step: int
+    steps: int
+    seconds: float
+    measured: float
 
 
 @dataclass(frozen=True)
@@ -139,4 +163,4 @@ class Warned:
     message: str
 
 
-Event = Step | Decay | EndMoved | Evaluation | Sample | Saved | Stopped | Warned
+Event = Step | Decay | EndMoved | Replanned | Evaluation | Sample | Saved | Stopped | Warned

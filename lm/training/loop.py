@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lm.config.data import IGNORED
+from lm.config.run import RunConfig
 from lm.config.training import Criterion
 from lm.data.batch import Batch, micro_batch_rows
 from lm.distributed.placement import Placement
@@ -79,6 +80,9 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         evaluated = evaluation_due and (is_last or not stopping)
         if evaluated:
             yield from _evaluated(run)
+            if not run.state.finished and (decay := run.decay_on_plateau()):
+                changed = decay
+                yield decay
         is_best = run.state.best_step == run.state.step
         ends = stopping or run.state.finished
         saved = ends or is_best or isinstance(changed, Decay) or _checkpoint_due(run, evaluated=evaluated)
@@ -141,11 +145,19 @@ def _checkpoint_due(run: Run, *, evaluated: bool) -> bool:
 
 
 def _out_of_patience(run: Run) -> bool:
-    """Whether as many evaluations in a row as the config has patience for were no better than the best."""
-    training, state = run.config.training, run.state
+    """Whether as many evaluations in a row as the config has patience for were no better than the best.
+
+    Where the learning rate decays on a plateau, those before the decay don't count.
+    """
+    training, state, decays_since = run.config.training, run.state, run.plan.decay_step
     if training.patience is None or state.best_step is None:
         return False
-    return state.step - state.best_step >= training.patience * max(1, training.evaluate_every)
+    since = state.best_step
+    if training.decay_patience is not None:
+        if decays_since is None:
+            return False
+        since = max(since, decays_since)
+    return state.step - since >= training.patience * max(1, training.evaluate_every)
 
 
 def _criterion(run: Run) -> Criterion:
@@ -175,7 +187,7 @@ def _step(run: Run) -> Step:
         optimizer.zero_grad(set_to_none=True)
     if run.average is not None:
         run.average.update(state.step + 1)
-    flops, seconds = batch_flops(run, batch), time.perf_counter() - began
+    flops, seconds = batch_flops(run.config, batch), time.perf_counter() - began
     run.state = dataclasses.replace(
         state,
         step=state.step + 1,
@@ -243,7 +255,7 @@ def _clipped(placement: Placement, most: float) -> Tensor:
     return norm
 
 
-def batch_flops(run: Run, batch: Batch) -> float:
+def batch_flops(config: RunConfig, batch: Batch) -> float:
     """FLOPs of training on a batch: of its padding too, but of the output layer only where a token is predicted."""
     rows, length = batch.inputs.shape
     predicted = batch.predicted
@@ -251,13 +263,13 @@ def batch_flops(run: Run, batch: Batch) -> float:
         predicted += int((batch.source_targets != IGNORED).sum())
     source_length = 0 if batch.source is None else batch.source.shape[1]
     return training_flops(
-        run.config.model,
+        config.model,
         rows=rows,
         length=length,
         source_length=source_length,
         predicted=predicted / rows,
-        passes=run.config.training.passes,
-        lora=run.config.lora,
+        passes=config.training.passes,
+        lora=config.lora,
     )
 
 

@@ -86,7 +86,7 @@ def pace(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, secon
 def rate(config: RunConfig, *, seconds: float) -> float:
     """FLOP/s of the training steps of a run on random tokens, measured in the same way."""
     with random_run(config, rows=_rows(config)) as run:
-        return batch_flops(run, run.data.batch(0)) / step_seconds(run, seconds=seconds)
+        return batch_flops(run.config, run.data.batch(0)) / step_seconds(run, seconds=seconds)
 
 
 def step_seconds(run: Run, *, seconds: float) -> float:

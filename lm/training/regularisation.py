@@ -69,9 +69,13 @@ def regularisation_of_text(
     dropout, r_drop = float(np.interp(epochs, *_DROPOUT)), 0.0
     if may_repeat and epochs * parameters_a_token >= _BY_HEART:
         dropout, r_drop, steps = _DROPOUT_OF_R_DROP, _R_DROP, steps / 2
-    weight_decay = float(np.interp(epochs, *_FORGETTINGS)) / (learning_rate * max(1.0, steps))
-    weight_decay = min(max(_LEAST_WEIGHT_DECAY, weight_decay), _MOST_WEIGHT_DECAY)
-    return Regularisation(round(dropout, 2), round(weight_decay, 2), r_drop)
+    weight_decay = adapted_weight_decay(float(np.interp(epochs, *_FORGETTINGS)) / learning_rate, 1 / max(1.0, steps))
+    return Regularisation(round(dropout, 2), weight_decay, r_drop)
+
+
+def adapted_weight_decay(weight_decay: float, ratio: float) -> float:
+    """Return the weight decay for a number of steps of which there were to be so many times as many."""
+    return round(min(max(_LEAST_WEIGHT_DECAY, weight_decay * ratio), _MOST_WEIGHT_DECAY), 2)
 
 
 def regularisation_of_pairs(epochs: float, *, steps: float, may_drop_merges: bool = True) -> dict[str, dict[str, Any]]:

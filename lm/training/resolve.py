@@ -4,11 +4,11 @@ The stages follow one another, each a pure function of what the stages before it
 since, so that a better rule for one value is a change of one stage:
 
 1. `from_spec`: the specification over the preset, or over the model of the run that is fine-tuned.
-2. `size_for_budget`, only under a budget without a preset: depth, vocabulary and batch, from the bytes of the corpus
-   and the training speed of this machine.
+2. `size_for_budget`, under a budget or where no length is given: that length as a time, depth, vocabulary and batch,
+   from the bytes of the corpus and the training speed of this machine.
 3. `fit_to_corpus`: vocabulary sizes and labels, from the prepared corpus.
-4. `fit_to_pace`, only under a budget: evaluations, and where stage 2 chose the model its regularisation, from the time
-   of a step and the statistics of the data.
+4. `fit_to_pace`, only under a budget: evaluations, and regularisation unless a published preset states it, from the
+   time of a step and the statistics of the data.
 5. `plan`: steps, arithmetic and memory, from the hardware.
 
 A value that the person gave is never changed by a later stage.
@@ -30,7 +30,9 @@ from lm.config.presets import (
     DEFAULT_PRESET,
     DEFAULT_TRANSLATION_PRESET,
     configure,
+    depth_of,
     is_portable,
+    is_recipe,
     named_by_depth,
     overlaid,
     portable,
@@ -56,7 +58,8 @@ _MOST_STEPS = 1 << 53
 """Steps that a float64 can still count one by one."""
 _PROBES = {False: (4, 4096), True: (3, 2048)}
 """Depth and tokens of a step of the model whose speed is measured for a budget; for text, and for pairs."""
-_MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 10, 4
+_MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 20, 4
+_EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
 _FEWEST_SENTENCES = 100
 _SAVED_A_SECOND = 1.5e8  # bytes of a checkpoint, its checksums and the disk's own time included
 NOVEL = 0.8
@@ -70,13 +73,13 @@ class Resolution:
     Attributes:
         config: the settings; those that are still open have the preset's or default value.
         fixed: what the person, or the run that is fine-tuned, has set, by section.
-        is_sized: whether a budget chose the size of the model.
+        is_regularised: whether regularisation is chosen by how often a budget lets the model see the data.
         reasons: what chose each value, by its name, as in "training.steps".
     """
 
     config: RunConfig
     fixed: Settings
-    is_sized: bool = False
+    is_regularised: bool = False
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def choose(self, reason: str, values: Mapping[str, Mapping[str, Any]]) -> Resolution:
@@ -150,13 +153,44 @@ def from_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
     config = configure(name, fixed)
     named = "default" if spec.preset is None else spec.sources.get("preset", "given")
     from_base = {f"model.{field}": "from_run" for field in fixed["model"]} if base is not None else {}
-    return Resolution(config, fixed, reasons={**_of_preset(config), "preset": named, **from_base, **spec.sources})
+    is_regularised = base is None and config.training.budget is not None and not is_recipe(name)
+    reasons = {**_of_preset(config), "preset": named, **from_base, **spec.sources}
+    return Resolution(config, fixed, is_regularised, reasons)
+
+
+def needs_time(spec: RunSpec) -> bool:
+    """Whether the time to train is chosen: for a new model of a text, where nothing else says how long."""
+    training, data = spec.settings["training"], spec.settings["data"]
+    is_said = any(training.get(name) is not None for name in LENGTHS) or bool(spec.preset and is_recipe(spec.preset))
+    suits_a_time = training.get("schedule", "wsd") == "wsd" and training.get("decay_fraction", 0) < 1
+    is_new = spec.from_run is None and not spec.data.are_pairs and not data.get("supervised")
+    return is_new and suits_a_time and not is_said
 
 
 def needs_size(spec: RunSpec) -> bool:
-    """Whether a budget chooses the size of the model, since nothing else says it."""
-    has_budget = spec.settings["training"].get("budget") is not None
-    return has_budget and spec.preset is None and spec.from_run is None
+    """Whether the size of the model follows from corpus and time, since nothing, or only a depth, says it."""
+    has_time = spec.settings["training"].get("budget") is not None or needs_time(spec)
+    is_open = spec.preset is None or depth_of(spec.preset) is not None
+    return has_time and is_open and spec.from_run is None
+
+
+def choose_time(resolution: Resolution, *, rate: float, text_bytes: int) -> Resolution:
+    """Stage 2, first half: the time to train, where nothing says how long; arguments are those of `size_for_budget`."""
+    config, is_open = resolution.config, resolution.reasons["preset"] == "default"
+    seconds = sizing.default_seconds(
+        rate=rate,
+        text_bytes=text_bytes,
+        kind=config.tokenizer.kind,
+        parameters=None if is_open else sum(parameters_by_part(config.model).values()),
+    )
+    lengths = {**dict.fromkeys(LENGTHS), "budget": _written(seconds), "schedule": "wsd"}
+    chosen = resolution.choose("size of the corpus", {"training": lengths})
+    return dataclasses.replace(chosen, is_regularised=True)
+
+
+def _written(seconds: int) -> str:
+    """Seconds as a budget is written, as in 90s or 5m."""
+    return f"{seconds}s" if seconds % 60 else f"{seconds // 60}m"
 
 
 def _of_preset(config: RunConfig) -> dict[str, str]:
@@ -190,7 +224,7 @@ def _named_like(config: RunConfig, depth: int, *, pairs: bool) -> str:
 
 def size_for_budget(
     resolution: Resolution, *, seconds: float, rate: float, text_bytes: int, pairs: bool, is_prepared: bool = False
-) -> tuple[Resolution, sizing.Size]:
+) -> Resolution:
     """Stage 2: the largest model that sees enough tokens in a time on this machine.
 
     Args:
@@ -201,19 +235,25 @@ def size_for_budget(
         pairs: whether it is of sentence pairs.
         is_prepared: whether the corpus is prepared already, so that nothing can be held out otherwise.
     """
-    fitting, given = sizing.fitting, resolution.fixed
+    fitting, given, before = sizing.fitting, resolution.fixed, resolution.config
     if pairs:
-        fitting = partial(sizing.fitting_pairs, in_one_stack=resolution.config.model.decoder_only)
-    found = fitting(seconds, rate=rate, text_bytes=text_bytes, kind=resolution.config.tokenizer.kind)
+        fitting = partial(sizing.fitting_pairs, in_one_stack=before.model.decoder_only)
+    depth = None if resolution.reasons["preset"] == "default" else depth_of(before.preset)
+    found = fitting(seconds, rate=rate, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth)
     chosen = found.settings()
+    if "budget" not in given["training"]:
+        chosen["training"]["budget"] = before.training.budget
     if not pairs and not is_prepared:
         chosen["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=text_bytes):.2g}"}
-    name = _named_like(resolution.config, found.depth, pairs=pairs)
+    name = _named_like(before, found.depth, pairs=pairs)
     config = configure(name, {section: overlaid(chosen.get(section, {}), given[section]) for section in SECTIONS})
     by_budget = {f"{section}.{name}": "budget" for section, values in chosen.items() for name in values}
     given_by = {name: by for name, by in resolution.reasons.items() if _is_fixed(name, given)}
-    reasons = {**_of_preset(config), **by_budget, **given_by, "preset": "budget"}
-    return Resolution(config, given, is_sized=True, reasons=reasons), found
+    reasons = {**_of_preset(config), **by_budget, **given_by}
+    reasons["preset"] = "budget" if depth is None else resolution.reasons["preset"]
+    if "budget" not in given["training"]:
+        reasons["training.budget"] = resolution.reasons["training.budget"]
+    return Resolution(config, given, is_regularised=True, reasons=reasons)
 
 
 def _is_fixed(name: str, fixed: Settings) -> bool:
@@ -247,33 +287,32 @@ def fit_to_pace(
     data: TrainingData,
     *,
     left: float,
-    elapsed: float,
     has_merges: bool = True,
     ngram_bits: Sequence[float] = (),
     train_tokens: int = 0,
 ) -> tuple[Resolution, Pace, Outlook]:
     """Stage 4: what depends on how many steps a budget has time for.
 
-    Evaluations are so far apart that there is time for them. Where the budget chose the model, regularisation follows
-    from how often the data will be seen.
+    Evaluations are so far apart that there is time for them. Regularisation follows from how often the data will be
+    seen, unless a published preset states it; where there are enough evaluations to see that the loss no longer falls,
+    the learning rate then decays, and training stops when that helps no more.
 
     Args:
         resolution: fitted to the corpus.
         pace: seconds of a step and of an evaluation, with all processes.
         data: of the run, open.
-        left: seconds of the budget for steps.
-        elapsed: seconds of the budget that are gone.
+        left: seconds of the budget that are left.
         has_merges: whether BPE dropout has merges to leave out.
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text, for a text.
         train_tokens: tokens of the training split of a text.
     """
     config, steps = resolution.config, max(1.0, left / pace.step)
-    is_regularised = resolution.is_sized and not config.data.supervised and not config.model.is_masked
+    is_regularised = resolution.is_regularised and not config.data.supervised and not config.model.is_masked
     share, r_drop = novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
     if data.holds_pairs:
         epochs = steps / data.steps_per_epoch
         tokens = epochs * data.tokens
-        if is_regularised := resolution.is_sized:
+        if is_regularised := resolution.is_regularised:
             chosen = regularisation_of_pairs(epochs, steps=steps, may_drop_merges=has_merges)
             resolution = resolution.choose("epochs in the budget", chosen)
     else:
@@ -283,16 +322,26 @@ def fit_to_pace(
             found = _regularisation_of_text(resolution, epochs, share, steps=steps, train_tokens=train_tokens)
             resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop
             steps, pace = steps / found.passes, dataclasses.replace(pace, step=pace.step * found.passes)
-    if resolution.is_sized and steps < 10 * resolution.config.training.warmup_steps:
+            epochs, tokens = epochs / found.passes, tokens / found.passes
+    if resolution.is_regularised and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
-    limit = aside(seconds_of(str(config.training.budget))) - elapsed
-    chosen, pause = evaluations(resolution.config, pace.evaluation, steps=steps, limit=limit)
+    limit = aside(left)
+    evaluated, pause = evaluations(resolution.config, pace.evaluation, steps=steps, limit=limit)
+    if is_regularised and not data.holds_pairs and data.validation_bytes:
+        evaluated |= _stopping(steps, every=evaluated["evaluate_every"])
     outlook = Outlook(
         steps, pace.step, epochs, is_regularised, share, tuple(ngram_bits), tokens, r_drop,
         evaluation_seconds=pause, evaluation_limit=limit,
     )  # fmt: skip
-    resolution = resolution.choose("time of an evaluation", {"training": chosen})
+    resolution = resolution.choose("time of an evaluation", {"training": evaluated})
     return resolution, dataclasses.replace(pace, pause=pause), outlook
+
+
+def _stopping(steps: float, *, every: int) -> dict[str, int]:
+    """When to decay the learning rate early, and then to stop; nothing where there are too few evaluations to tell."""
+    if not every or steps / every < _EVALUATIONS_TO_STOP:
+        return {}
+    return {"decay_patience": _DECAY_PATIENCE, "patience": _PATIENCE}
 
 
 def _regularisation_of_text(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,19 +24,24 @@ from lm.model.lora import build_adapted, load_trained, trained_weights
 from lm.model.transformer import choose_kernels, recompute
 from lm.optimization.moving_average import MovingAverage
 from lm.optimization.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
-from lm.optimization.schedules import learning_rate
+from lm.optimization.schedules import learning_rate, steps_in_all
 from lm.run_folder import TrainingState
 from lm.training.ahead import Ahead
-from lm.training.budget import Clock
+from lm.training.budget import Clock, Pace, aside
 from lm.training.compiling import compiled
 from lm.training.corpus import TrainingCorpus
-from lm.training.events import Decay, EndMoved, Saved
+from lm.training.events import Decay, EndMoved, Replanned, Saved
 from lm.training.journal import Journal
 from lm.training.objective import Objective, final_states
+from lm.training.regularisation import adapted_weight_decay
 from lm.training.writer import Writer
 
 _TRAINED = "trained."
 """In the optimizer's file, before the names of the weights that are trained while their average is the model."""
+
+_ENDLESS = 1 << 40
+_FAR_OFF = 1.25
+"""Ratio of the seconds of a step to those measured before, from which the plan is adapted."""
 
 Tensors = Mapping[str, Tensor]
 
@@ -49,7 +56,8 @@ class RunSetup:
         state: how far the run has come.
         corpus: what it learns from.
         spent: seconds of a budget that are gone, besides those that `state` knows of.
-        pause: seconds that it takes to evaluate and save, about; for a budget.
+        pace: how fast it is, as measured for a budget.
+        open_settings: those of training that may be chosen again once the pace is known better.
         has_weights: whether it starts from those of another run.
         checkpoint: of its own, that it resumes from.
     """
@@ -59,7 +67,8 @@ class RunSetup:
     state: TrainingState
     corpus: TrainingCorpus
     spent: float = 0.0
-    pause: float = 0.0
+    pace: Pace | None = None
+    open_settings: frozenset[str] = frozenset()
     has_weights: bool = False
     checkpoint: Path | None = None
 
@@ -78,6 +87,7 @@ class Run:
         clock: of a run under a budget, what says when the learning rate falls; else None.
         world: the processes that train it together.
         placement: where they have its weights.
+        last_loss: validation loss of the last evaluation; None before the first.
         journal: of the run; of several processes, only one writes it.
         writer: of its checkpoints.
     """
@@ -104,6 +114,7 @@ class Run:
         self.tokenizer, self.source_tokenizer = setup.corpus.tokenizer, setup.corpus.source_tokenizer
         self.resumed_at, self.saved_at = setup.state.step, setup.state.step
         self.other_branch: list[Path] = []
+        self.last_loss: float | None = None
         self.lock = lock_of(setup.folder) if lock is None else lock
         self.world, self.journal = world, Journal(setup.folder, writes=world.writes)
         self.writer = Writer(writes=world.writes, now=now)
@@ -113,7 +124,9 @@ class Run:
         self.clock: Clock | None = None
         if self.plan.deadline is not None:
             left = self.plan.deadline - setup.state.elapsed - setup.spent
-            self.clock = Clock(left, spent=setup.spent, pause=setup.pause, now=lambda: world.now(now))
+            pause = 0.0 if setup.pace is None else setup.pace.pause
+            self.clock = Clock(left, spent=setup.spent, pause=pause, now=lambda: world.now(now))
+        self._measured, self._open_settings = setup.pace, setup.open_settings
 
     def _build(self) -> None:
         """The model and what trains it, on the hardware that the plan names."""
@@ -172,14 +185,22 @@ class Run:
         """Passes over the training split so far."""
         return self.state.samples / self.data.samples
 
+    def left(self) -> float:
+        """Seconds from the last step to the end of a run under a budget."""
+        assert self.clock is not None
+        steps = _ENDLESS if self.plan.deadline is not None else self.plan.steps
+        return self.clock.until(self.state.step, steps, config=self.config.training)
+
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
         steps = self.plan.steps if self.plan.deadline is None else None
         return learning_rate(self.state.step, config=self.config.training, steps=steps, falls_from=self.plan.falls_from)
 
-    def settle_length(self) -> Decay | EndMoved | None:
+    def settle_length(self) -> Decay | EndMoved | Replanned | None:
         """Under a budget, make the number of steps final if the decay of the learning rate has to begin now.
+
+        Before that, the plan is adapted once if steps turn out to take another time than was measured.
 
         In a decay that would end far too soon or too late, since the machine is busier than it was or less so, the end
         is moved, and the learning rate falls from where it is.
@@ -196,13 +217,64 @@ class Run:
             steps = self.clock.moved_end(step, self.plan.steps, config=training)
             share = self.rate / training.learning_rate if training.learning_rate else 1.0
         if steps is None:
-            return None
-        self._settle(dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share))
+            return self._replan() if begins else None
+        plan = dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share)
+        self._settle(plan, self.config, by="clock of the budget")
         return Decay(step, steps) if begins else EndMoved(step, steps)
 
-    def _settle(self, plan: Plan) -> None:
-        before, self.config = self.config, dataclasses.replace(self.config, plan=plan)
-        self.journal.revise(self.state.step, before, self.config, by="clock of the budget")
+    def _replan(self) -> Replanned | None:
+        """Adapt evaluations and weight decay to the pace of the first steps, if that is not the measured one.
+
+        Weight decay times steps stays as planned.
+        """
+        assert self.clock is not None
+        measured, pace, plan = self._measured, self.clock.pace(), self.plan
+        if measured is None or pace is None:
+            return None
+        self._measured = None  # once is enough: the clock looks after the end
+        seconds, pause = pace
+        if 1 / _FAR_OFF <= seconds / measured.step <= _FAR_OFF:
+            return None
+        training, step, left = self.config.training, self.state.step, self.clock.left
+        steps = step + max(1, round(left / seconds))
+        chosen: dict[str, Any] = {}
+        if "evaluate_every" in self._open_settings and training.evaluate_every:
+            number = max(1.0, min(plan.steps / training.evaluate_every, aside(left) / max(pause, 1e-9)))
+            chosen["evaluate_every"] = max(1, math.ceil(steps / number))
+        if "weight_decay" in self._open_settings:
+            chosen["weight_decay"] = adapted_weight_decay(training.weight_decay, plan.steps / steps)
+        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+            if group["weight_decay"]:
+                group["weight_decay"] = chosen.get("weight_decay", group["weight_decay"])
+        config = dataclasses.replace(self.config, training=dataclasses.replace(training, **chosen))
+        self._settle(dataclasses.replace(plan, steps=steps), config, by="speed of the first steps")
+        return Replanned(step, steps, seconds, measured.step)
+
+    def decay_on_plateau(self) -> Decay | None:
+        """Start the decay of the learning rate if enough evaluations in a row have brought no lower loss.
+
+        Returns:
+            What has changed, which is written down in the run's config; None if nothing has.
+        """
+        state, training, plan = self.state, self.config.training, self.plan
+        if training.decay_patience is None or plan.decay_step is not None or state.best_step is None:
+            return None
+        step = state.step
+        if step - state.best_step < training.decay_patience * max(1, training.evaluate_every):
+            return None
+        steps = max(step + 1, steps_in_all(step, config=training))
+        if self.clock is None or plan.deadline is None:
+            steps = min(steps, plan.steps)
+        else:
+            steps = min(steps, self.clock.fitting(step, steps, config=training))
+        share = self.rate / training.learning_rate if training.learning_rate else 1.0
+        settled = dataclasses.replace(plan, steps=steps, deadline=None, decay_step=step, decay_share=share)
+        self._settle(settled, self.config, by="validation loss no longer falls")
+        return Decay(step, steps, on_plateau=True)
+
+    def _settle(self, plan: Plan, config: RunConfig, *, by: str) -> None:
+        before, self.config = self.config, dataclasses.replace(config, plan=plan)
+        self.journal.revise(self.state.step, before, self.config, by=by)
         self.data.plan(plan.steps)
         if self.ahead is not None:
             self.ahead.forget()

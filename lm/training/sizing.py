@@ -24,6 +24,12 @@ _HELD_OUT = 0.1  # of the text, the default of --validation
 _HELD_OUT_OF_SEEN = 0.06  # ten evaluations, each token at a third of what training on it takes, are a fifth of it
 _LEAST_HELD_OUT = 20_000  # bytes: about six thousand tokens, whose mean loss is known to about 0.03 nats
 _BYTES = 257  # and the token that ends a text: about the vocabulary where no BPE is trained
+_USEFUL_TOKENS, _USEFUL_BYTES = 1.5e6, 1e6
+"""Tokens to train on a megabyte of text, five epochs, from which more time brings little: two minutes and ten differ by
+one percent (docs/recipe.md). They grow with the square root of the bytes: short texts are seen oftener."""
+_TOKENS_A_PARAMETER_OF_SIZE = 20  # of a model whose size is given: Hoffmann et al. 2022, as in `of_depth`
+_TIMES = (60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
+"""Seconds from which a default time is chosen."""
 _DEEPEST = 24  # 680 M parameters in its blocks, far more than any of these numbers was tried on
 _ATTENTION = 1.1  # arithmetic of attention (5% to 15% at depths 2 to 12) and of the optimizer, beside the matrices'
 
@@ -54,8 +60,8 @@ class _Kind:
 _TEXT = _Kind(
     parameters_of_one=12 * 64**2,
     batch_tokens=2048,
-    # 4,096 and 8,192 were compared on a megabyte; smaller ones leave 60 to 200 bytes of text for each of their tokens
-    vocabularies=((30_000, 512), (100_000, 1024), (300_000, 2048), (800_000, 4096), (20_000_000, 8192)),
+    # compared on 20, 60 and 400 kB and on a megabyte; the smallest are 256 bytes and a few merges
+    vocabularies=((30_000, 320), (100_000, 512), (600_000, 1024), (800_000, 2048), (20_000_000, 8192)),
     bytes_a_token=_BYTES_A_TOKEN,
     short=3_000_000,
     seen_often=6,
@@ -96,7 +102,9 @@ class Size:
         return {"tokenizer": {"vocab_size": self.vocab_size}, "training": {"batch_tokens": self.batch_tokens}}
 
 
-def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe") -> Size:
+def fitting(
+    seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", depth: int | None = None
+) -> Size:
     """The size of a model that has seen enough tokens when the time is up.
 
     The deepest model is taken that sees enough tokens for each parameter of its blocks: a quarter of one in 2.5e13
@@ -109,44 +117,80 @@ def fitting(seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind
         rate: FLOP/s of training on this machine, as measured on a small model.
         text_bytes: of the corpus.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
+        depth: of the model, where it is given.
 
     Source: 6 operations a parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
-    return _fitting(_TEXT, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind)
+    return _fitting(_TEXT, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind, depth=depth)
 
 
-def _fitting(kind: _Kind, seconds: float, *, rate: float, corpus_bytes: int, tokenizer: TokenizerKind) -> Size:
+def default_seconds(*, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", parameters: int | None = None) -> int:
+    """Return the seconds to train on a text where nobody says how long: from one minute to half an hour.
+
+    Args:
+        rate: FLOP/s of training on this machine, as measured on a small model.
+        text_bytes: size of the corpus.
+        kind: of the tokenizer.
+        parameters: of the model, where its size is given.
+    """
+    useful = _USEFUL_TOKENS * (text_bytes / _USEFUL_BYTES) ** 0.5
+
+    def is_enough(seconds: float) -> bool:
+        if parameters is not None:
+            wanted = min(useful, _TOKENS_A_PARAMETER_OF_SIZE * parameters)
+            return seconds * rate >= wanted * 6 * _ATTENTION * parameters
+        return fitting(seconds, rate=rate, text_bytes=text_bytes, kind=kind).tokens >= useful
+
+    return next((seconds for seconds in _TIMES if is_enough(seconds)), _TIMES[-1])
+
+
+def _fitting(
+    kind: _Kind,
+    seconds: float,
+    *,
+    rate: float,
+    corpus_bytes: int,
+    tokenizer: TokenizerKind,
+    depth: int | None,
+) -> Size:
     vocabulary = next((size for limit, size in kind.vocabularies if corpus_bytes < limit), _LARGEST_VOCABULARY)
     if tokenizer != "bpe":
         vocabulary = _BYTES
     operations = max(1.0, seconds) * rate
-    found = _deepest(kind, vocabulary, operations)
+    found = _sized(kind, vocabulary, operations, depth)
     is_seen_often = found.tokens * kind.bytes_a_token > kind.seen_often * corpus_bytes
     if corpus_bytes < kind.short and is_seen_often and vocabulary > kind.vocabulary_seen_often:
-        return _deepest(kind, kind.vocabulary_seen_often, operations)
+        return _sized(kind, kind.vocabulary_seen_often, operations, depth)
     return found
 
 
-def _deepest(kind: _Kind, vocabulary: int, operations: float) -> Size:
-    """The deepest model with a vocabulary that sees enough tokens in so many operations."""
-    depth, seen = _deepest_of(kind.parameters_of_one, vocabulary, operations)
+def _sized(kind: _Kind, vocabulary: int, operations: float, depth: int | None) -> Size:
+    """The model with a vocabulary for so many operations: of a depth, or the deepest that sees enough tokens."""
+    depth = _deepest(kind, vocabulary, operations) if depth is None else depth
+    seen = _tokens(kind, vocabulary, operations, depth)
     most = kind.batch_tokens * depth
     batch = max(_FEWEST_TOKENS_A_STEP, min(most, round(_TOKENS_OF_A_STEP * seen**0.5), round(seen / _FEWEST_STEPS)))
     return Size(depth, vocabulary, batch, seen)
 
 
-def _deepest_of(parameters_of_one: int, vocabulary: int, operations: float) -> tuple[int, float]:
-    """The depth of such a model, of which one of depth 1 has so many parameters in its blocks, and the tokens."""
+def _deepest(kind: _Kind, vocabulary: int, operations: float) -> int:
+    """The depth of the deepest model that sees enough tokens in so many operations."""
     enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
-
-    def tokens(depth: int) -> float:
-        parameters = parameters_of_one * depth**3 + vocabulary * 64 * depth
-        return operations / (6 * _ATTENTION * parameters)
-
     depth = 1
-    while depth < _DEEPEST and tokens(depth + 1) >= enough * parameters_of_one * (depth + 1) ** 3:
+    while depth < _DEEPEST and (
+        _tokens(kind, vocabulary, operations, depth + 1) >= enough * kind.parameters_of_one * (depth + 1) ** 3
+    ):
         depth += 1
-    return depth, tokens(depth)
+    return depth
+
+
+def _tokens(kind: _Kind, vocabulary: int, operations: float, depth: int) -> float:
+    """The tokens that a model of a depth is trained on in so many operations."""
+    return operations / (6 * _ATTENTION * _parameters(kind, vocabulary, depth))
+
+
+def _parameters(kind: _Kind, vocabulary: int, depth: int) -> int:
+    return kind.parameters_of_one * depth**3 + vocabulary * 64 * depth
 
 
 def held_out(tokens: float, *, text_bytes: int) -> float:
@@ -159,7 +203,13 @@ def held_out(tokens: float, *, text_bytes: int) -> float:
 
 
 def fitting_pairs(
-    seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", in_one_stack: bool = False
+    seconds: float,
+    *,
+    rate: float,
+    text_bytes: int,
+    kind: TokenizerKind = "bpe",
+    depth: int | None = None,
+    in_one_stack: bool = False,
 ) -> Size:
     """The size of a model that has seen enough pairs when the time is up.
 
@@ -172,8 +222,10 @@ def fitting_pairs(
         rate: FLOP/s of training on this machine, as measured on a small model.
         text_bytes: of the pairs, both sides.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
+        depth: of each side, where it is given.
         in_one_stack: whether the model reads both sides in one stack, of twice the layers.
 
     Source: as `fitting`.
     """
-    return _fitting(_ONE_STACK if in_one_stack else _PAIRS, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind)
+    sides = _ONE_STACK if in_one_stack else _PAIRS
+    return _fitting(sides, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind, depth=depth)

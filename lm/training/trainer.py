@@ -42,7 +42,7 @@ from lm.run_folder import (
     run_of,
 )
 from lm.training import events, measuring, resolve
-from lm.training.begin import follow, resume, start
+from lm.training.begin import follow, plan, resume, start_planned
 from lm.training.budget import Pace
 from lm.training.compiling import check_compiler
 from lm.training.corpus import (
@@ -61,34 +61,13 @@ from lm.training.initial_weights import check_tokenizers, check_weights, spare_t
 from lm.training.loop import train
 from lm.training.resolve import Outlook, Resolution
 from lm.training.run import Run, refuse_trained
-from lm.training.sizing import Size
 
 RUNS = Path("runs")
 """Where runs are that the user gives no folder."""
 
+_REPLANNED = frozenset({"evaluate_every", "weight_decay"})
 _SECONDS, _FRACTION_TO_MEASURE = 1.5, 0.01
 _PREPARING = 1e-6  # seconds for a byte of text, about
-
-
-@dataclass(frozen=True)
-class Sized:
-    """A budget has chosen the size of the model.
-
-    Attributes:
-        config: the settings so far.
-        size: what was chosen.
-        budget: as the user put it, such as 10m.
-        left: seconds that are left of it.
-        rate: FLOP/s of training on this machine, with all processes.
-        text_bytes: of the corpus.
-    """
-
-    config: RunConfig
-    size: Size
-    budget: str
-    left: float
-    rate: float
-    text_bytes: int
 
 
 @dataclass(frozen=True)
@@ -97,27 +76,33 @@ class SettingsChosen:
 
     Attributes:
         config: the settings.
-        is_sized: whether a budget chose the size of the model, so that further settings are still to be chosen.
+        is_regularised: whether regularisation is still to be chosen, by how often the data will be seen.
         corpus: what the run learns from.
     """
 
     config: RunConfig
-    is_sized: bool
+    is_regularised: bool
     corpus: TextCorpus | PairCorpus
 
 
 @dataclass(frozen=True)
-class Paced:
-    """A run under a budget is measured, and what depends on the number of its steps is chosen.
+class Planned:
+    """A new run is planned; nothing of it is made yet.
 
     Attributes:
-        config: the settings.
-        outlook: what the budget comes to.
-        spent: seconds of the budget that are gone.
+        config: the settings, with the plan.
+        reasons: what chose each value, by its name, as in "training.steps".
+        corpus: what the run learns from, prepared.
+        data: the same, as batches.
+        outlook: what a budget comes to, if there is one.
+        spent: seconds since the budget began.
     """
 
     config: RunConfig
-    outlook: Outlook
+    reasons: Mapping[str, str]
+    corpus: TrainingCorpus
+    data: TrainingData
+    outlook: Outlook | None
     spent: float
 
 
@@ -140,7 +125,7 @@ class Started:
     other_length: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = TokenizerSampled | CorpusPrepared | Sized | SettingsChosen | Paced | Started | events.Event
+Event = TokenizerSampled | CorpusPrepared | SettingsChosen | Planned | Started | events.Event
 Steps = Generator[Event, None, Run]
 
 
@@ -308,12 +293,13 @@ class Trainer:
         from_run = None if spec.from_run is None else Path(spec.from_run)
         base = None if from_run is None else load_config(find_checkpoint(from_run)).model
         chosen = resolve.from_spec(spec, base=base)
-        if resolve.needs_size(spec):
-            chosen = yield from self._size(chosen, corpus)
+        needs_size = resolve.needs_size(spec)
+        if needs_size or resolve.needs_time(spec):
+            chosen = self._size(chosen, corpus, needs_size=needs_size)
         if isinstance(corpus, TextCorpus):
             made_with = corpus.data_config(chosen.config.data, typed=spec.typed("data"))
             chosen = chosen.settle("prepared corpus", dataclasses.replace(chosen.config, data=made_with))
-        yield SettingsChosen(chosen.config, chosen.is_sized, corpus)
+        yield SettingsChosen(chosen.config, chosen.is_regularised, corpus)
         with _new_folder(spec, str(chosen.config.preset)) as folder:
             self._check_before_work(folder, chosen.config)
             named = spec.tokenizer or spec.from_run
@@ -328,16 +314,17 @@ class Trainer:
                 prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.settle("corpus", resolve.fit_to_corpus(chosen.config, prepared))
-            data, pace = open_data(prepared.folder, chosen.config), None
+            data, pace, outlook = open_data(prepared.folder, chosen.config), None, None
             if chosen.config.training.budget is not None:
                 chosen, pace, outlook = self._fit_to_pace(chosen, prepared, data)
-                if data.holds_pairs and chosen.is_sized:  # BPE dropout makes other batches
+                if data.holds_pairs and chosen.is_regularised:  # BPE dropout makes other batches
                     data = open_data(prepared.folder, chosen.config)
                     outlook = dataclasses.replace(outlook, tokens=outlook.epochs * data.tokens)
-                yield Paced(chosen.config, outlook, self._elapsed())
-            run = start(
+            planned = plan(chosen.config, prepared, data, pace=pace, spent=self._elapsed(), world=self.world)
+            yield Planned(planned, chosen.reasons, prepared, data, outlook, self._elapsed())
+            run = start_planned(
                 folder,
-                chosen.config,
+                planned,
                 prepared,
                 data=data,
                 weights=weights,
@@ -345,32 +332,43 @@ class Trainer:
                 pace=pace,
                 spent=self._elapsed(),
                 reasons=chosen.reasons,
+                open_settings=_REPLANNED - chosen.fixed["training"].keys() if chosen.is_regularised else frozenset(),
                 world=self.world,
                 now=self._clock,
             )
         yield Started(run, is_tuned=from_run is not None)
         return run
 
-    def _size(self, chosen: Resolution, corpus: TextCorpus | PairCorpus) -> Generator[Event, None, Resolution]:
-        """Choose the size of the model for a budget; UsageError if that is too short to begin with."""
-        config, pairs = chosen.config, corpus.holds_pairs
-        budget = str(config.training.budget)
-        self._left(budget)
-        text_bytes = corpus.text_bytes(config)
-        if not corpus.prepared:
+    def _size(self, chosen: Resolution, corpus: TextCorpus | PairCorpus, *, needs_size: bool) -> Resolution:
+        """Choose the time to train if there is none, and the size of the model for it.
+
+        Raises:
+            UsageError: the budget is too short to begin with.
+        """
+        pairs, budget = corpus.holds_pairs, chosen.config.training.budget
+        if budget is not None:
+            self._left(budget)
+        text_bytes = corpus.text_bytes(chosen.config)
+        if budget is not None and not corpus.prepared:
             preparing = text_bytes * _PREPARING
             if self._elapsed() + preparing >= seconds_of(budget):
                 takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
                 problem = f"{budget} is too short: {takes}; give more, or prepare it first"
                 raise UsageError(problem, settings=("budget",))
-        probe = resolve.probe(chosen, pairs=pairs)
-        rate = self.world.size * self._machine.rate(probe, seconds=_seconds_to_measure(budget))
-        left = self._left(budget)
-        chosen, size = resolve.size_for_budget(
-            chosen, seconds=left, rate=rate, text_bytes=text_bytes, pairs=pairs, is_prepared=corpus.prepared is not None
+        probe, seconds = resolve.probe(chosen, pairs=pairs), _seconds_to_measure(budget)
+        rate = self.world.size * self._machine.rate(probe, seconds=seconds)
+        if budget is None:
+            chosen = resolve.choose_time(chosen, rate=rate, text_bytes=text_bytes)
+        if not needs_size:
+            return chosen
+        return resolve.size_for_budget(
+            chosen,
+            seconds=self._left(str(chosen.config.training.budget)),
+            rate=rate,
+            text_bytes=text_bytes,
+            pairs=pairs,
+            is_prepared=corpus.prepared is not None,
         )
-        yield Sized(config, size, budget, left, rate, text_bytes)
-        return chosen
 
     def _fit_to_pace(
         self, chosen: Resolution, corpus: TrainingCorpus, data: TrainingData
@@ -381,7 +379,7 @@ class Trainer:
         left = self._left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0
-        if chosen.is_sized and not (data.holds_pairs or config.data.supervised or config.model.is_masked):
+        if chosen.is_regularised and not (data.holds_pairs or config.data.supervised or config.model.is_masked):
             split, held_out = (open_split(corpus.folder, name) for name in ("train", "validation"))
             train_tokens = len(split)
             if corpus.tokenizer.kind == "bpe" and len(held_out):  # a few characters are too short to tell anything
@@ -391,7 +389,6 @@ class Trainer:
             pace.shared_by(self.world.size),
             data,
             left=left,
-            elapsed=self._elapsed(),
             has_merges=corpus.has_merges,
             ngram_bits=baselines,
             train_tokens=train_tokens,
@@ -433,9 +430,9 @@ class Trainer:
         check_heads_given(config.model, are_given=bool(spec.data.heads))
 
 
-def _seconds_to_measure(budget: str) -> float:
-    """Seconds for which a step is timed under a budget."""
-    return min(_SECONDS, _FRACTION_TO_MEASURE * seconds_of(budget))
+def _seconds_to_measure(budget: str | None) -> float:
+    """Seconds for which a step is timed, under a budget or to choose one."""
+    return _SECONDS if budget is None else min(_SECONDS, _FRACTION_TO_MEASURE * seconds_of(budget))
 
 
 def _length(config: RunConfig) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import io
 import itertools
 import json
 import random
+import re
+import shlex
 import sys
 from types import SimpleNamespace
 
@@ -36,19 +38,87 @@ def config(folder):
 def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     assert run(["train", str(place / "text.txt"), "--budget", "6s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
-    assert "enough for" in said
-    assert "weight decay" in said
-    assert "expect more than" in said
+    table = {line.split("  ")[0]: line for line in said.splitlines()}
+    assert table["time"].endswith("flag")
+    assert table["weight decay"].endswith("epochs in the budget")
+    assert "bits/byte" in table["expected"]
     assert "the learning rate falls from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")
     assert made["training"]["budget"] == "6s"
     assert made["plan"]["deadline"] is None
     assert made["training"]["r_drop"] > 0  # the text is short, and seen very often
-    assert "each batch goes through twice" in said
+    assert "two passes of each batch" in table["R-Drop"]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert sum("loss" in line for line in lines) == made["plan"]["steps"]
+    assert sum("loss" in line for line in lines) <= made["plan"]["steps"]
     assert any("validation_loss" in line for line in lines)
+
+
+def test_nothing_has_to_be_said(place, steady, tmp_path, capsys, monkeypatch):
+    """The time is chosen too; the clock of this run moves on by a second each time it is asked."""
+    monkeypatch.setattr(training, "rate", lambda config, *, seconds: 1e11)
+    monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 1.0).__next__))
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"^time +1m +size of the corpus$", said, re.M)
+    made = config(tmp_path / "run")
+    assert made["training"]["budget"] == "1m"
+    assert made["plan"]["decay_step"] is not None
+    chosen = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
+    assert {"training.budget": "1m"}.items() <= {
+        name: value for line in chosen if line["by"] == "size of the corpus" for name, value in line["chosen"].items()
+    }.items()
+
+
+@pytest.mark.parametrize(
+    ("flags", "section", "name", "value"),
+    [
+        (["--depth", "3"], "model", "n_layers", 3),
+        (["--preset", "tiny"], "model", "n_layers", 4),
+        (["--vocab-size", "280"], "model", "vocab_size", 280),
+        (["--dropout", "0.25"], "model", "dropout", 0.25),
+        (["--learning-rate", "0.003"], "training", "learning_rate", 0.003),
+    ],
+)
+def test_what_is_given_replaces_that_choice_alone(place, steady, tmp_path, capsys, flags, section, name, value):
+    """The others are still chosen: the length, evaluations, and regularisation by the epochs."""
+    assert run(["train", str(place / "text.txt"), "--budget", "1s", *flags, "-o", str(tmp_path / "run")]) == 0
+    made = config(tmp_path / "run")
+    assert made[section][name] == value
+    lines = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
+    by = {name: line["by"] for line in lines if line["step"] == 0 for name in line["chosen"]}
+    assert by["training.weight_decay"] == "epochs in the budget"
+    if name != "dropout":
+        assert by["model.dropout"] == "epochs in the budget"
+    if "--preset" not in flags:
+        assert by["training.batch_tokens"] == "budget"
+    if "--vocab-size" not in flags and "--preset" not in flags:
+        assert by["tokenizer.vocab_size"] == "budget"
+
+
+@pytest.mark.parametrize("flags", [["--budget", "1s"], ["--preset", "tiny", *SMALL, "--steps", "7"]])
+def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tmp_path, capsys, monkeypatch, flags):
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", str(place / "text.txt"), *flags, "--seed", "3", "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert not (tmp_path / "runs").exists()
+    assert re.search(r"^memory +about \d", printed.err, re.M)
+    assert re.search(r"^time ", printed.err, re.M)
+    program, *words = shlex.split(printed.out)
+    assert program == "lm"
+    assert run([*words, "-o", str(tmp_path / "explicit")]) == 0
+    made = config(tmp_path / "explicit")
+    assert made["training"]["seed"] == 3
+    assert str(made["training"]["steps"]) == words[words.index("--steps") + 1]
+    table = dict(re.findall(r"^(\S+(?: \S+)?)  +(\S.*?)  +\S", printed.err, re.M))
+    assert table["dropout"] == f"{made['model']['dropout']:g}"
+    assert table["weight decay"] == f"{made['training']['weight_decay']:g}"
+
+
+def test_a_dry_run_is_of_a_new_run_in_one_process(place, tmp_path, capsys):
+    for flags in (["--resume", "runs/a"], [str(place / "text.txt"), "--processes", "2"]):
+        assert run(["train", *flags, "--dry-run"]) == 2
+        assert "--dry-run plans a new run" in capsys.readouterr().err
 
 
 def test_with_a_preset_only_the_length_follows_the_clock(place, steady, tmp_path):
@@ -120,8 +190,7 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys
     monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 1e-4)
     assert run(["train", *pairs, "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
-    assert "on each side and about" in said
-    assert "BPE dropout 0.1" in said  # the pairs are few, and seen often
+    assert re.search(r"^BPE dropout +0\.1 +epochs in the budget$", said, re.M)  # the pairs are few, and seen often
     assert "teach hardly any" not in said
     assert "the learning rate falls from here" in said
     made = config(tmp_path / "run")
@@ -137,7 +206,7 @@ def test_a_time_makes_one_stack_for_both_sides_too(pairs, tmp_path, capsys):
     made = config(tmp_path / "run")["model"]
     depth = int(config(tmp_path / "run")["preset"].removeprefix("translation-depth-"))
     assert (made["decoder_only"], made["n_layers"], made["n_encoder_layers"]) == (True, 2 * depth, 0)
-    assert f"enough for {2 * depth} layers and about" in capsys.readouterr().err
+    assert re.search(rf"^model +{2 * depth} layers, ", capsys.readouterr().err, re.M)
 
 
 def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, tmp_path, capsys, monkeypatch):

@@ -10,10 +10,12 @@ import pytest
 
 from lm import run_folder
 from lm.config.training import TrainingConfig
+from lm.hardware import Hardware
 from lm.optimization.schedules import learning_rate, steps_in_all
-from lm.training.begin import resume
-from lm.training.budget import Clock, aside
-from lm.training.events import Decay, Evaluation, Saved, Step
+from lm.training.begin import resume, start
+from lm.training.budget import Clock, Cost, Pace, aside
+from lm.training.corpus import TrainingCorpus
+from lm.training.events import Decay, Evaluation, Replanned, Saved, Step, Stopped
 from lm.training.loop import train
 from tests.lm.training.conftest import FakeTime
 
@@ -148,14 +150,13 @@ def test_another_pause_is_taken_if_it_and_the_last_one_are_within_what_may_be_sp
     assert clock.has_time_to_pause() is has_time
 
 
-@pytest.mark.parametrize(("spent", "has_time"), [(20.0, True), (21.0, False)])
-def test_getting_ready_counts_as_a_pause_does(time, spent, has_time):
-    """320 s may have 32 aside: 20 to get ready, and three pauses of 4 s."""
-    clock = Clock(320.0 - spent, spent=spent)
+def test_getting_ready_leaves_evaluations_their_time(time):
+    """300 s are left, so 30 may go into pauses, however long it took to get ready."""
+    clock = Clock(300.0, spent=100.0)
     for seconds, is_plain in ((1.0, True), (5.0, False)):
         time.now += seconds
         clock.note(is_plain=is_plain)
-    assert clock.has_time_to_pause() is has_time
+    assert clock.has_time_to_pause()
 
 
 def test_a_pause_before_any_plain_step_says_nothing(time):
@@ -283,3 +284,97 @@ def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, ti
     assert found[51] == (99, (50, 1.0), None, pytest.approx(peak * 48 / 49))
     assert found[53][:3] == (96, (52, pytest.approx(47 / 49)), None)
     assert found[53][3] == pytest.approx(peak * 47 / 49 * 43 / 44)
+
+
+@pytest.fixture
+def paced(tmp_path, shards, byte_tokenizer, make_run):
+    """Start a run under a budget whose step was measured to take so many seconds."""
+    like = make_run("like", **BUDGET, evaluate_every=10, weight_decay=1.0)
+
+    def make(seconds: float, **options):
+        pace = Pace(seconds, Cost(0.0, 0.0), Hardware("cpu", "float32", 1))
+        corpus = TrainingCorpus(shards, byte_tokenizer)
+        return start(tmp_path / "paced", like.config, corpus, pace=pace, **options)
+
+    return make
+
+
+def test_a_plan_made_on_a_busy_machine_is_adapted_to_the_pace_of_the_first_steps(paced, time):
+    """Planned are 25 steps of 4 s; they take 1 s each."""
+    run = paced(4.0, open_settings=frozenset({"evaluate_every", "weight_decay"}))
+    assert run.plan.steps == 25
+    events = list(driven(run, time, step=1.0))
+    (change,) = [event for event in events if isinstance(event, Replanned)]
+    assert (change.step, change.seconds, change.measured) == (12, 1.0, 4.0)
+    assert change.steps == pytest.approx(100, abs=2)
+    evaluated = [event.step for event in events if isinstance(event, Evaluation)]
+    assert run.config.training.evaluate_every == 40  # two and a half times in all, as planned
+    assert evaluated == [10, 40, 80, run.state.step]
+    assert run.config.training.weight_decay == 0.25
+    assert {g["weight_decay"] for each in run.optimizers for g in each.param_groups} == {0.0, 0.25}
+    assert json.loads((run.folder / "config.json").read_text())["training"]["weight_decay"] == 0.25
+
+
+def test_a_plan_that_was_right_or_settings_that_were_given_stay(paced, time):
+    run = paced(1.1, open_settings=frozenset({"evaluate_every", "weight_decay"}))
+    assert not [event for event in driven(run, time, step=1.0) if isinstance(event, Replanned)]
+
+
+def test_settings_that_were_given_are_not_adapted(paced, time):
+    run = paced(4.0)
+    assert [event for event in driven(run, time, step=1.0) if isinstance(event, Replanned)]
+    assert (run.config.training.evaluate_every, run.config.training.weight_decay) == (10, 1.0)
+
+
+MEMORISING = {
+    "evaluate_every": 4, "decay_patience": 2, "patience": 2, "learning_rate": 0.05, "warmup_steps": 2,
+    "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0, "steps": 400,
+}  # fmt: skip
+"""A learning rate at which the loss soon no longer falls."""
+
+
+def test_the_decay_starts_on_a_plateau_and_training_stops_after_it(make_run):
+    run = make_run(**MEMORISING)
+    events = list(train(run))
+    (decay,) = [event for event in events if isinstance(event, Decay)]
+    assert decay.on_plateau
+    losses = {event.step: event.loss for event in events if isinstance(event, Evaluation)}
+    before = {step: loss for step, loss in losses.items() if step <= decay.step}
+    best = min(before, key=before.get)
+    assert decay.step - best == 2 * 4  # two evaluations no better than the best
+    assert decay.steps == pytest.approx(2 * decay.step, abs=3)
+    assert run.state.step <= decay.steps < 400
+    rates = {event.step: event.learning_rate for event in events if isinstance(event, Step)}
+    assert rates[decay.step] == 0.05 > rates[decay.step + 2]
+    assert json.loads((run.folder / "decisions.jsonl").read_text().splitlines()[-1])["by"].startswith("validation loss")
+    stopped = [event for event in events if isinstance(event, Stopped)]
+    if stopped:  # the loss rose in the decay too: patience counts from its beginning
+        assert run.state.step >= decay.step + 2 * 4
+    assert run.state.finished
+
+
+def test_on_a_plateau_a_budget_is_not_used_up(make_run, time):
+    run = make_run(**{**MEMORISING, "steps": None, "budget": "400s"})
+    began = time.now
+    events = list(driven(run, time, step=1.0))
+    assert [event.on_plateau for event in events if isinstance(event, Decay)] == [True]
+    assert time.now - began < 300
+    assert run.state.finished
+
+
+def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped(make_run):
+    whole, run = make_run("whole", **MEMORISING), make_run(**MEMORISING)
+    decay = next(event for event in train(whole) if isinstance(event, Decay))
+    list(train(whole := make_run("again", **MEMORISING)))
+    list(train(run, stop=lambda: run.state.step > decay.step))
+    run = resume(run.folder)
+    list(train(run))
+    assert run.state.step == whole.state.step
+    assert run.plan.falls_from == whole.plan.falls_from
+    for name, value in whole.model.state_dict().items():
+        assert value.equal(run.model.state_dict()[name])
+
+
+def test_without_a_decay_patience_nothing_decays_early(make_run):
+    run = make_run(**{**MEMORISING, "decay_patience": None, "patience": None, "steps": 40})
+    assert not [event for event in train(run) if isinstance(event, Decay)]

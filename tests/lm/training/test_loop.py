@@ -417,4 +417,4 @@ def test_flops_are_those_that_torch_counts(make_run, kind):
         "sources that are predicted too": Batch.of_sequences(*sides, start=0, learns_source=True),
     }[kind]
     pairs = 2 * 32 * run.config.model.n_layers * batch.rows * batch.inputs.shape[1] ** 2 / 2
-    assert batch_flops(run, batch) - 6 * pairs == pytest.approx(counted_flops(run, batch), rel=0.01)
+    assert batch_flops(run.config, batch) - 6 * pairs == pytest.approx(counted_flops(run, batch), rel=0.01)

@@ -10,7 +10,7 @@ import pytest
 from lm.config.keywords import run_spec
 from lm.config.model import ModelConfig
 from lm.config.presets import configure
-from lm.config.training import TrainingConfig
+from lm.config.training import TrainingConfig, seconds_of
 from lm.errors import UsageError
 from lm.training import budget as clock
 from lm.training.begin import resume
@@ -18,9 +18,11 @@ from lm.training.budget import Cost, aside
 from lm.training.loop import train
 from lm.training.resolve import (
     Resolution,
+    choose_time,
     evaluations,
     from_spec,
     needs_size,
+    needs_time,
     planned_steps,
     size_for_budget,
 )
@@ -74,8 +76,8 @@ def budgeted():
     return configure("tiny", {"training": {"budget": "10m", "bleu_sentences": 500}})
 
 
-def test_cheap_evaluations_are_ten_at_most(budgeted):
-    chosen, each = evaluations(budgeted, Cost(loss=0.1, sentence=0.0), steps=950, limit=LIMIT)
+def test_cheap_evaluations_are_twenty_at_most(budgeted):
+    chosen, each = evaluations(budgeted, Cost(loss=0.1, sentence=0.0), steps=1950, limit=LIMIT)
     assert chosen == {"evaluate_every": 100}
     assert 0.1 < each < 1
 
@@ -134,13 +136,69 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
         size_for_budget(from_spec(spec), seconds=seconds, rate=1e11, text_bytes=10_000_000, pairs=pairs)
         for seconds in (60.0, 60_000.0)
     )
-    for chosen, size in (small, large):
-        assert chosen.is_sized
-        assert chosen.config.preset == f"{'translation-' if pairs else ''}depth-{size.depth}"
+    for chosen in (small, large):
+        assert chosen.is_regularised
+        assert chosen.config.preset == f"{'translation-' if pairs else ''}depth-{chosen.config.model.n_layers}"
         assert (chosen.config.tokenizer.vocab_size, chosen.config.training.batch_size) == (300, 5)
         assert chosen.config.training.batch_tokens is None
         assert (chosen.reasons["preset"], chosen.reasons["tokenizer.vocab_size"]) == ("budget", "python")
-    assert large[1].depth > small[1].depth
+    assert large.config.model.n_layers > small.config.model.n_layers
+
+
+def sized(*, text_bytes: int, **options: object) -> Resolution:
+    """Stages 1 and 2 of a run without a budget, on a machine of 100 GFLOP/s."""
+    chosen = choose_time(given("text.txt", **options), rate=1e11, text_bytes=text_bytes)
+    seconds = seconds_of(str(chosen.config.training.budget))
+    return size_for_budget(chosen, seconds=seconds, rate=1e11, text_bytes=text_bytes, pairs=False)
+
+
+def test_the_time_is_chosen_where_nothing_says_how_long():
+    assert needs_time(run_spec("text.txt"))
+    assert needs_time(run_spec("text.txt", preset="tiny", dropout=0.1, vocab_size=300, learning_rate=0.01))
+    assert needs_time(run_spec("text.txt", depth=3))
+    for said in ({"steps": 5}, {"epochs": 1.0}, {"tokens": 100}, {"budget": "1m"}, {"from_run": "runs/a"}):
+        assert not needs_time(run_spec("text.txt", **said))
+    assert not needs_time(run_spec("text.txt", preset="gpt2"))  # which says how long itself
+    assert not needs_time(run_spec("text.txt", schedule="cosine"))
+    assert not needs_time(run_spec("text.jsonl", supervised=True))
+    assert not needs_time(run_spec(source="a.en", target="a.de"))
+
+
+def test_more_text_gets_more_time_from_one_minute_to_half_an_hour():
+    times = [
+        seconds_of(str(sized(text_bytes=number).config.training.budget))
+        for number in (1_000, 20_000, 400_000, 1_000_000, 4_000_000, 10**9)
+    ]
+    assert times == sorted(times)
+    assert (times[0], times[-1]) == (60, 1800)
+
+
+def test_the_time_chosen_has_its_reason_and_goes_into_the_size():
+    chosen = sized(text_bytes=400_000)
+    assert chosen.reasons["training.budget"] == "size of the corpus"
+    assert (chosen.config.training.schedule, chosen.config.training.steps) == ("wsd", None)
+    assert chosen.is_regularised
+
+
+def test_a_depth_replaces_the_depth_alone():
+    open_depth, chosen = sized(text_bytes=400_000), sized(text_bytes=400_000, depth=2)
+    assert (chosen.config.model.n_layers, chosen.reasons["preset"]) == (2, "python")
+    assert chosen.config.tokenizer.vocab_size == open_depth.config.tokenizer.vocab_size
+    assert chosen.reasons["training.batch_tokens"] == "budget"
+    assert chosen.is_regularised
+
+
+@pytest.mark.parametrize(("preset", "is_regularised"), [("small", True), ("portable-tiny", True), ("nanogpt", False)])
+def test_a_published_preset_says_how_to_regularise_and_a_size_does_not(preset, is_regularised):
+    chosen = given("text.txt", preset=preset, budget="5m")
+    assert chosen.is_regularised is is_regularised
+    assert not needs_size(run_spec("text.txt", preset=preset, budget="5m"))
+
+
+def test_texts_of_few_bytes_get_few_tokens():
+    sizes = [sized(text_bytes=number).config.tokenizer.vocab_size for number in (10_000, 60_000, 400_000, 5_000_000)]
+    assert sizes == sorted(set(sizes))
+    assert sizes[0] < 512
 
 
 def test_what_is_fixed_is_never_chosen_otherwise():

@@ -114,7 +114,7 @@ def test_a_short_text_that_is_seen_often_gets_a_smaller_vocabulary():
         (2.5e15, 2_999_999, "bpe", (7, 4096, 14336), 20_262_000),
         (2.5e15, 3_000_000, "bpe", (7, 8192, 14336), 18_450_000),
         # A small vocabulary is left alone however often: 0.23 M or 0.12 M.
-        (2.5e15, 29_999, "bpe", (7, 512, 14336), 22_170_000),
+        (2.5e15, 29_999, "bpe", (7, 320, 14336), 22_284_000),
         (2.5e15, MEGABYTE, "char", (7, 257, 14336), 22_320_000),
     ],
 )
@@ -126,7 +126,7 @@ def test_the_deepest_model_that_sees_enough_text(operations, text_bytes, kind, e
 
 @pytest.mark.parametrize(
     ("text_bytes", "below", "above"),
-    [(30_000, 512, 1024), (100_000, 1024, 2048), (300_000, 2048, 4096), (800_000, 4096, 8192),
+    [(30_000, 320, 512), (100_000, 512, 1024), (600_000, 1024, 2048), (800_000, 2048, 8192),
      (20_000_000, 8192, 16_384)],
 )  # fmt: skip
 def test_the_vocabulary_of_a_text_that_is_hardly_seen(text_bytes, below, above):
