@@ -16,7 +16,6 @@ from lm.checkpoint import LoadedModel
 from lm.config.hardware import HardwareConfig
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
-from lm.data.kinds import data_key, open_data
 from lm.data.training_data import TrainingData
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
@@ -27,6 +26,7 @@ from lm.hardware import Hardware, found_device, inference_hardware, timed, usabl
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config
+from lm.training.corpus import data_key, open_data
 from lm.training.measuring import Timed, alternate
 
 _MOST_BITS = 1.001

@@ -1,12 +1,16 @@
-"""A corpus after one pass over its files: how much text there is, what is held out, its tokenizer, its encoding.
+"""A corpus after one pass over its files: how much text there is, what is held out, its tokenizer, its chunks.
 
 Texts are held out for validation by hashes, so that equal texts are in the same split; what of a text is hashed is up
 to each kind of data. Of running text in few documents the end is held out instead.
+
+A corpus is divided into chunks, each of which is tokenized by itself, by any process on any machine. They follow from
+the files alone, never from how many processes work on them, so that the tokens don't either.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +24,9 @@ from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.processes import on_threads
 from lm.text import documents
-from lm.text.documents import Fragment, Survey, grouped
-from lm.text.files import Progress, TextFile, text_files
-from lm.tokenizer.pieces import pieces
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.text.documents import Fragment, Survey, grouped, spans
+from lm.text.files import FileSpan, Progress, TextFile, text_files
+from lm.tokenizer.tokenizer import Tokenizer, pieces
 from lm.tokenizer.training import tokenizer_of
 
 FEWEST_DOCUMENTS = 100
@@ -156,6 +159,131 @@ def _survey_all(files: Sequence[TextFile], separator: str, workers: int | None) 
     return surveys
 
 
+CHUNK_BYTES = 1 << 23
+"""The least size of a chunk, but the last: seconds of work, which is what an interruption can cost."""
+
+_MOST_CHUNKS = 4096
+_KEY_DIGITS = 32
+_ALL_HASHES = 1 << 64
+_KEY_VERSION = 1  # raised when the same chunk becomes other files
+_OF_EXAMPLES = 2  # the same, of examples alone
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which documents of a corpus are held out.
+
+    Attributes:
+        bound: those whose hash lies below it.
+        boundary: instead of that, those that begin here or later, in bytes of the text of all files.
+        share: instead of both, this share of few examples, which are one chunk then; it has to see all their hashes.
+    """
+
+    bound: int
+    boundary: int | None = None
+    share: Fraction | None = None
+
+
+@dataclass(frozen=True)
+class FileSection:
+    """A file or part of one, which begins and ends with documents, and which of these are held out.
+
+    Attributes:
+        file: the file.
+        number: of the file in the corpus; files for validation are counted after the others.
+        identity: a hash of the file, and how it is read.
+        size: in bytes, decompressed; of row groups about.
+        held_out: which documents; a boundary is counted from the beginning of the stretch.
+        span: the part of the file; None for all of it.
+    """
+
+    file: TextFile
+    number: int
+    identity: str
+    size: int
+    held_out: HeldOut
+    span: FileSpan | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Neighbouring stretches of a corpus.
+
+    Attributes:
+        stretches: in order.
+        separator: the line that ends a document within a text file.
+    """
+
+    stretches: tuple[FileSection, ...]
+    separator: str
+
+    def key(self, tokenizer: str) -> str:
+        """A hash of all that the tokens of the chunk depend on, given the hash of the tokenizer."""
+        read = [
+            [found.identity, found.number, *_settings(found.held_out), _bounds(found.span)] for found in self.stretches
+        ]
+        supervised = [found.file.supervised and _OF_EXAMPLES for found in self.stretches[:1]]
+        described = json.dumps([_KEY_VERSION, tokenizer, self.separator, supervised, read])
+        return hashlib.sha256(described.encode()).hexdigest()
+
+
+def _settings(held_out: HeldOut) -> tuple[int, int | None, str]:
+    return held_out.bound, held_out.boundary, str(held_out.share)
+
+
+def _bounds(span: FileSpan | None) -> list[int] | None:
+    return None if span is None else [span.start, span.stop]
+
+
+def chunks_of(corpus: Corpus, held_out: HeldOut) -> list[Chunk]:
+    """The chunks of a corpus in order, files for validation last.
+
+    Args:
+        corpus: the corpus.
+        held_out: what of `corpus.files` is held out.
+    """
+    every = [*corpus.files, *corpus.validation_files]
+    total = sum(map(_size, every))
+    size = max(CHUNK_BYTES, total // _MOST_CHUNKS) if held_out.share is None else total + 1
+    stretches = _stretches(corpus, held_out, size)
+    groups = grouped(stretches, lambda stretch: stretch.size, limit=size)
+    return [Chunk(tuple(group), corpus.config.separator) for group in groups]
+
+
+def _stretches(corpus: Corpus, held_out: HeldOut, size: int) -> Iterator[FileSection]:
+    position = 0
+    for number, found in enumerate(corpus.files):
+        if held_out.boundary is not None:
+            here = HeldOut(held_out.bound, held_out.boundary - position)
+            yield FileSection(found.file, number, found.identity, _size(found), here)
+        else:
+            yield from _divided(found, number, held_out, corpus.config.separator, size)
+        position += found.bytes
+    for number, found in enumerate(corpus.validation_files, len(corpus.files)):
+        yield from _divided(found, number, HeldOut(_ALL_HASHES), corpus.config.separator, size)
+
+
+def _size(found: Survey) -> int:
+    """Bytes of a file, decompressed: at least those of its text."""
+    return max(found.size, found.bytes)
+
+
+def _divided(found: Survey, number: int, held_out: HeldOut, separator: str, size: int) -> Iterator[FileSection]:
+    """The stretches of a file."""
+    cuts: Sequence[FileSpan] | None = spans(found.file, separator, size=size)
+    if cuts is None:
+        yield FileSection(found.file, number, found.identity, _size(found), held_out)
+        return
+    share = _size(found) / cuts[-1].stop  # 1, unless spans count row groups
+    for span in cuts:
+        yield FileSection(found.file, number, found.identity, round((span.stop - span.start) * share), held_out, span)
+
+
+def chunk_name(chunk: Chunk, tokenizer: str) -> str:
+    """The name of a chunk's folder, given the hash of the tokenizer."""
+    return chunk.key(tokenizer)[:_KEY_DIGITS]
+
+
 def training_texts(corpus: Corpus) -> Iterator[str]:
     """The text of `corpus.files` in pieces cut between words, for training a tokenizer."""
     for found in corpus.files:
@@ -198,6 +326,10 @@ GROUP_CHARACTERS = 1 << 20
 """So much text keeps all cores of a tokenizer busy."""
 
 _GROUPS_AHEAD = 2  # one group is encoded while the tokens of the other are copied and written
+
+
+Done = Callable[[int], None]
+"""Called with the bytes of text of each group that is done."""
 
 
 class Surveyed(Protocol):

@@ -28,10 +28,19 @@ import numpy.typing as npt
 
 from lm import files
 from lm.corpus import shards
-from lm.corpus.chunks import Chunk, ChunkSplit, Done, FileSection, HeldOut, StoredChunk, array_name, read_array
-from lm.corpus.corpus import Corpus, encoded_ahead, hash_bound, text_bytes, text_hash
+from lm.corpus.corpus import Chunk, Corpus, Done, FileSection, HeldOut, encoded_ahead, hash_bound, text_bytes, text_hash
 from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
-from lm.corpus.shards import ArrayWriter, ShardWriter, Tokens, WrittenTokens, token_dtype
+from lm.corpus.shards import (
+    ArrayWriter,
+    ChunkSplit,
+    ShardWriter,
+    StoredChunk,
+    Tokens,
+    WrittenTokens,
+    array_name,
+    read_array,
+    token_dtype,
+)
 from lm.errors import InputError
 from lm.text.examples import DELIMITER, Example
 from lm.tokenizer.framing import Frame, example_frame

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lm import files
-from lm.corpus.chunks import StoredChunk, chunk_name, find_chunk, stored_chunks
-from lm.corpus.corpus import Corpus
+from lm.corpus.corpus import Corpus, chunk_name
 from lm.corpus.folders import Prepared, locked_folder
 from lm.corpus.manifest import MANIFEST, MANIFESTS, Manifest, PartitionManifest, has_manifest
-from lm.corpus.prepare import Origin, counted, making_of, tokens_of_chunks
+from lm.corpus.prepare import Origin, counted, making_of, stored_chunks, tokens_of_chunks
+from lm.corpus.shards import StoredChunk, find_chunk
 from lm.errors import InputError
 from lm.text.files import Progress
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer

@@ -1,14 +1,19 @@
-"""Token shards on disk: `.npy` files, appended to when written and memory-mapped when read.
+"""Tokens on disk: `.npy` files, appended to when written and memory-mapped when read.
 
 A folder holds `train-00000.npy`, `validation-00000.npy`, … (one-dimensional, uint16 where the vocabulary allows, else
 uint32), the `tokenizer.json` that made them and `manifest.json`. A folder with a manifest is complete: the manifest is
 written last, and the folder gets its name only then.
+
+While a corpus is tokenized, each of its chunks has a folder, named by its key, so that no chunk is made twice: the
+arrays that it adds to each split, and a record with their checksums. Shards are joined from chunks.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lm import files
+from lm.config import options
 from lm.corpus.manifest import Manifest, Repetition, SplitName, SplitRecord
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -229,3 +235,73 @@ class ShardWriter:
         """Close the file without finishing it."""
         if self._shard is not None:
             self._shard.discard()
+
+
+_RECORD = "part.json"
+
+
+@dataclass(frozen=True)
+class ChunkSplit:
+    """What a chunk adds to a split.
+
+    Attributes:
+        documents: that begin in the chunk.
+        bytes: UTF-8 bytes of their text.
+    """
+
+    documents: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """A chunk that is made.
+
+    Attributes:
+        folder: where its files are.
+        splits: what it adds to each split.
+        found: whether it was there already.
+    """
+
+    folder: Path
+    splits: dict[SplitName, ChunkSplit]
+    found: bool = field(default=False, compare=False)
+
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of its text."""
+        return sum(split.bytes for split in self.splits.values())
+
+    def array(self, split: SplitName, name: str) -> npt.NDArray[Any]:
+        """One of its arrays, read through mmap."""
+        array: npt.NDArray[Any] = np.load(self.folder / array_name(split, name), mmap_mode="r")
+        return array
+
+
+def array_name(split: SplitName, name: str) -> str:
+    """The file name of an array of a chunk."""
+    return f"{split}-{name}.npy"
+
+
+def find_chunk(folder: Path) -> StoredChunk | None:
+    """The chunk in a folder, if all its files are as they were written."""
+    try:
+        record = files.read_json(folder / _RECORD)
+        whole = all(files.sha256(folder / name) == expected for name, expected in record["sha256"].items())
+        splits = {split: options.build(ChunkSplit, values, where=split) for split, values in record["splits"].items()}
+    except (InputError, UsageError, OSError, KeyError, TypeError, AttributeError):
+        return None
+    return StoredChunk(folder, splits, found=True) if whole else None
+
+
+def write_chunk_record(folder: Path, splits: Mapping[SplitName, ChunkSplit]) -> None:
+    """Write what a chunk adds to each split, and the checksums of its files, which make it complete."""
+    sums = {path.name: files.sha256(path) for path in folder.iterdir()}
+    described = {split: asdict(record) for split, record in splits.items()}
+    (folder / _RECORD).write_text(json.dumps({"splits": described, "sha256": sums}))  # sums tell whether all is there
+
+
+def read_array(array: npt.NDArray[Any], *, block: int = 1 << 20) -> Iterator[npt.NDArray[Any]]:
+    """An array in blocks, so that little of it is in memory at a time."""
+    for start in range(0, len(array), block):
+        yield array[start : start + block]

@@ -16,8 +16,7 @@ from lm.corpus.ragged import Ragged
 from lm.text.trees import Places, places_in_tree
 from lm.tokenizer.framing import Frame
 from lm.tokenizer.offsets import TokenOffsets, words_of
-from lm.tokenizer.pieces import Piece
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Piece, Tokenizer
 
 Integers = NDArray[np.int64]
 Ids = Sequence[int] | NDArray[Any]

@@ -33,7 +33,7 @@ class Reference(NamedTuple):
 class TrainingData(ABC):
     """What a model is trained on; its order is a pure function of (data, seed, samples consumed).
 
-    Each kind has a module beside this one, and a line in `lm.data.kinds`.
+    Each kind has a module beside this one, and a line in `lm.training.corpus`.
 
     Attributes:
         holds_pairs: whether it is for models that translate, which learn from nothing else.

@@ -24,8 +24,7 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.trees import places_in_tree
 from lm.tokenizer.framing import Frame, pair_frames
 from lm.tokenizer.offsets import TokenOffsets, words_of
-from lm.tokenizer.pieces import Piece
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Piece, Tokenizer
 
 Weights = npt.NDArray[np.float32]
 

@@ -22,8 +22,7 @@ from lm.processes import Share
 from lm.text.examples import Example
 from lm.tokenizer.framing import example_frame
 from lm.tokenizer.offsets import TextLoss, TokenOffsets
-from lm.tokenizer.pieces import Piece
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Piece, Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096
 """Examples that are put in order of length together: enough that batches have hardly any padding."""

@@ -24,8 +24,7 @@ from lm.processes import Share
 from lm.text.parallel import Pair
 from lm.tokenizer.framing import LanguageTag, pair_frames
 from lm.tokenizer.offsets import TextLoss, TokenOffsets
-from lm.tokenizer.pieces import Piece
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Piece, Tokenizer
 
 _PAIRS_AT_ONCE = 4096
 """Pairs that are put in order of length together: enough that batches have hardly any padding."""

@@ -21,8 +21,7 @@ from lm.processes import Share
 from lm.text.documents import fragments
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import Ends, TextLoss, TokenOffsets
-from lm.tokenizer.pieces import Piece, pieces
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Piece, Tokenizer, pieces
 
 _FULL = 0.9
 """The share of a batch's positions that are real from which on it is full enough to be read as it is."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from lm.errors import InputError
 from lm.text.documents import fragments
 from lm.text.files import Progress, TextFile, text_size
-from lm.tokenizer.pieces import pieces
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer, pieces
 
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lm.tokenizer.pieces import Piece
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Piece, Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]
 Ends = npt.NDArray[np.int64]

@@ -14,7 +14,6 @@ from lm import checkpoint, run_folder
 from lm.base import adapting, base_weights, keep_weights, refer
 from lm.config.run import CHANGEABLE, SECTIONS, Plan, RunConfig
 from lm.config.training import LENGTHS, TrainingConfig
-from lm.data.kinds import data_files, data_key, open_data, verify
 from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
 from lm.errors import InputError, UsageError
@@ -26,7 +25,7 @@ from lm.tensors import load_tensors
 from lm.training import resolve
 from lm.training.arithmetic import training_hardware
 from lm.training.budget import Pace
-from lm.training.corpus import TrainingCorpus
+from lm.training.corpus import TrainingCorpus, data_files, data_key, open_data, verify
 from lm.training.evaluation import check_samples
 from lm.training.initial_weights import check_tokenizers, start_from
 from lm.training.journal import Journal

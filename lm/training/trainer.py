@@ -21,7 +21,6 @@ from lm.config.run import CHANGEABLE, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, seconds_of
 from lm.corpus.shards import open_split
-from lm.data.kinds import check_model, open_data
 from lm.data.training_data import TrainingData
 from lm.distributed import launched
 from lm.distributed.group import joined
@@ -52,7 +51,9 @@ from lm.training.corpus import (
     TextCorpus,
     TokenizerSampled,
     TrainingCorpus,
+    check_model,
     corpus_of,
+    open_data,
     tokenizers_of,
     without_progress,
 )

@@ -18,13 +18,12 @@ from lm.config.model import ModelConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.data.kinds import open_data
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.model.layers import Int8Embedding
 from lm.training import measuring, random_data
 from lm.training.budget import Cost
-from lm.training.corpus import TrainingCorpus
+from lm.training.corpus import TrainingCorpus, open_data
 from lm.training.measuring import random_run, training_step
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
-from lm.corpus import chunks
-from lm.corpus.chunks import Chunk, HeldOut, chunks_of
-from lm.corpus.corpus import survey
+from lm.corpus import corpus as corpora
+from lm.corpus.corpus import Chunk, HeldOut, chunks_of, survey
 from lm.text.files import FileSpan
 from tests.lm.corpus.preparing import written
 
@@ -19,7 +18,7 @@ SEPARATOR = "<|endoftext|>\n"
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(corpora, "CHUNK_BYTES", 100)
 
 
 def places(found: list[Chunk]) -> list[list[tuple[str, FileSpan | None]]]:
@@ -54,7 +53,7 @@ def test_all_of_the_files_for_validation_is_held_out(tmp_path: Path) -> None:
 
 
 def test_there_are_not_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_MOST_CHUNKS", 3)
+    monkeypatch.setattr(corpora, "_MOST_CHUNKS", 3)
     corpus = survey(written(tmp_path, *["a" * 100] * 9), DataConfig())
     assert len(chunks_of(corpus, HeldOut(0))) == 3
 

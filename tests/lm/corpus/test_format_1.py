@@ -22,9 +22,9 @@ from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManife
 from lm.corpus.partitions import join_partitions, prepare_partition
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs
-from lm.data.kinds import open_data, verify
 from lm.text.files import text_files
 from lm.text.parallel import parallel_texts
+from lm.training.corpus import open_data, verify
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.corpus.test_prepare import contents
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
-from lm.corpus import chunks
+from lm.corpus import corpus as corpora
 from lm.corpus.corpus import Corpus, survey
 from lm.corpus.folders import Prepared, locked_folder
 from lm.corpus.manifest import PartitionManifest
@@ -22,7 +22,7 @@ from tests.lm.corpus.test_prepare import contents, texts
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
 
 
 @pytest.fixture

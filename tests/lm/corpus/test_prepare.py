@@ -16,7 +16,8 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import chunks, prepare
+from lm.corpus import corpus as corpora
+from lm.corpus import prepare
 from lm.corpus.corpus import Corpus, survey
 from lm.corpus.prepare import prepare_corpus
 from lm.errors import InputError
@@ -41,7 +42,7 @@ def texts(count: int, *, seed: int = 0) -> str:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
 
 
 @pytest.mark.parametrize("kind", ["many documents", "few", "files", "examples", "few examples"])
@@ -62,7 +63,7 @@ def test_parts_join_to_what_one_makes(kind: str, elsewhere: Tokenizer, tmp_path:
         found = text_files([str(tmp_path)], supervised=True)
     corpus = survey(found, config)
     whole = prepare_corpus(corpus, elsewhere, folder=tmp_path / "whole")
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
     assert len(prepare.making_of(config).chunks(corpus)) > 1 or kind.startswith("few")
     prepare_corpus(corpus, elsewhere, folder=tmp_path / "parts", processes=1)
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
@@ -98,7 +99,7 @@ def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path:
 @pytest.mark.usefixtures("small_parts")
 def test_stdin_reaches_processes_too(tmp_path: Path) -> None:
     (tmp_path / "text").write_text(texts(100))
-    command = "from lm.corpus import chunks; chunks.CHUNK_BYTES = 3000; from cli.main import main; main()"
+    command = "from lm.corpus import corpus; corpus.CHUNK_BYTES = 3000; from cli.main import main; main()"
     arguments = ["prepare", "-", "-o", str(tmp_path / "out"), "--kind", "byte", "--processes", "2"]
     with (tmp_path / "text").open("rb") as stdin:
         subprocess.run([sys.executable, "-c", command, *arguments], stdin=stdin, check=True, capture_output=True)
@@ -131,13 +132,13 @@ class TestInterruption:
     def made(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         """The names of the parts that are made."""
         names: list[str] = []
-        write = chunks._write_record
+        write = prepare.write_chunk_record
 
         def noted(folder: Path, splits) -> None:
             names.append(folder.name.partition(".")[0])
             write(folder, splits)
 
-        monkeypatch.setattr(chunks, "_write_record", noted)
+        monkeypatch.setattr(prepare, "write_chunk_record", noted)
         return names
 
     def test_finished_parts_are_not_made_again(self, corpus, tmp_path: Path, made: list[str]) -> None:
@@ -200,7 +201,7 @@ class TestInterruption:
         assert not list(tmp_path.glob(".*"))
 
     def test_killed_at_any_moment_it_ends_with_the_same_folder(self, corpus, tmp_path: Path) -> None:
-        command = "from lm.corpus import chunks; chunks.CHUNK_BYTES = 3000; from cli.main import main; main()"
+        command = "from lm.corpus import corpus; corpus.CHUNK_BYTES = 3000; from cli.main import main; main()"
         arguments = [str(tmp_path / "corpus-0.txt"), "--kind", "byte", "--processes", "2"]
         process = subprocess.Popen(
             [sys.executable, "-c", command, "prepare", *arguments, "-o", str(tmp_path / "out")],

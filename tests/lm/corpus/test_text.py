@@ -18,7 +18,8 @@ from lm.corpus.manifest import Manifest, SplitName
 from lm.corpus.shards import open_split
 from lm.errors import InputError
 from lm.text import files
-from lm.tokenizer import pieces, training
+from lm.tokenizer import tokenizer as tokenizers
+from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 from tests.lm.tokenizers_elsewhere import TEXT
@@ -53,7 +54,7 @@ class TestTokens:
     ) -> None:
         monkeypatch.setattr(files, "BLOCK_BYTES", 999)
         monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 3000)
-        monkeypatch.setattr(pieces.pieces, "__kwdefaults__", {"limit": 700})
+        monkeypatch.setattr(tokenizers.pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(written(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
         assert ids(prepared)[1:-1] == elsewhere.encode(TEXT * 40)
 
@@ -75,7 +76,7 @@ class TestTokens:
     def test_an_unseen_character_names_the_file(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"corpus-1\.txt: character 'Z'"):
             prepare(written(tmp_path, "abc", "abZ"), char_tokenizer("abc"), WHOLE, tmp_path / "out")
-        at_a_cut = "abc " * (pieces.PIECE_CHARACTERS // 4) + "Z" + " abc" * 1000
+        at_a_cut = "abc " * (tokenizers.PIECE_CHARACTERS // 4) + "Z" + " abc" * 1000
         with pytest.raises(InputError, match=r"corpus-0\.txt: character 'Z'"):
             prepare(written(tmp_path, at_a_cut), char_tokenizer("abc "), WHOLE, tmp_path / "out")
         assert not (tmp_path / "out").exists()

@@ -17,16 +17,15 @@ from lm.config.training import TrainingConfig
 from lm.corpus import manifest
 from lm.corpus.manifest import SourceRecord
 from lm.corpus.pairs import StoredPairs
-from lm.data import kinds
 from lm.data.examples import ExampleData
-from lm.data.kinds import check_model, data_files, data_key, open_data
 from lm.data.pairs import PairData
 from lm.data.windows import WindowData
 from lm.errors import InputError, UsageError
 from lm.text.files import text_files
 from lm.tokenizer import training
+from lm.training import corpus
 from lm.training.begin import resume, start
-from lm.training.corpus import TrainingCorpus
+from lm.training.corpus import TrainingCorpus, check_model, data_files, data_key, open_data
 from lm.training.events import Evaluation, Step
 from lm.training.loop import train
 from tests.lm.corpus.preparing import prepare
@@ -119,7 +118,7 @@ def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored
 def test_a_new_kind_takes_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a run on it starts, evaluates, and goes on."""
     monkeypatch.setitem(manifest.CLASSES, "count", CountManifest)
-    monkeypatch.setitem(kinds.KINDS, "count", (CountData, None))
+    monkeypatch.setitem(corpus.KINDS, "count", (CountData, None))
     made = CountManifest(
         kind="count", key="count-10", sources=(SourceRecord("one to ten", 10, ""),), validation_sources=(), most=10
     )

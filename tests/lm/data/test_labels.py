@@ -15,13 +15,13 @@ from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.corpus import chunks, examples
+from lm.corpus import corpus, examples
 from lm.corpus.corpus import survey
 from lm.corpus.prepare import prepare_corpus
-from lm.data.kinds import open_data
 from lm.data.labels import LabelledData, labels_of
 from lm.errors import InputError, UsageError
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.corpus import open_data
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
 from tests.lm.tokenizers_elsewhere import bert_like, gpt2_like
@@ -139,7 +139,7 @@ def spaced() -> tokenizers.Tokenizer:
 
 @pytest.mark.parametrize("made", [bert_like, spaced], ids=["uncased WordPiece", "a space before every text"])
 def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(corpus, "CHUNK_BYTES", 300)
     tokenizer = Tokenizer(made())
     folder, given = of_labels(tmp_path, tokenizer)
     labels = labels_of(folder)

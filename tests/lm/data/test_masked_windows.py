@@ -12,10 +12,10 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import MASK, TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.data.kinds import open_data
 from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import UsageError
 from lm.tokenizer import training
+from lm.training.corpus import open_data
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 
 TEXT = "".join(chr(97 + place * place % 26) for place in range(2000))

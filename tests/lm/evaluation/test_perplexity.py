@@ -62,7 +62,7 @@ def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
 
 def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
-    monkeypatch.setattr("lm.tokenizer.pieces.pieces.__kwdefaults__", {"limit": 300})
+    monkeypatch.setattr("lm.tokenizer.tokenizer.pieces.__kwdefaults__", {"limit": 300})
     (tally,) = tallies(tmp_path, BPE, TEXT * 5, context=16, stride=8)
     tokens = BPE.encode(TEXT * 5)
     nats = score(make_model(), tokens, context=16, stride=8, start_token=BPE.start_of_text)

@@ -25,7 +25,7 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
 def test_stretches_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
-    monkeypatch.setattr("lm.tokenizer.pieces.pieces.__kwdefaults__", {"limit": 300})
+    monkeypatch.setattr("lm.tokenizer.tokenizer.pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
     found = scored(tokenizer, tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts), batch_size=batch_size)
     assert len({(s.passage.file, s.passage.document, s.passage.first) for s in found}) > 8
@@ -52,7 +52,7 @@ def _spelled(stretch):
 
 def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
-    monkeypatch.setattr("lm.tokenizer.pieces.pieces.__kwdefaults__", {"limit": 200})
+    monkeypatch.setattr("lm.tokenizer.tokenizer.pieces.__kwdefaults__", {"limit": 200})
     passages = {s.passage.first: s.passage for s in scored(BPE, tmp_path, "owl" * 300 + " and the fox " * 100)}
     assert len(passages) > 3
     assert sum(passage.words for passage in passages.values()) == 1 + 3 * 100

@@ -7,7 +7,7 @@ from lm.evaluation.scorer import reading_of
 from lm.evaluation.stretches import Passage, Stretch, stretches
 from lm.evaluation.surprisal import Span, joined, spans, token_scores
 from lm.text.files import text_files
-from lm.tokenizer.pieces import Piece
+from lm.tokenizer.tokenizer import Piece
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
 
 FAMILY, FLAGS, SYLLABLE = "👩‍👩‍👧", "🇰🇷🇩🇪", "\u1112\u1161\u11ab"
@@ -45,7 +45,7 @@ def scored(tokenizer, tmp_path, *texts):
 
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 def test_a_token_is_found_in_the_file_by_its_offset(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.tokenizer.pieces.pieces.__kwdefaults__", {"limit": 300})
+    monkeypatch.setattr("lm.tokenizer.tokenizer.pieces.__kwdefaults__", {"limit": 300})
     texts = [TEXT * 5, f"the owl\n{SEPARATOR}\nran"]
     found, sources = scored(tokenizer, tmp_path, *texts)
     tokens = list(token_scores(found, sources))

@@ -74,7 +74,7 @@ def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path: Path, monkeypatch: 
     (lines,) = text_files([str(tmp_path / "a.jsonl")], field="body")
     (table,) = text_files([str(tmp_path / "a.parquet")], field="body")
     prepare_corpus(survey([lines], config), byte_tokenizer(), folder=tmp_path / "lines")
-    monkeypatch.setattr("lm.corpus.chunks.CHUNK_BYTES", 3000)
+    monkeypatch.setattr("lm.corpus.corpus.CHUNK_BYTES", 3000)
     corpus = survey([table], config)
     assert len(making_of(config).chunks(corpus)) > 3
     prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "table", processes=2)

@@ -7,9 +7,9 @@ import pytest
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
 from lm.text.files import text_files, text_size
-from lm.tokenizer import inspection, pieces, training
+from lm.tokenizer import inspection, training
 from lm.tokenizer.inspection import visible
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer, pieces
 from tests.lm.tokenizers_elsewhere import TEXT, backend
 
 SEPARATOR = "<|endoftext|>"
@@ -33,7 +33,7 @@ class TestMeasure:
     def test_counts_are_those_of_the_whole_text(
         self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pieces.pieces, "__kwdefaults__", {"limit": 700})
+        monkeypatch.setattr(pieces, "__kwdefaults__", {"limit": 700})
         text = TEXT * 20
         (tmp_path / "a.txt").write_bytes(text.encode())
         (tmp_path / "b.jsonl").write_text('{"text": "two words"}\n{"text": "more"}\n')

@@ -5,8 +5,7 @@ import tokenizers
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
 from lm.tokenizer.offsets import TextLoss, TokenOffsets
-from lm.tokenizer.pieces import Piece
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Piece, Tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT, bert_like, cl100k_like, gpt2_like, llama2_like
 
 

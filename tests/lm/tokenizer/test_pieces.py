@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lm.text.documents import Fragment
-from lm.tokenizer.pieces import pieces
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer, pieces
 from tests.lm.tokenizers_elsewhere import TEXT
 
 WORDS = [
@@ -90,8 +89,8 @@ def test_what_can_be_cut_nowhere_is_cut_all_the_same(
     name: str, gpt2: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A word without an end takes memory for each of its characters; the work grows as the length does."""
-    monkeypatch.setattr("lm.tokenizer.pieces.MOST_CHARACTERS", 1600)
-    monkeypatch.setattr("lm.tokenizer.pieces._checked", lambda *_: None)
+    monkeypatch.setattr("lm.tokenizer.tokenizer.MOST_CHARACTERS", 1600)
+    monkeypatch.setattr("lm.tokenizer.tokenizer._checked", lambda *_: None)
     for length in (10_000, 40_000):
         text = (texts()[name] * 100)[:length]
         cut = list(pieces(fragments(text, 97), gpt2, limit=400))

@@ -9,12 +9,11 @@ import pytest
 from lm import run_folder
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.data.kinds import open_data
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training as tokenizer_training
 from lm.training import begin
 from lm.training.begin import resume, start
-from lm.training.corpus import TrainingCorpus
+from lm.training.corpus import TrainingCorpus, open_data
 from lm.training.events import Step, Warned
 from lm.training.loop import train
 from tests.lm.training.conftest import stop_after, sums
