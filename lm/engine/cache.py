@@ -17,8 +17,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.model.attention_inputs import DecoderCache, KeyValueCache, Mask, RecurrentCache, Scope, State, padding
+from lm.model.attention import DecoderCache, KeyValueCache, Mask, Scope, padding
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.variants.recurrent import RecurrentCache, RecurrentScope, State
 
 DecoderModel = DecoderOnly | EncoderDecoder
 
@@ -340,7 +341,7 @@ class RowCache:
         is_even = min(starts) == first
         if self._states is not None:
             at = None if is_even else self._index(starts)[:, None] + torch.arange(n, device=self._like.device)
-            return Scope(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
+            return RecurrentScope(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
         places = first if is_even else self._index(starts)
         for layer in self.own:
             layer.aim(places, first + n)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm.engine.cache import KVCache, RowCache, RowLayer, row_scope
 from lm.engine.engine import Output, TorchEngine, Want
-from lm.model.attention_inputs import KeyValueCache
+from lm.model.attention import KeyValueCache
 from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly
 

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import CrossAttention, MultiHeadAttention, choose_causal_blocks
-from lm.model.attention_inputs import DecoderCache, FirstValues, Mask, RecurrentCache, Scope
+from lm.kernels.causal_blocks import choose_causal_blocks
+from lm.model.attention import CrossAttention, DecoderCache, FirstValues, Mask, MultiHeadAttention, Scope
 from lm.model.layers import (
     Dropout,
     FeedForward,
@@ -33,7 +33,7 @@ from lm.model.variants.block_sparse import PatternedAttention, pattern_of
 from lm.model.variants.compressed import CompressedAttention
 from lm.model.variants.experts import Experts
 from lm.model.variants.low_rank import LowRankAttention
-from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
+from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentScope
 from lm.model.variants.syntax import SyntaxPositions, without_padding
 
 
@@ -338,7 +338,7 @@ def _causal(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None)
     if cache is None:
         return Scope(mask=Mask.causal(), lengths=lengths)
     if isinstance(cache, RecurrentCache):
-        return Scope(mask=Mask.causal(), recurrent=cache, start=cache.length)
+        return RecurrentScope(mask=Mask.causal(), recurrent=cache, start=cache.length)
     return Scope(mask=Mask.causal(), caches=cache.own, start=cache.length, lengths=lengths)
 
 

@@ -18,7 +18,7 @@ from lm.errors import UsageError
 from lm.kernels import compiled
 from lm.kernels.tensors import Best
 from lm.kernels.vectors import ACTIVATIONS
-from lm.model.attention_inputs import KeyValueCache
+from lm.model.attention import KeyValueCache
 from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
 from lm.model.transformer import Stack
 

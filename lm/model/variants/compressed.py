@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import KeyValueCache, Mask, RelativeTables, Scope
+from lm.model.attention import KeyValueCache, Mask, MultiHeadAttention, RelativeTables, Scope, attend
 from lm.model.layers import Linear
+from lm.model.positions import Rotation
 from lm.model.variants.block_sparse import even_chunks, in_chunks
 
 _HELD = 1 << 24
@@ -103,6 +103,7 @@ class CompressedAttention(MultiHeadAttention):
         key = self._normalise(self.key_norm, self._convolved(key, self.key_convolution, scope))
         if scope.rotation is not None:
             place = first + self.stride - 1 - scope.start if self.is_causal else 0
+            assert isinstance(scope.rotation, Rotation)
             key = scope.rotation.every(self.stride, first=place)(key)
         return key, self._convolved(value, self.value_convolution, scope)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lm.engine.cache import Slots, padding
-from lm.model.attention_inputs import DecoderCache, KeyValueCache
+from lm.model.attention import DecoderCache, KeyValueCache
 
 INF = torch.inf
 
