@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lm.decoding.candidates import best_following
-from lm.engine.cache import KVCache, RowCache
-from lm.engine.engine import LAST, NOTHING, Output, Want
+from lm.engine.engine import LAST, NOTHING, KVCache, Output, Want
+from lm.engine.pytorch import RowCache
 from lm.engine.selection import EnginePlan, Operation
 from lm.kernels.tensors import Best
 

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.engine.cache import DecoderModel, KVCache, Reading
 from lm.engine.compiled.step import LAYER, MODEL, Found, Read, Scales, Shape, addresses, step
-from lm.engine.engine import Output, Want
+from lm.engine.engine import DecoderModel, KVCache, Output, Reading, Want
 from lm.errors import UsageError
 from lm.kernels import compiled
 from lm.kernels.tensors import Best
@@ -80,7 +79,7 @@ class CompiledEngine:
         *,
         lengths: Sequence[int] | None = None,  # noqa: ARG002 (prompts are PyTorch's)
     ) -> Output:
-        """See `lm.engine.engine.Engine`; of rows that are not new to the cache."""
+        """See `Engine`; of rows that are not new to the cache."""
         reading, vocabulary = cache.reading(tokens, rows, positions), self._shape.vocabulary
         if want.top_k:
             best = Best.to_be_filled(len(reading.tokens), min(want.top_k, vocabulary))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import starmap
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,41 @@ def _rows_of(state: State, rows: Tensor) -> State:
         return state.index_select(1, rows)
     hidden, cells = state
     return hidden.index_select(1, rows), cells.index_select(1, rows)
+
+
+class RowStates(RecurrentCache):
+    """The states of recurrent layers, each row after another number of positions."""
+
+    def put(self, rows: Tensor, read: RecurrentCache) -> None:
+        """Some rows begin with the states of (rows,) others."""
+        before: Sequence[State | None] = self.states or [None] * len(read.states)
+        self.states = [_placed(old, new, rows) for old, new in zip(before, read.states, strict=True)]
+        self.length = max(self.length, read.length)
+
+    def copy(self, rows: Tensor, others: Tensor) -> None:
+        """Some rows become what others are."""
+        found = RecurrentCache()
+        found.advance(self.states, self.length)
+        found.reorder(others)
+        self.put(rows, found)
+
+
+def _placed(states: State | None, fresh: State, rows: Tensor) -> State:
+    """States, (1, rows, width), in which some rows are new; there may be more of them than before."""
+    if isinstance(fresh, tuple):
+        pairs = zip((None, None) if states is None else states, fresh, strict=True)
+        hidden, cells = starmap(lambda old, new: _placed(old, new, rows), pairs)
+        assert isinstance(hidden, Tensor)
+        assert isinstance(cells, Tensor)
+        return hidden, cells
+    assert not isinstance(states, tuple)
+    n_rows = int(rows.max()) + 1
+    known = 0 if states is None else states.shape[1]
+    grown = fresh.new_zeros(1, max(n_rows, known), fresh.shape[2])
+    if states is not None:
+        grown[:, :known] = states
+    grown[:, rows] = fresh
+    return grown
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from lm.decoding.generate import Continuation, Finish, Token
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
 from lm.decoding.speculative import Agreement
-from lm.engine.engine import TorchEngine
+from lm.engine.pytorch import TorchEngine
 from lm.engine.selection import EnginePlan
 from tests.cli.small_runs import make_tokenizer
 
