@@ -30,8 +30,8 @@ from lm.config.keywords import (
 from lm.config.model import ModelConfig
 from lm.decoding.classifying import Classified, Classifier
 from lm.decoding.filling import Filled, Filler
-from lm.decoding.generate import Finish, Token
 from lm.decoding.generator import Generator
+from lm.decoding.sampling import Finish, Token
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launched

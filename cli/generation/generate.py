@@ -206,7 +206,7 @@ def _sample(
 ) -> None:
     """Write samples as they are drawn, each after what is shown of the prompt."""
     from cli.generation.samples import JsonLines, Texts, Watch
-    from lm.decoding.generate import Continuation
+    from lm.decoding.sampling import Continuation
 
     drawn, watch = [Continuation() for _ in range(n)], Watch()
     output = JsonLines(drawn, shown, generator, alternatives=alternatives > 0) if as_json else Texts(drawn, shown)

@@ -16,9 +16,8 @@ from cli.flags.settings import with_flags
 from cli.generation.samples import Texts, Watch
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, nearest, options, suggestion
-from lm.decoding.generate import Continuation
 from lm.decoding.generator import Generator, prolonged
-from lm.decoding.sampling import read_biases
+from lm.decoding.sampling import Continuation, read_biases
 from lm.errors import InputError, LMError, UsageError
 from lm.tokenizer.framing import text_frame
 

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.candidates import Candidates, best_following
-from lm.decoding.generate import FinishReason
-from lm.decoding.sampling import Filter, History, filtered
+from lm.decoding.sampling import Filter, FinishReason, History, filtered
 from lm.decoding.session import DecodeSession, Next, Source
 from lm.engine.engine import Want
 from lm.errors import UsageError

@@ -11,8 +11,18 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
-from lm.decoding.generate import Continuation, Finish, Request, Row, TextUntil, Token, generate, refilled
-from lm.decoding.sampling import Sampler, read_biases
+from lm.decoding.sampling import (
+    Continuation,
+    Finish,
+    Request,
+    Row,
+    Sampler,
+    TextUntil,
+    Token,
+    generate,
+    read_biases,
+    refilled,
+)
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, speculate
 from lm.engine.selection import EnginePlan, plan_engines
@@ -72,7 +82,7 @@ class Generator:
     def generate(
         self, prompt: str | Sequence[int], *, n: int = 1, first: int = 0, alternatives: int = 0
     ) -> Iterator[Token | Finish]:
-        """Draw samples of what follows a prompt; see `lm.decoding.generate`.
+        """Draw samples of what follows a prompt; see `lm.decoding.sampling.generate`.
 
         Args:
             prompt: a text, which begins a document; or ids, at least one.
@@ -124,10 +134,10 @@ class Generator:
     def continue_prompts(
         self, prompts: Iterable[Prompt], *, n: int = 1, beginning: str = "", alternatives: int = 0
     ) -> Iterator[tuple[Prompt, list[Continuation]]]:
-        """Draw samples of what follows each of many prompts; see `lm.decoding.generate`.
+        """Draw samples of what follows each of many prompts; see `lm.decoding.sampling.generate`.
 
         Args:
-            prompts: taken one after the other, as there is room for them: see `lm.decoding.generator.by_length`.
+            prompts: taken one after the other, as there is room for them: see `by_length`.
             n: how many samples of each.
             beginning: with which many of them begin: see `shared_beginning`. It is read once.
             alternatives: how many of the most likely tokens come with each token.

@@ -1,9 +1,10 @@
-"""From logits to the next token: filters, and a sample from what they leave.
+"""Sampling: samples that grow side by side, a token each in a round, and how a token is chosen from the logits.
 
-Filters are pure functions that favour tokens, disfavour them, or rule them out with -inf. Those over earlier tokens
-take (rows, length) ids: the prompt and the continuation, as in Hugging Face, or the continuation alone where the method
-is defined so. NO_TOKEN among them counts for nothing. `penalties` and `truncations` list those that the settings ask
-for, in their order.
+`generate` has a session read the prompts and yields tokens as they are chosen; `Sampler` chooses them, by filters and a
+draw from what they leave. Filters are pure functions that favour tokens, disfavour them, or rule them out with -inf.
+Those over earlier tokens take (rows, length) ids: the prompt and the continuation, as in Hugging Face, or the
+continuation alone where the method is defined so. NO_TOKEN among them counts for nothing. `penalties` and `truncations`
+list those that the settings ask for, in their order.
 """
 
 from __future__ import annotations
@@ -11,43 +12,389 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.decoding import SamplingConfig
-from lm.errors import InputError, UsageError
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.decoding.candidates import among_best
+from lm.decoding.session import DecodeSession, Source
+from lm.errors import UsageError, check_number
+from lm.tokenizer.tokenizer import TextStream, Tokenizer
+
+FinishReason = Literal["length", "end_of_text", "stop"]
+Alternatives = tuple[tuple[int, float], ...]
 
 
-def not_a_number(where: str = "") -> InputError:
-    """The error to raise where logits, or what is computed from them, are NaN or infinite.
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token was chosen.
+
+    Attributes:
+        row: number of the sample.
+        id: the token; the one that ends a text is among them, and so are those of a stop string.
+        logprob: nats, under the model itself (temperature 1, no filter).
+        text: what is certain of the sample's text now and was not before.
+        alternatives: the most likely tokens in this place and their log-probabilities, best first.
+    """
+
+    row: int
+    id: int
+    logprob: float
+    text: str = ""
+    alternatives: Alternatives = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A sample ended.
+
+    Attributes:
+        row: number of the sample.
+        reason: it has all the tokens asked for ("length"), its text is complete ("end_of_text"), or a stop string came.
+        text: the rest of the sample's text.
+    """
+
+    row: int
+    reason: FinishReason
+    text: str = ""
+
+
+@dataclass
+class Continuation:
+    """What follows a prompt: a sample, as far as it has grown, or a result of a search.
+
+    Attributes:
+        text: what is certain of it, without special tokens, up to the first stop string.
+        tokens: ids; the one that ended the text is among them, and so are those of a stop string.
+        logprobs: of each token, in nats, under the model itself.
+        alternatives: to each token of a sample, if they were asked for.
+        finish_reason: see `Finish`; None while a sample grows, "interrupted" where it was not left to end.
+        score: of a result of a search, see `Hypothesis`.
+    """
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[Alternatives] = field(default_factory=list)
+    finish_reason: FinishReason | Literal["interrupted"] | None = None
+    score: float | None = None
+
+    def take(self, event: Token | Finish) -> None:
+        """Grow by an event of this sample."""
+        if isinstance(event, Token):
+            self.tokens.append(event.id)
+            self.logprobs.append(event.logprob)
+            self.alternatives.append(event.alternatives)
+        else:
+            self.finish_reason = event.reason
+        self.text += event.text
+
+
+class TextUntil:
+    """The text of one sample as its tokens come, up to the first of some strings.
+
+    The string that is complete first ends the text, of two that end together the longer one; so the text is the same
+    however it is cut into tokens.
+
+    Attributes:
+        stopped: whether a stop string was found; nothing comes after it.
+    """
+
+    def __init__(self, stream: TextStream, stops: Sequence[str] = ()) -> None:
+        """`stops` are not empty strings."""
+        self.stopped = False
+        self._stream, self._stops = stream, tuple(stops)
+        self._held = ""  # the end of the text, where it may be the beginning of a stop string
+
+    def feed(self, token: int) -> str:
+        """The text that is certain now that this token is known; often empty."""
+        return self._advance(self._stream.feed(token))
+
+    def finish(self) -> str:
+        """The rest of the text, when no more tokens come."""
+        certain = self._advance(self._stream.finish())
+        rest, self._held = self._held, ""
+        return certain + rest
+
+    def _advance(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + text
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)[1]]
+        certain = len(text) - max((_begun(text, stop) for stop in self._stops), default=0)
+        self._held = text[certain:]
+        return text[:certain]
+
+
+def _begun(text: str, stop: str) -> int:
+    """How many characters at the end of a text are the longest beginning of a string, short of all of it."""
+    return next(size for size in range(min(len(text), len(stop) - 1), -1, -1) if text.endswith(stop[:size]))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sample that is asked for.
+
+    Attributes:
+        number: of the sample; it and the sampler's seed decide what is drawn.
+        max_tokens: how many tokens the sample may have, at least 1.
+        text: makes text of the tokens, and may end the sample at a stop string; None if no text is wanted.
+        stream: random numbers for its draws; None for those of the sampler for its number.
+    """
+
+    number: int
+    max_tokens: int
+    text: TextUntil | None = None
+    stream: random.Random | None = None
+
+
+@torch.inference_mode()
+def generate(
+    session: DecodeSession,
+    prompts: Tensor,
+    rows: Sequence[Row],
+    sampler: Sampler,
+    *,
+    sources: Sequence[Source] | None = None,
+    stop_ids: Collection[int] = (),
+    alternatives: int = 0,
+) -> Iterator[Token | Finish]:
+    """Continue prompts in samples side by side; those that end leave the batch.
 
     Args:
-        where: the file or line that was read, for the message; nothing if no file is to blame.
+        session: with no rows yet.
+        prompts: (prompts, length) ids; at least one each.
+        rows: the samples: as many of the first prompt as of each other, one prompt after another.
+        sampler: chooses the tokens; a sample draws the same numbers whatever samples are beside it.
+        sources: of models that translate: see `DecodeSession.add`.
+        stop_ids: tokens that end a sample.
+        alternatives: how many of the most likely tokens come with each token.
+
+    Yields:
+        Tokens in the order they come, a round for all samples after another, and one Finish for each sample.
+
+    Raises:
+        InputError: the model's output is not a number.
+        UsageError: the sampler rules out every token.
     """
-    return InputError(
-        f"{where}{': ' * bool(where)}the model's output is not a number; the model is damaged, or its values are too "
-        "large for the dtype (try float32)"
-    )
+    tokens, copies = prompts.cpu(), len(rows) // len(prompts)
+    logits = session.add(tokens.tolist(), sources).last
+    if copies > 1:  # each prompt is read once, and has its rows then
+        numbers = torch.arange(len(tokens)).repeat_interleave(copies)
+        session.select(numbers.tolist())
+        tokens, logits = tokens[numbers], logits[numbers.to(logits.device)]
+    history = History(tokens, prompts.shape[1])
+    batch = Batch(session, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
+    while len(batch):
+        yield from batch.advance()
 
 
-def log_normaliser(logits: Tensor) -> Tensor:
-    """The logarithm of the summed exponentials of each row: (rows, vocabulary) -> (rows,), NaN where it isn't finite.
+class Batch:
+    """Samples that grow side by side, a token each in a round; those that end leave."""
 
-    A log-probability made with it is NaN exactly if a logit of the row is NaN or +inf, or all of them are -inf.
+    def __init__(
+        self,
+        session: DecodeSession,
+        sampler: Sampler,
+        rows: Sequence[Row],
+        history: History,
+        logits: Tensor,
+        *,
+        stop_ids: Collection[int] = (),
+        alternatives: int = 0,
+    ) -> None:
+        """Samples whose prompts were read; the other arguments are those of `generate`.
+
+        Args:
+            session: that has read the prompts.
+            sampler: chooses the tokens.
+            rows: the samples.
+            history: their prompts.
+            logits: (rows, vocabulary) of the tokens that follow.
+            stop_ids: tokens that end a sample.
+            alternatives: how many of the most likely tokens come with each token.
+        """
+        self._session, self._sampler, self._history, self._logits = session, sampler, history, logits
+        self._stop_ids, self._alternatives = stop_ids, alternatives
+        self._samples = self._begun(rows)
+
+    def __len__(self) -> int:
+        """Samples that have not ended."""
+        return len(self._samples)
+
+    def advance(self) -> Iterator[Token | Finish]:
+        """Choose the next token of each sample, and have the session read it."""
+        samples = self._samples
+        chosen, logprobs = self._sampler.choose(self._logits, [sample.stream for sample in samples], self._history)
+        choices = zip(*_transferred(chosen, logprobs), most_likely(self._logits, self._alternatives), strict=True)
+        for sample, (token, logprob, others) in zip(samples, choices, strict=True):
+            yield from sample.take(token, logprob, others, self._stop_ids)
+        self._samples = [sample for sample in samples if not sample.is_finished]
+        if not self._samples:
+            return
+        self._history = self._history.to(chosen.device).followed(chosen)
+        if len(self._samples) < len(samples):
+            kept = [place for place, sample in enumerate(samples) if not sample.is_finished]
+            self._leave(kept)
+            self._history = self._history.of(torch.tensor(kept))
+        self._logits = self._session.extend(self._history.tokens[:, -1:]).last
+
+    def _leave(self, kept: Sequence[int]) -> None:
+        """Keep only some samples in the session."""
+        self._session.select(kept)
+
+    def _begun(self, rows: Sequence[Row]) -> list[Sample]:
+        return [Sample(row, row.stream or self._sampler.stream(row.number), row.max_tokens) for row in rows]
+
+
+@dataclass(slots=True)
+class Sample:
+    """A sample as it grows.
+
+    Attributes:
+        row: what was asked for.
+        stream: random numbers for its draws.
+        left: tokens that it may still have.
+        is_finished: whether it has ended.
     """
-    total = logits.logsumexp(-1)
-    return total.where(total.isfinite(), torch.nan)
+
+    row: Row
+    stream: random.Random
+    left: int
+    is_finished: bool = False
+
+    def take(
+        self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
+    ) -> Iterator[Token | Finish]:
+        """Grow by a token, and end if it is the last one.
+
+        Raises:
+            InputError: the log-probability is not a number.
+            UsageError: there is no token.
+        """
+        check_number(logprob)
+        if token == NOTHING_LEFT:
+            raise nothing_left()
+        number, text = self.row.number, self.row.text
+        self.left -= 1
+        yield Token(number, token, logprob, text.feed(token) if text else "", alternatives)
+        if token in stop_ids or self.left <= 0 or (text and text.stopped):
+            self.is_finished = True
+            rest = text.finish() if text else ""  # a stop string may be complete only now
+            reason: FinishReason = "end_of_text" if token in stop_ids else "length"
+            yield Finish(number, "stop" if text and text.stopped else reason, rest)
 
 
-def check_number(value: float) -> None:
-    """Raise InputError if a probability of a row of logits, or a log-probability, is NaN."""
-    if math.isnan(value):
-        raise not_a_number()
+def _transferred(chosen: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:
+    """Ids and nats as Python's numbers, in one transfer from the device."""
+    ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()
+    return list(map(int, ids)), nats
+
+
+def most_likely(logits: Tensor, k: int) -> list[Alternatives]:
+    """The `k` best tokens of each row of (rows, vocabulary) logits, and their log-probabilities."""
+    if not k:
+        return [()] * len(logits)
+    best = logits.log_softmax(-1).topk(min(k, logits.shape[-1]))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [tuple(zip(ids, nats, strict=True)) for ids, nats in pairs]
+
+
+_REFILLED = 8
+"""One of how many places is free when others come: reading several prompts together is quicker than one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A sample, and the prompt that it continues.
+
+    Attributes:
+        prompt: ids, at least one.
+        row: the sample.
+    """
+
+    prompt: Sequence[int]
+    row: Row
+
+
+@torch.inference_mode()
+def refilled(
+    session: DecodeSession,
+    requests: Iterable[Request],
+    sampler: Sampler,
+    *,
+    rows: int,
+    stop_ids: Collection[int] = (),
+    alternatives: int = 0,
+) -> Iterator[Token | Finish]:
+    """Continue prompts in samples side by side; those that end leave their places to others.
+
+    Args:
+        session: with no rows yet.
+        requests: what is asked for; more of them are taken only when there is room.
+        sampler: chooses the tokens; a sample draws the same numbers whatever samples are beside it.
+        rows: how many samples there are side by side at most.
+        stop_ids: tokens that end a sample.
+        alternatives: how many of the most likely tokens come with each token.
+
+    Yields:
+        Tokens and one Finish for each sample; those of different samples mix.
+
+    Raises:
+        InputError: the model's output is not a number.
+        UsageError: the sampler rules out every token.
+
+    Source: Yu et al. 2022 (Orca), section 3.2.
+    """
+    batch = _RefilledBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
+    waiting = iter(requests)
+    while True:
+        free = rows - len(batch)
+        if free == rows or free * _REFILLED >= rows:
+            batch.join(list(islice(waiting, free)))
+        if not len(batch):
+            return
+        yield from batch.advance()
+
+
+class _RefilledBatch(Batch):
+    """A batch into which samples come."""
+
+    def __init__(
+        self, session: DecodeSession, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
+    ) -> None:
+        """No samples yet; see `refilled`."""
+        super().__init__(session, sampler, [], _nothing(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives)
+
+    def join(self, requests: Sequence[Request]) -> None:
+        """Read the prompts of further samples, if there are any."""
+        if not requests:
+            return
+        if not self._samples:
+            self._session.release(range(len(self._session)))
+            self._history = _nothing()
+        prompts = [request.prompt for request in requests]
+        logits = self._session.add(prompts).last
+        self._logits = torch.cat((self._logits, logits)) if self._samples else logits
+        self._history = self._history.above(prompts)
+        self._samples += self._begun([request.row for request in requests])
+
+    def _leave(self, kept: Sequence[int]) -> None:
+        """Leave the places of the others to samples to come."""
+        self._session.release({*range(len(self._session))} - {*kept})
+
+
+def _nothing() -> History:
+    return History(torch.empty(0, 0, dtype=torch.long), 0)
 
 
 Biases = Mapping[tuple[int, ...], float]
@@ -106,188 +453,6 @@ class History:
 
 Filter = Callable[[Tensor, History], Tensor]
 """(rows, vocabulary) logits and what came before -> logits of the same shape."""
-
-
-def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
-    """Add to the logits of tokens that complete one of some sequences; a single token always does.
-
-    Args:
-        logits: (rows, vocabulary).
-        tokens: (rows, length) ids so far.
-        biases: sequences of ids, none empty, to what is added.
-    """
-    biased = logits.clone()
-    for (*before, last), bias in biases.items():
-        if len(before) <= tokens.shape[1]:
-            end = tokens[:, tokens.shape[1] - len(before) :]
-            completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
-            biased[:, last] += torch.where(completes, bias, 0.0)
-    return biased
-
-
-def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
-    """Divide positive logits of tokens that occurred by a penalty, and multiply negative ones by it.
-
-    Args:
-        logits: (rows, vocabulary).
-        tokens: (rows, length) ids so far, the prompt's among them.
-        penalty: above 1 disfavours repetition, below 1 favours it.
-
-    Source: Keskar et al. 2019 (CTRL), section 4.1.
-    """
-    tokens = tokens.where(tokens != NO_TOKEN, tokens[:, -1:])  # which every row has, and twice is as once
-    scores = logits.gather(-1, tokens)
-    return logits.scatter(-1, tokens, torch.where(scores < 0, scores * penalty, scores / penalty))
-
-
-def penalise_counts(logits: Tensor, generated: Tensor, *, presence: float, frequency: float) -> Tensor:
-    """Subtract from the logits of tokens that were generated: once for each, and again each time.
-
-    Args:
-        logits: (rows, vocabulary).
-        generated: (rows, length) ids, without the prompt.
-        presence: subtracted from the logit of each token that occurred.
-        frequency: subtracted as often as it occurred.
-
-    Source: OpenAI's API reference, presence_penalty and frequency_penalty.
-    """
-    occurred = (generated != NO_TOKEN).to(logits.dtype)
-    counts = torch.zeros_like(logits).scatter_add(-1, generated.clamp(min=0), occurred)
-    return logits - frequency * counts - presence * (counts > 0)
-
-
-def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
-    """Rule out tokens that would complete `size` tokens in a row that occurred before.
-
-    Args:
-        logits: (rows, vocabulary).
-        tokens: (rows, length) ids so far, the prompt's among them.
-        size: at least 1; with 1 no token occurs twice.
-
-    Source: Paulus et al. 2018, section 2.5.
-    """
-    length = tokens.shape[1]
-    if length < size:
-        return logits
-    ngrams = tokens.unfold(1, size, 1)  # (rows, ngrams, size)
-    begun = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1) & (ngrams != NO_TOKEN).all(-1)
-    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1].clamp(min=0), begun.to(logits.dtype))
-    return logits.masked_fill(hits > 0, -torch.inf)
-
-
-def temper(logits: Tensor, temperature: float) -> Tensor:
-    """Logits divided by a temperature above 0."""
-    return logits / temperature
-
-
-def among_best(scores: Tensor, k: int) -> Tensor:
-    """Which are the `k` best of each row, of equal ones those that come first; (rows, n) -> the same, booleans."""
-    worst = scores.topk(k).values[:, -1:]
-    better, equal = scores > worst, scores == worst
-    return better | (equal & (equal.cumsum(-1) <= k - better.sum(-1, keepdim=True)))
-
-
-def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the `k` best tokens of each row; of equal ones those with the lower ids.
-
-    Source: Fan et al. 2018.
-    """
-    return logits if k >= logits.shape[-1] else logits.masked_fill(~among_best(logits, k), -torch.inf)
-
-
-def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of best tokens whose probability reaches `p`, at least one; of equal ones the lower ids.
-
-    Source: Holtzman et al. 2020.
-    """
-    if p >= 1:
-        return logits
-    ordered, order = logits.sort(stable=True, descending=True)
-    probabilities = ordered.softmax(-1)
-    dropped = probabilities.cumsum(-1) - probabilities >= p
-    dropped[:, 0] = False
-    return logits.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
-
-
-def keep_min_p(logits: Tensor, p: float) -> Tensor:
-    """Keep tokens at least `p` times as likely as the likeliest.
-
-    Source: Nguyen et al. 2024.
-    """
-    probabilities = logits.softmax(-1)
-    return logits.masked_fill(probabilities < p * probabilities.amax(-1, keepdim=True), -torch.inf)
-
-
-def keep_typical(logits: Tensor, mass: float) -> Tensor:
-    """Keep tokens whose surprisal is nearest the expected one, until their probability reaches `mass`; equals stay.
-
-    Source: Meister et al. 2023.
-    """
-    if mass >= 1:
-        return logits
-    surprisal = -logits.log_softmax(-1)
-    probabilities = (-surprisal).exp()
-    expected = (probabilities * surprisal).nansum(-1, keepdim=True)  # a token that was ruled out: 0 * inf
-    distance = (surprisal - expected).abs()
-    ordered, order = distance.sort(-1)
-    needed = (probabilities.gather(-1, order).cumsum(-1) < mass).sum(-1, keepdim=True)
-    farthest = ordered.gather(-1, needed.clamp(max=logits.shape[-1] - 1))
-    return logits.masked_fill(distance > farthest, -torch.inf)
-
-
-def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
-    """The filters that change the model's own logits, in the order in which they apply; also when greedy.
-
-    Args:
-        config: its `logit_bias` is not read, for that needs a tokenizer.
-        biases: what `lm.decoding.sampling` reads from it.
-    """
-    if biases:
-        yield lambda logits, history: add_biases(logits, history.tokens, biases)
-    if config.repetition_penalty != 1:
-        yield lambda logits, history: penalise_repetition(logits, history.tokens, config.repetition_penalty)
-    if config.presence_penalty or config.frequency_penalty:
-        yield lambda logits, history: penalise_counts(
-            logits, history.generated, presence=config.presence_penalty, frequency=config.frequency_penalty
-        )
-    if (size := config.no_repeat_ngram) is not None:
-        yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
-
-
-def most_added(config: SamplingConfig, biases: Biases) -> float:
-    """How much `penalties` add to a logit at most; infinity where that depends on the logit or the length of the text.
-
-    Args:
-        config: see `penalties`.
-        biases: see `penalties`.
-    """
-    if config.repetition_penalty < 1 or config.frequency_penalty < 0:
-        return math.inf
-    of_tokens: dict[int, float] = {}
-    for (*_, last), bias in biases.items():  # several sequences that end alike may be complete at once
-        of_tokens[last] = of_tokens.get(last, 0.0) + max(bias, 0.0)
-    return max(of_tokens.values(), default=0.0) + max(-config.presence_penalty, 0.0)
-
-
-def truncations(config: SamplingConfig) -> Iterator[Filter]:
-    """The filters that leave the tokens to draw from, in the order in which they apply, which is Hugging Face's too."""
-    if config.temperature != 1:
-        yield lambda logits, _: temper(logits, config.temperature)
-    if (k := config.top_k) is not None:
-        yield lambda logits, _: keep_top_k(logits, k)
-    if (top := config.top_p) is not None:
-        yield lambda logits, _: keep_top_p(logits, top)
-    if (least := config.min_p) is not None:
-        yield lambda logits, _: keep_min_p(logits, least)
-    if (mass := config.typical) is not None:
-        yield lambda logits, _: keep_typical(logits, mass)
-
-
-def filtered(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
-    """(rows, vocabulary) logits after some filters, one applied to what the one before has left."""
-    for apply in filters:
-        logits = apply(logits, history)
-    return logits
 
 
 _AS_GOOD_AS_GREEDY = 1e-6  # a temperature below it would overflow float32
@@ -402,6 +567,190 @@ def drawn(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
     # Below the total even when the product rounds up to it: a token without probability is never drawn.
     place = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
     return torch.searchsorted(cumulative, place, right=True).masked_fill(total.isnan(), NOTHING_LEFT).squeeze(-1)
+
+
+def log_normaliser(logits: Tensor) -> Tensor:
+    """The logarithm of the summed exponentials of each row: (rows, vocabulary) -> (rows,), NaN where it isn't finite.
+
+    A log-probability made with it is NaN exactly if a logit of the row is NaN or +inf, or all of them are -inf.
+    """
+    total = logits.logsumexp(-1)
+    return total.where(total.isfinite(), torch.nan)
+
+
+def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
+    """Add to the logits of tokens that complete one of some sequences; a single token always does.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) ids so far.
+        biases: sequences of ids, none empty, to what is added.
+    """
+    biased = logits.clone()
+    for (*before, last), bias in biases.items():
+        if len(before) <= tokens.shape[1]:
+            end = tokens[:, tokens.shape[1] - len(before) :]
+            completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
+            biased[:, last] += torch.where(completes, bias, 0.0)
+    return biased
+
+
+def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
+    """Divide positive logits of tokens that occurred by a penalty, and multiply negative ones by it.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) ids so far, the prompt's among them.
+        penalty: above 1 disfavours repetition, below 1 favours it.
+
+    Source: Keskar et al. 2019 (CTRL), section 4.1.
+    """
+    tokens = tokens.where(tokens != NO_TOKEN, tokens[:, -1:])  # which every row has, and twice is as once
+    scores = logits.gather(-1, tokens)
+    return logits.scatter(-1, tokens, torch.where(scores < 0, scores * penalty, scores / penalty))
+
+
+def penalise_counts(logits: Tensor, generated: Tensor, *, presence: float, frequency: float) -> Tensor:
+    """Subtract from the logits of tokens that were generated: once for each, and again each time.
+
+    Args:
+        logits: (rows, vocabulary).
+        generated: (rows, length) ids, without the prompt.
+        presence: subtracted from the logit of each token that occurred.
+        frequency: subtracted as often as it occurred.
+
+    Source: OpenAI's API reference, presence_penalty and frequency_penalty.
+    """
+    occurred = (generated != NO_TOKEN).to(logits.dtype)
+    counts = torch.zeros_like(logits).scatter_add(-1, generated.clamp(min=0), occurred)
+    return logits - frequency * counts - presence * (counts > 0)
+
+
+def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
+    """Rule out tokens that would complete `size` tokens in a row that occurred before.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) ids so far, the prompt's among them.
+        size: at least 1; with 1 no token occurs twice.
+
+    Source: Paulus et al. 2018, section 2.5.
+    """
+    length = tokens.shape[1]
+    if length < size:
+        return logits
+    ngrams = tokens.unfold(1, size, 1)  # (rows, ngrams, size)
+    begun = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1) & (ngrams != NO_TOKEN).all(-1)
+    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1].clamp(min=0), begun.to(logits.dtype))
+    return logits.masked_fill(hits > 0, -torch.inf)
+
+
+def temper(logits: Tensor, temperature: float) -> Tensor:
+    """Logits divided by a temperature above 0."""
+    return logits / temperature
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the `k` best tokens of each row; of equal ones those with the lower ids.
+
+    Source: Fan et al. 2018.
+    """
+    return logits if k >= logits.shape[-1] else logits.masked_fill(~among_best(logits, k), -torch.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of best tokens whose probability reaches `p`, at least one; of equal ones the lower ids.
+
+    Source: Holtzman et al. 2020.
+    """
+    if p >= 1:
+        return logits
+    ordered, order = logits.sort(stable=True, descending=True)
+    probabilities = ordered.softmax(-1)
+    dropped = probabilities.cumsum(-1) - probabilities >= p
+    dropped[:, 0] = False
+    return logits.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
+
+
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """Keep tokens at least `p` times as likely as the likeliest.
+
+    Source: Nguyen et al. 2024.
+    """
+    probabilities = logits.softmax(-1)
+    return logits.masked_fill(probabilities < p * probabilities.amax(-1, keepdim=True), -torch.inf)
+
+
+def keep_typical(logits: Tensor, mass: float) -> Tensor:
+    """Keep tokens whose surprisal is nearest the expected one, until their probability reaches `mass`; equals stay.
+
+    Source: Meister et al. 2023.
+    """
+    if mass >= 1:
+        return logits
+    surprisal = -logits.log_softmax(-1)
+    probabilities = (-surprisal).exp()
+    expected = (probabilities * surprisal).nansum(-1, keepdim=True)  # a token that was ruled out: 0 * inf
+    distance = (surprisal - expected).abs()
+    ordered, order = distance.sort(-1)
+    needed = (probabilities.gather(-1, order).cumsum(-1) < mass).sum(-1, keepdim=True)
+    farthest = ordered.gather(-1, needed.clamp(max=logits.shape[-1] - 1))
+    return logits.masked_fill(distance > farthest, -torch.inf)
+
+
+def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
+    """The filters that change the model's own logits, in the order in which they apply; also when greedy.
+
+    Args:
+        config: its `logit_bias` is not read, for that needs a tokenizer.
+        biases: what `lm.decoding.sampling` reads from it.
+    """
+    if biases:
+        yield lambda logits, history: add_biases(logits, history.tokens, biases)
+    if config.repetition_penalty != 1:
+        yield lambda logits, history: penalise_repetition(logits, history.tokens, config.repetition_penalty)
+    if config.presence_penalty or config.frequency_penalty:
+        yield lambda logits, history: penalise_counts(
+            logits, history.generated, presence=config.presence_penalty, frequency=config.frequency_penalty
+        )
+    if (size := config.no_repeat_ngram) is not None:
+        yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
+
+
+def most_added(config: SamplingConfig, biases: Biases) -> float:
+    """How much `penalties` add to a logit at most; infinity where that depends on the logit or the length of the text.
+
+    Args:
+        config: see `penalties`.
+        biases: see `penalties`.
+    """
+    if config.repetition_penalty < 1 or config.frequency_penalty < 0:
+        return math.inf
+    of_tokens: dict[int, float] = {}
+    for (*_, last), bias in biases.items():  # several sequences that end alike may be complete at once
+        of_tokens[last] = of_tokens.get(last, 0.0) + max(bias, 0.0)
+    return max(of_tokens.values(), default=0.0) + max(-config.presence_penalty, 0.0)
+
+
+def truncations(config: SamplingConfig) -> Iterator[Filter]:
+    """The filters that leave the tokens to draw from, in the order in which they apply, which is Hugging Face's too."""
+    if config.temperature != 1:
+        yield lambda logits, _: temper(logits, config.temperature)
+    if (k := config.top_k) is not None:
+        yield lambda logits, _: keep_top_k(logits, k)
+    if (top := config.top_p) is not None:
+        yield lambda logits, _: keep_top_p(logits, top)
+    if (least := config.min_p) is not None:
+        yield lambda logits, _: keep_min_p(logits, least)
+    if (mass := config.typical) is not None:
+        yield lambda logits, _: keep_typical(logits, mass)
+
+
+def filtered(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
+    """(rows, vocabulary) logits after some filters, one applied to what the one before has left."""
+    for apply in filters:
+        logits = apply(logits, history)
+    return logits
 
 
 def read_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:

@@ -15,8 +15,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.decoding.generate import Finish, Row, Sample, Token, most_likely
-from lm.decoding.sampling import NOTHING_LEFT, History, Sampler, drawn, log_normaliser
+from lm.decoding.sampling import (
+    NOTHING_LEFT,
+    Finish,
+    History,
+    Row,
+    Sample,
+    Sampler,
+    Token,
+    drawn,
+    log_normaliser,
+    most_likely,
+)
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import Want
 

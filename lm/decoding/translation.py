@@ -16,8 +16,7 @@ from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.bucketing import length_batches
 from lm.decoding.beam_search import Coverage, Hypothesis, beam_search
-from lm.decoding.generate import Continuation, Row, generate
-from lm.decoding.sampling import Filter, History, Sampler, nothing_left
+from lm.decoding.sampling import Continuation, Filter, History, Row, Sampler, generate, nothing_left
 from lm.decoding.session import DecodeSession, Source
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
 from lm.engine.selection import plan_engines

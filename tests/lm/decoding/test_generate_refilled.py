@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.generate import Request, Row, Token, generate, refilled
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Request, Row, Sampler, Token, generate, refilled
 from lm.errors import UsageError
 from tests.lm.decoding.fed import session
 from tests.lm.decoding.test_generate import collected, make_model

@@ -6,9 +6,8 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generate import Finish, Row, TextUntil, Token, generate
 from lm.decoding.generator import Generator, prompt_ids
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Finish, Row, Sampler, TextUntil, Token, generate
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
