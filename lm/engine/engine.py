@@ -131,7 +131,8 @@ class Reading:
         rows: (number,) the row of the layers' buffers that each token belongs to.
         positions: (number,) where it stands in its row.
         layers: the cache of each layer, with room for the new positions.
-        slots: (number, positions) the slot of each position up to the token's own; None if it is the position itself.
+        end: a position after those of all tokens.
+        slots: (number, end) the slot of each position up to the token's own; None if it is the position itself.
         memory: of each layer of an encoder-decoder, keys and values of each row's source.
         lengths: (rows,) how many of these are real; None without a memory.
     """
@@ -140,6 +141,7 @@ class Reading:
     rows: Tensor
     positions: Tensor
     layers: Sequence[KeyValueCache]
+    end: int
     slots: Tensor | None = None
     memory: Sequence[KeyValueCache] = ()
     lengths: Tensor | None = None

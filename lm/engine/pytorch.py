@@ -204,13 +204,14 @@ class RowCache:
     def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:
         """See `KVCache`."""
         n = tokens.shape[1]
+        end = max(positions) + n
         self._close_up(rows)
-        self.make_room(max(positions) + n)
+        self.make_room(end)
         self.advance(rows, n)
         places, starts = torch.tensor(self.places_of(rows)), torch.tensor(positions)
         if n > 1:
             places, starts = places.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
-        return Reading(tokens.flatten(), places, starts, self.own)
+        return Reading(tokens.flatten(), places, starts, self.own, end)
 
     def make_room(self, end: int) -> None:
         """See that positions before `end` can be written into the layers' buffers."""
@@ -328,9 +329,10 @@ class RowLayer(KeyValueCache):
         assert self._key is not None
         assert self._value is not None
         self._places, self.length = places, end
-        self._key, self._value = (
-            _with_room(buffer, buffer, len(buffer), end, most=self._most) for buffer in (self._key, self._value)
-        )
+        if self._key.shape[2] < end:
+            self._key, self._value = (
+                _with_room(buffer, buffer, len(buffer), end, most=self._most) for buffer in (self._key, self._value)
+            )
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append (rows, kv_heads, n, head) keys and values where it was aimed at, and return those of all positions."""

@@ -106,11 +106,18 @@ class SharedCache:
         places = slots.rows.repeat_interleave(slots.width * n)
         seen = slots.table() if n == 1 else slots.table().repeat_interleave(n, 0)
         if source is None:
-            return Reading(tokens.flatten(), places, at, self._cache.own, slots=seen)
+            return Reading(tokens.flatten(), places, at, self._cache.own, seen.shape[1], slots=seen)
         sentences, longest, _ = source.output.shape
         real = torch.full((sentences,), longest) if source.lengths is None else source.lengths
         return Reading(
-            tokens.flatten(), places, at, self._cache.own, slots=seen, memory=self._cache.memory, lengths=real
+            tokens.flatten(),
+            places,
+            at,
+            self._cache.own,
+            seen.shape[1],
+            slots=seen,
+            memory=self._cache.memory,
+            lengths=real,
         )
 
     def _advance(self, n: int) -> None:
