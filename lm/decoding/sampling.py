@@ -157,7 +157,6 @@ class Row:
     stream: random.Random | None = None
 
 
-@torch.inference_mode()
 def generate(
     session: DecodeSession,
     prompts: Tensor,
@@ -195,7 +194,8 @@ def generate(
     history = History(tokens, prompts.shape[1])
     batch = Batch(session, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
     while len(batch):
-        yield from batch.advance()
+        yield from batch.choose()
+        batch.extend()
 
 
 class Batch:
@@ -231,22 +231,27 @@ class Batch:
         """Samples that have not ended."""
         return len(self._samples)
 
-    def advance(self) -> Iterator[Token | Finish]:
-        """Choose the next token of each sample, and have the session read it."""
-        samples = self._samples
-        chosen, logprobs = self._sampler.choose(self._logits, [sample.stream for sample in samples], self._history)
+    @torch.inference_mode()
+    def choose(self) -> list[Token | Finish]:
+        """Choose the next token of each sample."""
+        streams = [sample.stream for sample in self._samples]
+        chosen, logprobs = self._sampler.choose(self._logits, streams, self._history)
         choices = zip(*_transferred(chosen, logprobs), most_likely(self._logits, self._alternatives), strict=True)
-        for sample, (token, logprob, others) in zip(samples, choices, strict=True):
-            yield from sample.take(token, logprob, others, self._stop_ids)
-        self._samples = [sample for sample in samples if not sample.is_finished]
-        if not self._samples:
-            return
         self._history = self._history.to(chosen.device).followed(chosen)
-        if len(self._samples) < len(samples):
-            kept = [place for place, sample in enumerate(samples) if not sample.is_finished]
+        events: list[Token | Finish] = []
+        for sample, (token, logprob, others) in zip(self._samples, choices, strict=True):
+            events += sample.take(token, logprob, others, self._stop_ids)
+        return events
+
+    def extend(self) -> None:
+        """Have the session read the tokens that were chosen, of the samples that have not ended; the others leave."""
+        kept = [place for place, sample in enumerate(self._samples) if not sample.is_finished]
+        if 0 < len(kept) < len(self._samples):
             self._leave(kept)
             self._history = self._history.of(torch.tensor(kept))
-        self._logits = self._session.extend(self._history.tokens[:, -1:]).last
+        self._samples = [self._samples[place] for place in kept]
+        if kept:
+            self._logits = self._session.extend(self._history.tokens[:, -1:]).last
 
     def _leave(self, kept: Sequence[int]) -> None:
         """Keep only some samples in the session."""
@@ -274,8 +279,8 @@ class Sample:
 
     def take(
         self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
-    ) -> Iterator[Token | Finish]:
-        """Grow by a token, and end if it is the last one.
+    ) -> list[Token | Finish]:
+        """Grow by a token, and end if it is the last one; what happened.
 
         Raises:
             InputError: the log-probability is not a number.
@@ -286,12 +291,13 @@ class Sample:
             raise nothing_left()
         number, text = self.row.number, self.row.text
         self.left -= 1
-        yield Token(number, token, logprob, text.feed(token) if text else "", alternatives)
-        if token in stop_ids or self.left <= 0 or (text and text.stopped):
-            self.is_finished = True
-            rest = text.finish() if text else ""  # a stop string may be complete only now
-            reason: FinishReason = "end_of_text" if token in stop_ids else "length"
-            yield Finish(number, "stop" if text and text.stopped else reason, rest)
+        event = Token(number, token, logprob, text.feed(token) if text else "", alternatives)
+        if token not in stop_ids and self.left > 0 and not (text and text.stopped):
+            return [event]
+        self.is_finished = True
+        rest = text.finish() if text else ""  # a stop string may be complete only now
+        reason: FinishReason = "end_of_text" if token in stop_ids else "length"
+        return [event, Finish(number, "stop" if text and text.stopped else reason, rest)]
 
 
 def _transferred(chosen: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:
@@ -326,7 +332,6 @@ class Request:
     row: Row
 
 
-@torch.inference_mode()
 def refilled(
     session: DecodeSession,
     requests: Iterable[Request],
@@ -363,7 +368,8 @@ def refilled(
             batch.join(list(islice(waiting, free)))
         if not len(batch):
             return
-        yield from batch.advance()
+        yield from batch.choose()
+        batch.extend()
 
 
 class _RefilledBatch(Batch):
