@@ -168,9 +168,13 @@ def generate(
     from lm.decoding.generator import PROMPT, Generator
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
+    given.refuse_without_effect("files", holds_examples=loaded.config.data.supervised)
     size = batch_size or _SIDE_BY_SIDE
     drafting = draft if draft is None or draft == PROMPT else load_draft(Path(draft), hardware, loaded)
-    generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting)
+    generator = Generator(
+        model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting,
+        follows_examples=loaded.config.data.supervised,
+    )  # fmt: skip
     if interactive:
         from cli.generation.interactive import converse
 

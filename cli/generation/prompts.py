@@ -65,8 +65,9 @@ class Asked:
         """Load the run, and be ready for prompts that begin alike."""
         model, loaded = load_decoder(self.run, self.hardware, instead="use lm translate")
         generator = Generator(
-            model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size
-        )
+            model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size,
+            follows_examples=loaded.config.data.supervised,
+        )  # fmt: skip
         return partial(self._searched, generator) if self._is_search else partial(self._drawn, generator, beginning)
 
     @property

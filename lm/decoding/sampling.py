@@ -41,6 +41,8 @@ class Token:
         logprob: nats, under the model itself (temperature 1, no filter).
         text: what is certain of the sample's text now and was not before.
         alternatives: the most likely tokens in this place and their log-probabilities, best first.
+        overlap: bytes with which the first token begins that are the end of the prompt (token healing); they are not in
+            the text.
     """
 
     row: int
@@ -48,6 +50,7 @@ class Token:
     logprob: float
     text: str = ""
     alternatives: Alternatives = ()
+    overlap: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Continuation:
         alternatives: to each token of a sample, if they were asked for.
         finish_reason: see `Finish`; None while a sample grows, "interrupted" where it was not left to end.
         score: of a result of a search, see `Hypothesis`.
+        overlap: of the first token, see `Token`.
     """
 
     text: str = ""
@@ -84,10 +88,12 @@ class Continuation:
     alternatives: list[Alternatives] = field(default_factory=list)
     finish_reason: FinishReason | Literal["interrupted"] | None = None
     score: float | None = None
+    overlap: int = 0
 
     def take(self, event: Token | Finish) -> None:
         """Grow by an event of this sample."""
         if isinstance(event, Token):
+            self.overlap = self.overlap or event.overlap
             self.tokens.append(event.id)
             self.logprobs.append(event.logprob)
             self.alternatives.append(event.alternatives)
@@ -106,15 +112,24 @@ class TextUntil:
         stopped: whether a stop string was found; nothing comes after it.
     """
 
-    def __init__(self, stream: TextStream, stops: Sequence[str] = ()) -> None:
-        """`stops` are not empty strings."""
+    def __init__(self, stream: TextStream, stops: Sequence[str] = (), *, first: str | None = None) -> None:
+        """Text up to the first of some strings.
+
+        Args:
+            stream: decodes the tokens.
+            stops: not empty.
+            first: what the text begins with, where the first token begins with something else.
+        """
         self.stopped = False
-        self._stream, self._stops = stream, tuple(stops)
+        self._stream, self._stops, self._first = stream, tuple(stops), first
         self._held = ""  # the end of the text, where it may be the beginning of a stop string
 
     def feed(self, token: int) -> str:
         """The text that is certain now that this token is known; often empty."""
-        return self._advance(self._stream.feed(token))
+        text = self._stream.feed(token)
+        if self._first is not None:
+            text, self._first = self._first, None
+        return self._advance(text)
 
     def finish(self) -> str:
         """The rest of the text, when no more tokens come."""
@@ -149,12 +164,16 @@ class Row:
         max_tokens: how many tokens the sample may have, at least 1.
         text: makes text of the tokens, and may end the sample at a stop string; None if no text is wanted.
         stream: random numbers for its draws; None for those of the sampler for its number.
+        first: its first token, if that was chosen already.
+        overlap: bytes of that token that are the end of the prompt.
     """
 
     number: int
     max_tokens: int
     text: TextUntil | None = None
     stream: random.Random | None = None
+    first: int | None = None
+    overlap: int = 0
 
 
 def generate(
@@ -236,12 +255,21 @@ class Batch:
         """Choose the next token of each sample."""
         streams = [sample.stream for sample in self._samples]
         chosen, logprobs = self._sampler.choose(self._logits, streams, self._history)
+        if any(sample.first is not None for sample in self._samples):
+            chosen, logprobs = self._given(chosen)
         choices = zip(*_transferred(chosen, logprobs), most_likely(self._logits, self._alternatives), strict=True)
         self._history = self._history.to(chosen.device).followed(chosen)
         events: list[Token | Finish] = []
         for sample, (token, logprob, others) in zip(self._samples, choices, strict=True):
             events += sample.take(token, logprob, others, self._stop_ids)
         return events
+
+    def _given(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens that were chosen, or those that samples begin with; and their log-probabilities."""
+        ids = zip(self._samples, chosen.tolist(), strict=True)
+        chosen = torch.tensor([other if sample.first is None else sample.first for sample, other in ids])
+        logprobs = self._logits.cpu().gather(-1, chosen.clamp(min=0)[:, None]).squeeze(-1)
+        return chosen, logprobs - log_normaliser(self._logits.cpu())
 
     def extend(self) -> None:
         """Have the session read the tokens that were chosen, of the samples that have not ended; the others leave."""
@@ -258,7 +286,7 @@ class Batch:
         self._session.select(kept)
 
     def _begun(self, rows: Sequence[Row]) -> list[Sample]:
-        return [Sample(row, row.stream or self._sampler.stream(row.number), row.max_tokens) for row in rows]
+        return [Sample.of(row, self._sampler) for row in rows]
 
 
 @dataclass(slots=True)
@@ -269,13 +297,20 @@ class Sample:
         row: what was asked for.
         stream: random numbers for its draws.
         left: tokens that it may still have.
+        first: the token that it begins with, until it has begun.
         is_finished: whether it has ended.
     """
 
     row: Row
     stream: random.Random
     left: int
+    first: int | None
     is_finished: bool = False
+
+    @classmethod
+    def of(cls, row: Row, sampler: Sampler) -> Sample:
+        """A sample with no tokens yet."""
+        return cls(row, row.stream or sampler.stream(row.number), row.max_tokens, row.first)
 
     def take(
         self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
@@ -290,8 +325,9 @@ class Sample:
         if token == NOTHING_LEFT:
             raise nothing_left()
         number, text = self.row.number, self.row.text
+        overlap, self.first = 0 if self.first is None else self.row.overlap, None
         self.left -= 1
-        event = Token(number, token, logprob, text.feed(token) if text else "", alternatives)
+        event = Token(number, token, logprob, text.feed(token) if text else "", alternatives, overlap)
         if token not in stop_ids and self.left > 0 and not (text and text.stopped):
             return [event]
         self.is_finished = True
@@ -480,13 +516,15 @@ class Sampler:
     """Chooses next tokens.
 
     Attributes:
-        filters: applied in this order before a token is chosen.
+        penalties: filters that change the model's own logits; also when greedy.
+        truncations: filters that leave the tokens to draw from, after those.
         greedy: take the most likely token that is left instead of drawing.
         seed: of the draws; each sample has a random stream of its own: see `stream`.
         most_added: to a logit by the filters; only a search asks for it.
     """
 
-    filters: tuple[Filter, ...] = ()
+    penalties: tuple[Filter, ...] = ()
+    truncations: tuple[Filter, ...] = ()
     greedy: bool = False
     seed: int = 0
     most_added: float = math.inf
@@ -503,9 +541,14 @@ class Sampler:
             biases: what `read_biases` reads from it.
         """
         greedy = config.greedy or config.temperature < _AS_GOOD_AS_GREEDY
-        chosen = [*penalties(config, biases or {}), *(() if greedy else truncations(config))]
+        kept = () if greedy else tuple(truncations(config))
         seed = secrets.randbits(32) if config.seed is None else config.seed
-        return cls(tuple(chosen), greedy, seed, most_added(config, biases or {}))
+        return cls(tuple(penalties(config, biases or {})), kept, greedy, seed, most_added(config, biases or {}))
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """All filters, in the order in which they apply."""
+        return (*self.penalties, *self.truncations)
 
     def stream(
         self, number: int, *, prompt: Sequence[int] | str = "", repeat: int = 0, seed: int | None = None

@@ -99,8 +99,10 @@ class Translator:
         self._frames = [
             pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
-        filters = (*map(_after_start, sampler.filters), *_without_start(self._frames[0]))
-        self._sampler = dataclasses.replace(sampler, filters=filters)
+        kept = (*map(_after_start, sampler.truncations), *_without_start(self._frames[0]))
+        self._sampler = dataclasses.replace(
+            sampler, penalties=tuple(map(_after_start, sampler.penalties)), truncations=kept
+        )
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
         if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
