@@ -127,6 +127,10 @@ def generate(
     corpus. Log-probabilities (--json) are the model's own: of all tokens, at temperature 1, before any filter; the
     tokens that ended a text are among them.
 
+    --token-healing chooses the tokens of a prompt's last word again, together with what follows, so that a prompt may
+    end after a space or inside a word. What is printed is the prompt and its continuation all the same; the first token
+    that --json lists may begin in the prompt.
+
     Logit biases, then penalties change the model's logits first. What they leave is divided by the temperature and cut
     to the top k, top p, min p and typical tokens, in this order.
 

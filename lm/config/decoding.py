@@ -63,7 +63,7 @@ class SamplingConfig(Checked):
     )
     max_tokens: int = option(200, "Stop after this many tokens.", minimum=1)
     token_healing: bool = option(
-        True, "Choose the tokens of the prompt's last word again, together with what follows; only for subword tokens."
+        True, "Choose the tokens of the prompt's last word again, with what follows; subword tokenizers only."
     )
 
     def __post_init__(self) -> None:

@@ -66,7 +66,7 @@ def main() -> None:
     texts = prompts(given.text, given.prompts)
     assert isinstance(loaded.model, DecoderOnly)
     for settings in (SamplingConfig(greedy=True), SamplingConfig(temperature=0.8, seed=0)):
-        config = SamplingConfig(**{**vars(settings), "max_tokens": _TOKENS})
+        config = SamplingConfig(**{**vars(settings), "max_tokens": _TOKENS, "token_healing": False})
         generators = {
             name: Generator(loaded.model, loaded.tokenizer, config, draft=draft) for name, draft in drafts.items()
         }
