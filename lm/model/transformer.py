@@ -154,7 +154,9 @@ class Stack(Module):
         return DecoderCache([attention.new_cache() for attention in self.attentions()])
 
     def cached_values(self) -> Fraction:
-        """How many numbers its cache holds for each position."""
+        """How many numbers its cache holds for each position; none where compressed keys cover several."""
+        if any(isinstance(attention, CompressedAttention) for attention in self.attentions()):
+            return Fraction()
         return sum((attention.cached_values() for attention in self.attentions()), Fraction())
 
     def weights_per_source_position(self) -> float:

@@ -51,6 +51,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"^generate/each/compressed/command [123]:.*(logprobs|score)$",
         "compressed attention reads all again, as --no-cache always did: it differs from its cache by 2e-7",
     ),
+    (r"^tools/(info|presets)/.*cache_bytes_per_token$", "compressed attention caches nothing"),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
     (
         r"(config\.json:|command \d+:config\.)model\.(n_kv_heads|d_head|d_ff|init_std|attention_bias)$",
