@@ -25,7 +25,7 @@ def generator(kind="bpe", *, use_cache=True, batch_size=16, **settings) -> Gener
     )
     model = build_model(config, seed=3).eval()
     assert isinstance(model, DecoderOnly)
-    settings = {"seed": 5, "max_tokens": 20, "temperature": 1.5, **settings}
+    settings = {"seed": 5, "max_tokens": 20, "temperature": 1.5, "token_healing": False, **settings}
     return Generator(model, tokenizer, SamplingConfig(**settings), use_cache=use_cache, batch_size=batch_size)
 
 
