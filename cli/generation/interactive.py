@@ -157,6 +157,7 @@ class _Session:
     def take_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
         added = self._with(text)
+        prompt = prolonged(self.generator.tokenizer, self.context, added)
         generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
         sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
         sample, watch = Continuation(), Watch()
@@ -172,7 +173,7 @@ class _Session:
         finally:
             output.end(sample)
         self.past.append(_Turn(text, self.context, self.at_line_start))
-        self._keep(added, sample)
+        self._keep(prompt, added, sample)
         if self.stats:
             watch.report(len(sample.tokens), sampler, generator.agreement, engines=generator.plan(1))
 
@@ -182,15 +183,15 @@ class _Session:
         is_inside = bool(self.context) and self.context[-1] not in text_frame(self.generator.tokenizer).after
         return "\n" + text if is_inside and text and not self.at_line_start else text
 
-    def _keep(self, added: str, sample: Continuation) -> None:
+    def _keep(self, prompt: list[int], added: str, sample: Continuation) -> None:
         """The context after a turn: what was shown, so without the tokens of a stop string."""
-        tokenizer, context = self.generator.tokenizer, self.context
+        tokenizer = self.generator.tokenizer
         if sample.overlap:  # its first token begins in what was added
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
-            self.context = prolonged(tokenizer, context, added + sample.text) + ended
+            self.context = prolonged(tokenizer, self.context, added + sample.text) + ended
         else:
-            follows = tokenizer.encode(sample.text) if sample.finish_reason == "stop" else sample.tokens
-            self.context = prolonged(tokenizer, context, added) + follows
+            is_stopped = sample.finish_reason == "stop"
+            self.context = prompt + (tokenizer.encode(sample.text) if is_stopped else sample.tokens)
         self.turns += 1
         self.at_line_start = sample.text.endswith("\n")
 
