@@ -12,6 +12,7 @@ from cli.flags import completion
 from cli.flags.arguments import text_argument
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.flags.options import Given, takes
+from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
@@ -157,6 +158,8 @@ def generate(
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
     hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
     if prompts is not None:
+        trained = run_folder.load_config(run_folder.find_checkpoint(run))
+        given.refuse_without_effect("files", holds_examples=trained.data.supervised)
         import_torch()
         from cli.generation.prompts import Asked, Form, continue_file
 

@@ -7,7 +7,7 @@ from lm.config.decoding import SamplingConfig
 from lm.decoding.sampling import Request, Row, Sampler, Token, generate, refilled
 from lm.errors import UsageError
 from tests.lm.decoding.fed import session
-from tests.lm.decoding.test_generate import collected, make_model
+from tests.lm.decoding.test_samples import collected, make_model
 from tests.tolerances import assert_close
 
 STOPS = {1, 2, 5}
