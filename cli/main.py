@@ -156,8 +156,6 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
 
 def _with_flags(error: LMError, arguments: Sequence[str]) -> str:
     """The message of an error, with the flags or variables of the settings that put it right."""
-    if not error.settings:
-        return str(error)
     command = _command(*[name for name in arguments[:1] if name in COMMANDS])
     for word in arguments:
         command = getattr(command, "commands", {}).get(word, command)

@@ -30,8 +30,8 @@ from lm.config.keywords import (
 from lm.config.model import ModelConfig
 from lm.decoding.classifying import Classified, Classifier
 from lm.decoding.filling import Filled, Filler
-from lm.decoding.generate import Finish, Token
 from lm.decoding.generator import Generator
+from lm.decoding.sampling import Finish, Token
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launched
@@ -101,7 +101,7 @@ class Model:
             InputError: the tokenizer has no token for a character of the prompt.
             UsageError: there is nothing to begin from, or the settings rule out every token.
         """
-        (sample,) = Generator(self._decoder, self.tokenizer, sampling_config(options)).samples(prompt)
+        (sample,) = self._generator(options).samples(prompt)
         return sample.text
 
     def stream(
@@ -112,7 +112,11 @@ class Model:
         Yields:
             A Token for each token of a sample, with the text that is certain from then on, and a Finish at its end.
         """
-        return Generator(self._decoder, self.tokenizer, sampling_config(options)).generate(prompt, n=n)
+        return self._generator(options).generate(prompt, n=n)
+
+    def _generator(self, options: SamplingOptions) -> Generator:
+        follows_examples = self.loaded.config.data.supervised
+        return Generator(self._decoder, self.tokenizer, sampling_config(options), follows_examples=follows_examples)
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> Tensor:

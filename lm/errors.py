@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -57,3 +58,21 @@ class Advice(str):
         advice = super().__new__(cls, text)
         advice.settings = tuple(settings)
         return advice
+
+
+def not_a_number(where: str = "") -> InputError:
+    """The error to raise where logits, or what is computed from them, are NaN or infinite.
+
+    Args:
+        where: the file or line that was read, for the message; nothing if no file is to blame.
+    """
+    return InputError(
+        f"{where}{': ' * bool(where)}the model's output is not a number; the model is damaged, or its values are too "
+        "large for the dtype (try float32)"
+    )
+
+
+def check_number(value: float) -> None:
+    """Raise InputError if a probability of a row of logits, or a log-probability, is NaN."""
+    if math.isnan(value):
+        raise not_a_number()

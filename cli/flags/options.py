@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import inspect
 import os
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
-from typer.models import TyperPath
+from typer.main import get_click_param
+from typer.models import ParamMeta, TyperPath
 
 from cli.flags import completion
 from cli.flags.usage import name_of, wrong_value
@@ -101,13 +101,25 @@ class Given(dict[str, dict[str, Any]]):
         }
 
 
+class _Flag(NamedTuple):
+    """The flag of a field of a config class; its parameter is called `section__field`."""
+
+    section: str
+    described: Option
+    default: Any
+
+    @property
+    def key(self) -> str:
+        return f"{self.section}__{self.described.name}"
+
+
 def takes(
     panels: Mapping[str, type], *, leave_out: tuple[str, ...] = (), defaults: object = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one flag for each option of some config classes.
 
-    The command's own signature has a keyword `given`; it receives {section: {field: value}} with the fields that
-    were set on the command line or in the environment. Flags take their name, type, help and default from the field.
+    The command has a keyword `given`; it receives {section: {field: value}} with the fields that were set on the
+    command line or in the environment. Flags take their name, type, help and default from the field.
 
     Args:
         panels: section ("model", "training", …) to config class.
@@ -117,41 +129,15 @@ def takes(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
-        flags = {
-            f"{section}__{described.name}": (section, described)
+        flags = [
+            _Flag(section, described, _default(described, getattr(defaults, section, None)))
             for section, config in panels.items()
             for described in options.options(config)
             if described.name not in leave_out
-        }
-
-        @functools.wraps(command)
-        def wrapper(*, typer_context: typer.Context, **values: Any) -> None:  # noqa: ANN401
-            variables = set_variables(typer_context)
-            command_line = typer_context.obj or CommandLine((), lambda _: 0, time.monotonic())
-            invocation = invocation_of(typer_context)
-            sections: dict[str, dict[str, Any]] = {section: {} for section in panels}
-            given = Given(sections, variables, command_line.arguments, invocation, command_line.began)
-            for key, (section, described) in flags.items():
-                value = values.pop(key)
-                if value is not None:
-                    dataclasses.replace(described, flag=variables.get(key, described.flag)).check(value)
-                    given[section][described.name] = value
-            try:
-                command(**values, given=given)
-            except UsageError as error:
-                named = in_message(str(error), variables.values())
-                raise UsageError(named, settings=error.settings) from error
-
-        kept = [parameter for name, parameter in own.parameters.items() if name != "given"]
-        added = [
-            _parameter(key, section, described, _default(described, getattr(defaults, section, None)))
-            for key, (section, described) in flags.items()
         ]
-        context = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        parameters = [*kept, *added, context]
-        wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return wrapper
+        seen_by_typer = own.replace(parameters=[one for one in own.parameters.values() if one.name != "given"])
+        vars(command).update(sections=tuple(panels), flags=flags, __signature__=seen_by_typer)
+        return command
 
     return decorate
 
@@ -165,27 +151,25 @@ def _default(described: Option, config: object) -> Any:  # noqa: ANN401
     return described.default if config is None else getattr(config, described.name)
 
 
-def _parameter(name: str, section: str, described: Option, default: Any) -> inspect.Parameter:  # noqa: ANN401
+def _parameter(flag: _Flag) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
     """A choice is plain text here: the option's own check says more than Typer's when it is none of them."""
-    text = described.help
+    described, text = flag.described, flag.described.help
     if described.choices:
         text += f" One of {', '.join(described.choices)}."
-    if default not in (None, ()):
-        text += f" [default: {_plain(default)}]"
-    flag = f"{described.flag}/--no-{described.flag[2:]}" if described.kind is bool else described.flag
+    if flag.default not in (None, ()):
+        text += f" [default: {_plain(flag.default)}]"
     kind: Any = list[str] if described.kind is tuple else described.kind
-    annotation = Annotated[
-        kind | None,
-        typer.Option(
-            flag,
-            help=text,
-            metavar="NAME" if described.choices else _METAVARS[described.kind],
-            rich_help_panel=section.capitalize(),
-            show_default=False,
-            autocompletion=completion.among(described.choices) if described.choices else None,
-        ),
-    ]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    option = typer.Option(
+        None,
+        f"{described.flag}/--no-{described.flag[2:]}" if described.kind is bool else described.flag,
+        help=text,
+        metavar="NAME" if described.choices else _METAVARS[described.kind],
+        rich_help_panel=flag.section.capitalize(),
+        show_default=False,
+        autocompletion=completion.among(described.choices) if described.choices else None,
+    )
+    parameter, _ = get_click_param(ParamMeta(name=flag.key, default=option, annotation=kind))
+    return parameter
 
 
 def _plain(value: Any) -> str:  # noqa: ANN401
@@ -193,7 +177,15 @@ def _plain(value: Any) -> str:  # noqa: ANN401
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose flags are listed under the name of their panel, and can be set in the environment."""
+    """A command whose flags are listed under the name of their panel, and can be set in the environment.
+
+    The flags of the config classes that it `takes` follow its own parameters, and it receives them as `given`.
+    """
+
+    def __init__(self, *args: Any, callback: Callable[..., None], params: Sequence[Any], **settings: Any) -> None:  # noqa: ANN401
+        self._sections: Sequence[str] = getattr(callback, "sections", ())
+        self._flags: Sequence[_Flag] = getattr(callback, "flags", ())
+        super().__init__(*args, callback=callback, params=[*params, *map(_parameter, self._flags)], **settings)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (click's types, which typer keeps to itself)
         """Parse a command line, with the environment in place of flags that are not given.
@@ -212,8 +204,22 @@ class GroupedCommand(TyperCommand):
             raise UsageError(wrong_value(name, error.message)) from None
         if not ctx.resilient_parsing:
             self._refuse_empty_names(ctx)
-            refuse(invocation_of(ctx), "arguments")
+            invocation = invocation_of(ctx)
+            refuse(invocation, "arguments")
+            if self._sections:
+                ctx.params["given"] = self._given(ctx, invocation)
         return rest
+
+    def _given(self, ctx: Any, invocation: Invocation) -> Given:  # noqa: ANN401
+        """Take the values of config fields out of the parsed parameters, and check them."""
+        variables, command_line = set_variables(ctx), ctx.obj or CommandLine((), lambda _: 0, time.monotonic())
+        sections: dict[str, dict[str, Any]] = {section: {} for section in self._sections}
+        for flag in self._flags:
+            described, value = flag.described, ctx.params.pop(flag.key)
+            if value not in (None, ()):
+                dataclasses.replace(described, flag=variables.get(flag.key, described.flag)).check(value)
+                sections[flag.section][described.name] = value
+        return Given(sections, variables, command_line.arguments, invocation, command_line.began)
 
     def _refuse_empty_names(self, ctx: Any) -> None:  # noqa: ANN401
         """Raise UsageError for an empty name of a file or folder, which would stand for the current folder."""

@@ -217,8 +217,8 @@ def _is_page_of_text(mode: Mode) -> bool:
     return bool(mode["--out"]) and Path(mode["--out"]).suffix == ".html" and mode["--target"] is None
 
 
-_SAMPLING = flags_of(SamplingConfig, but=("max_tokens",))
-_DRAWING = flags_of(SamplingConfig, but=(*PENALTIES, "greedy", "stop", "max_tokens"))
+_SAMPLING = flags_of(SamplingConfig, but=("max_tokens", "token_healing"))
+_DRAWING = flags_of(SamplingConfig, but=(*PENALTIES, "greedy", "stop", "max_tokens", "token_healing"))
 """Sampling flags that a search ignores; biases and penalties change its scores too."""
 _CUTTING = tuple(flag for flag in _DRAWING if flag != "--temperature")
 _TOKENIZER = flags_of(TokenizerConfig)
@@ -442,6 +442,10 @@ _OF_GENERATION = (
     Rule(
         _GENERATE, ("--batch-size",), lambda mode: mode["--prompts"] is None and mode["--samples"] == 1,
         "on a single sample", "leave it out, or ask for several (-n, --prompts)",
+    ),
+    Rule(
+        _GENERATE, ("--token-healing",), lambda mode: mode.holds_examples,
+        "on a run trained on examples, whose prompts end with a token", stage="files",
     ),
     Rule(
         _TRANSLATE, _DRAWING, lambda mode: not mode["--sample"], "in a search, which draws nothing",

@@ -12,6 +12,7 @@ from cli.flags import completion
 from cli.flags.arguments import text_argument
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.flags.options import Given, takes
+from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
@@ -127,6 +128,10 @@ def generate(
     corpus. Log-probabilities (--json) are the model's own: of all tokens, at temperature 1, before any filter; the
     tokens that ended a text are among them.
 
+    --token-healing chooses the tokens of a prompt's last word again, together with what follows, so that a prompt may
+    end after a space or inside a word. What is printed is the prompt and its continuation all the same; the first token
+    that --json lists may begin in the prompt.
+
     Logit biases, then penalties change the model's logits first. What they leave is divided by the temperature and cut
     to the top k, top p, min p and typical tokens, in this order.
 
@@ -153,6 +158,8 @@ def generate(
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
     hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
     if prompts is not None:
+        trained = run_folder.load_config(run_folder.find_checkpoint(run))
+        given.refuse_without_effect("files", holds_examples=trained.data.supervised)
         import_torch()
         from cli.generation.prompts import Asked, Form, continue_file
 
@@ -168,9 +175,13 @@ def generate(
     from lm.decoding.generator import PROMPT, Generator
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
+    given.refuse_without_effect("files", holds_examples=loaded.config.data.supervised)
     size = batch_size or _SIDE_BY_SIDE
     drafting = draft if draft is None or draft == PROMPT else load_draft(Path(draft), hardware, loaded)
-    generator = Generator(model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting)
+    generator = Generator(
+        model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting,
+        follows_examples=loaded.config.data.supervised,
+    )  # fmt: skip
     if interactive:
         from cli.generation.interactive import converse
 
@@ -206,7 +217,7 @@ def _sample(
 ) -> None:
     """Write samples as they are drawn, each after what is shown of the prompt."""
     from cli.generation.samples import JsonLines, Texts, Watch
-    from lm.decoding.generate import Continuation
+    from lm.decoding.sampling import Continuation
 
     drawn, watch = [Continuation() for _ in range(n)], Watch()
     output = JsonLines(drawn, shown, generator, alternatives=alternatives > 0) if as_json else Texts(drawn, shown)

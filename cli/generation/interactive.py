@@ -16,9 +16,8 @@ from cli.flags.settings import with_flags
 from cli.generation.samples import Texts, Watch
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, nearest, options, suggestion
-from lm.decoding.generate import Continuation
 from lm.decoding.generator import Generator, prolonged
-from lm.decoding.sampling import read_biases
+from lm.decoding.sampling import Continuation, read_biases
 from lm.errors import InputError, LMError, UsageError
 from lm.tokenizer.framing import text_frame
 
@@ -157,13 +156,14 @@ class _Session:
 
     def take_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
-        prompt = self._with(text)
+        added = self._with(text)
+        prompt = prolonged(self.generator.tokenizer, self.context, added)
         generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
         sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
         sample, watch = Continuation(), Watch()
         output = Texts([sample], prompt="")
         try:
-            for event in generator.generate(prompt, first=self.turns):
+            for event in generator.generate(added, context=self.context, first=self.turns):
                 sample.take(event)
                 watch.saw_token()
                 output.write(sample)
@@ -173,22 +173,25 @@ class _Session:
         finally:
             output.end(sample)
         self.past.append(_Turn(text, self.context, self.at_line_start))
-        self._keep(prompt, sample)
+        self._keep(prompt, added, sample)
         if self.stats:
             watch.report(len(sample.tokens), sampler, generator.agreement, engines=generator.plan(1))
 
-    def _with(self, text: str) -> list[int]:
-        """The context with a text after it, on a line of its own."""
+    def _with(self, text: str) -> str:
+        """What is added to the context for a text to stand on a line of its own."""
         check_text(text, name="the line")
-        tokenizer = self.generator.tokenizer
-        is_inside = bool(self.context) and self.context[-1] not in text_frame(tokenizer).after
-        begins_line = is_inside and text and not self.at_line_start
-        return prolonged(tokenizer, self.context, "\n" + text if begins_line else text)
+        is_inside = bool(self.context) and self.context[-1] not in text_frame(self.generator.tokenizer).after
+        return "\n" + text if is_inside and text and not self.at_line_start else text
 
-    def _keep(self, prompt: list[int], sample: Continuation) -> None:
+    def _keep(self, prompt: list[int], added: str, sample: Continuation) -> None:
         """The context after a turn: what was shown, so without the tokens of a stop string."""
-        is_stopped = sample.finish_reason == "stop"
-        self.context = prompt + (self.generator.tokenizer.encode(sample.text) if is_stopped else sample.tokens)
+        tokenizer = self.generator.tokenizer
+        if sample.overlap:  # its first token begins in what was added
+            ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
+            self.context = prolonged(tokenizer, self.context, added + sample.text) + ended
+        else:
+            is_stopped = sample.finish_reason == "stop"
+            self.context = prompt + (tokenizer.encode(sample.text) if is_stopped else sample.tokens)
         self.turns += 1
         self.at_line_start = sample.text.endswith("\n")
 

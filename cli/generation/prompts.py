@@ -22,9 +22,8 @@ from cli.flags.loading import load_decoder, load_tokenizer
 from cli.generation.samples import drawn_values, found_values, write_json, write_whole
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.generate import Continuation
 from lm.decoding.generator import Generator, by_length, shared_beginning
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Continuation, Sampler
 from lm.engine.dtype import type_to_decode
 from lm.errors import InputError
 from lm.files import replaced
@@ -66,8 +65,9 @@ class Asked:
         """Load the run, and be ready for prompts that begin alike."""
         model, loaded = load_decoder(self.run, self.hardware, instead="use lm translate")
         generator = Generator(
-            model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size
-        )
+            model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size,
+            follows_examples=loaded.config.data.supervised,
+        )  # fmt: skip
         return partial(self._searched, generator) if self._is_search else partial(self._drawn, generator, beginning)
 
     @property

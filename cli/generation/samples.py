@@ -14,9 +14,8 @@ from cli.console.escapes import for_stream, json_line
 from cli.console.messages import note
 from cli.console.numbers import duration
 from lm.config.tokenizer import END_OF_TEXT
-from lm.decoding.generate import Alternatives, Continuation
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Alternatives, Continuation, Sampler
 from lm.decoding.speculative import Agreement
 from lm.engine.selection import EnginePlan
 from lm.tokenizer.tokenizer import Tokenizer

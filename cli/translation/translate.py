@@ -90,7 +90,7 @@ _AsJson = Annotated[
         "hardware": HardwareConfig,
         "workers": WorkersConfig,
     },
-    leave_out=("stop", "max_tokens"),
+    leave_out=("stop", "max_tokens", "token_healing"),
 )
 def translate(
     run: RunPath,

@@ -8,8 +8,7 @@ import torch
 
 from lm.checkpoint import ready
 from lm.config.model import ModelConfig
-from lm.decoding.generate import Row, generate
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Row, Sampler, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, now, timed

@@ -62,6 +62,9 @@ class SamplingConfig(Checked):
         None, "Seed of the draws; sample i is the same for every -n [default: a fresh one].", minimum=0
     )
     max_tokens: int = option(200, "Stop after this many tokens.", minimum=1)
+    token_healing: bool = option(
+        True, "Choose the tokens of the prompt's last word again, with what follows; subword tokenizers only."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -53,6 +53,7 @@ class SamplingOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     seed: int | None
     max_tokens: int
+    token_healing: bool
 
 
 class TranslationOptions(TypedDict, total=False):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.candidates import Candidates, best_following
-from lm.decoding.generate import FinishReason
-from lm.decoding.sampling import Filter, History, filtered
+from lm.decoding.sampling import Filter, FinishReason, History, filtered
 from lm.decoding.session import DecodeSession, Next, Source
 from lm.engine.engine import Want
 from lm.errors import UsageError
@@ -106,6 +105,7 @@ def beam_search(
     refill: bool = False,
     filters: Sequence[Filter] = (),
     most_added: float = math.inf,
+    first: Tensor | None = None,
     sources: Sequence[Source] | None = None,
     coverage: Coverage | None = None,
 ) -> list[list[Hypothesis]]:
@@ -123,6 +123,7 @@ def beam_search(
         filters: applied to the logits; what they change counts as the token's log-probability, and is not
             normalised again.
         most_added: to a logit by the filters; the smaller it is, the earlier a search may end.
+        first: (n,) tokens that a continuation may begin with; None for all.
         sources: of models that translate: see `DecodeSession.add`.
         coverage: what a hypothesis has not attended to lowers its score.
 
@@ -143,7 +144,10 @@ def beam_search(
     searched = [_Source(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
     search, beams = _Search(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(searched)
-    found = session.add(prompts.tolist(), sources, search.want)
+    if first is None:
+        found = session.add(prompts.tolist(), sources, search.want)
+    else:
+        found = search.beginning(session.add(prompts.tolist(), sources, replace(search.want, top_k=0)), first, session)
     while True:
         following = search.following(found, beams, session)
         beams, rows = search.step(beams, following, at_once=session.moves_freely)
@@ -193,6 +197,14 @@ class _Search:
             return found.best
         left = self._left(beams, found.last)
         return best_following(found.last, left, self.k, by_compiled_code=session.is_compiled)
+
+    def beginning(self, found: Next, first: Tensor, session: DecodeSession) -> Next:
+        """What follows the prompts, of which only some tokens may be first."""
+        others = torch.ones_like(found.last, dtype=torch.bool)
+        others[:, first.to(others.device)] = False
+        left = found.last.masked_fill(others, -torch.inf)
+        best = best_following(found.last, left, self.k, by_compiled_code=session.is_compiled)
+        return replace(found, best=best)
 
     def step(self, beams: _Beams, following: Best, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Go on by a token: the best candidates end hypotheses or make longer ones.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.decoding.sampling import among_best, not_a_number
+from lm.errors import not_a_number
 from lm.kernels.tensors import Best, best
 
 _ROWS_AT_A_TIME = 64
@@ -57,6 +57,13 @@ class Candidates:
         order = (~chosen).sort(stable=True).indices[:, :width]  # the chosen ones first
         totals = self.totals.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
         return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
+
+
+def among_best(scores: Tensor, k: int) -> Tensor:
+    """Which are the `k` best of each row, of equal ones those that come first; (rows, n) -> the same, booleans."""
+    worst = scores.topk(k).values[:, -1:]
+    better, equal = scores > worst, scores == worst
+    return better | (equal & (equal.cumsum(-1) <= k - better.sum(-1, keepdim=True)))
 
 
 def best_following(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> Best:

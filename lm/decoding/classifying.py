@@ -10,7 +10,7 @@ import torch
 
 from lm.corpus.ragged import Ragged
 from lm.data.examples import beginning
-from lm.decoding.sampling import check_number
+from lm.errors import check_number
 from lm.model.transformer import EncoderOnly
 from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Tokenizer

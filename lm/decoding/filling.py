@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lm.corpus.ragged import Ragged
-from lm.decoding.sampling import check_number
-from lm.errors import UsageError
+from lm.errors import UsageError, check_number
 from lm.model.transformer import EncoderOnly
 from lm.tokenizer.framing import mask_of, text_frame
 from lm.tokenizer.tokenizer import Tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,8 +12,19 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
-from lm.decoding.generate import Continuation, Finish, Request, Row, TextUntil, Token, generate, refilled
-from lm.decoding.sampling import Sampler, read_biases
+from lm.decoding.healing import Cover, Ending, beyond, choose, covers
+from lm.decoding.sampling import (
+    Continuation,
+    Finish,
+    Request,
+    Row,
+    Sampler,
+    TextUntil,
+    Token,
+    generate,
+    read_biases,
+    refilled,
+)
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, speculate
 from lm.engine.selection import EnginePlan, plan_engines
@@ -26,6 +38,8 @@ PROMPT = "prompt"
 """The draft that guesses that a text goes on as it did before."""
 _LEAST_SHARED = 8
 """Tokens of a beginning that is worth reading once for all."""
+_HEALED_TOGETHER = 8
+"""Prompts whose ends are covered together."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,7 @@ class Generator:
         batch_size: samples drawn side by side; changes speed and memory, not the samples.
         draft: a smaller model, or PROMPT: it guesses tokens, which are read together; samples are drawn one by one.
         agreement: how often the draft was right so far.
+        follows_examples: whether the model was trained on prompts that end with a token: no token is healed then.
     """
 
     model: DecoderOnly
@@ -49,6 +64,7 @@ class Generator:
     batch_size: int = 16
     draft: DecoderOnly | str | None = None
     agreement: Agreement = field(default_factory=Agreement)
+    follows_examples: bool = False
 
     def __post_init__(self) -> None:
         """UsageError if a draft model has other tokens."""
@@ -70,12 +86,19 @@ class Generator:
         return Sampler.of(self.config, read_biases(self.config.logit_bias, self.tokenizer))
 
     def generate(
-        self, prompt: str | Sequence[int], *, n: int = 1, first: int = 0, alternatives: int = 0
+        self,
+        prompt: str | Sequence[int],
+        *,
+        context: Sequence[int] = (),
+        n: int = 1,
+        first: int = 0,
+        alternatives: int = 0,
     ) -> Iterator[Token | Finish]:
-        """Draw samples of what follows a prompt; see `lm.decoding.generate`.
+        """Draw samples of what follows a prompt; see `lm.decoding.sampling.generate`.
 
         Args:
-            prompt: a text, which begins a document; or ids, at least one.
+            prompt: a text; or ids, at least one, which are followed as they are.
+            context: ids before a text, see `prolonged`; without them it begins a document.
             n: how many samples; one batch of them after another.
             first: number of the first sample, the others follow. With a seed, sample i of a prompt is the same in
                 every call, and in `continue_prompts`.
@@ -86,33 +109,60 @@ class Generator:
             UsageError: there is nothing to begin from, an id is not in the vocabulary, or the settings rule out every
                 token.
         """
-        prompts = self._prompts(prompt)
+        ids, plan = self._ids(prompt, context), self.plan(n)
+        session, found = DecodeSession(plan), list[Cover]()
+        if (ending := self._ending(prompt, ids)) is not None:
+            session.share(ending.kept[:-1])  # all covers and samples begin with it
+            (found,) = covers(session, [ending], self.tokenizer, self.sampler)
+        streams = ((number, self.sampler.stream(number, prompt=ids)) for number in range(first, first + n))
+        requests = (self._request(ids, number, self.config.max_tokens, stream, found) for number, stream in streams)
         if self.draft is not None:
-            yield from self._speculate(prompts, range(first, first + n), alternatives)
-            return
-        for begin in range(first, first + n, self.batch_size):
-            numbers = range(begin, min(begin + self.batch_size, first + n))
-            rows = [self._row(number, prompts) for number in numbers]
-            yield from generate(
-                self._session(n), prompts, rows, self.sampler, stop_ids=self._stop_ids, alternatives=alternatives
+            yield from self._speculate(requests, plan, n, alternatives)
+        elif found:
+            yield from refilled(
+                session,
+                requests,
+                self.sampler,
+                rows=self.batch_size,
+                stop_ids=self._stop_ids,
+                alternatives=alternatives,
             )
+        else:
+            while rows := [request.row for request in itertools.islice(requests, self.batch_size)]:
+                yield from generate(
+                    DecodeSession(plan), torch.tensor([ids]), rows, self.sampler,
+                    stop_ids=self._stop_ids, alternatives=alternatives,
+                )  # fmt: skip
 
-    def _speculate(self, prompt: torch.Tensor, numbers: range, alternatives: int) -> Iterator[Token | Finish]:
-        """Samples one after another, with a draft."""
-        for number in numbers:
+    def _speculate(
+        self, requests: Iterable[Request], plan: EnginePlan, n: int, alternatives: int
+    ) -> Iterator[Token | Finish]:
+        """`n` samples one after another, with a draft."""
+        for request in requests:
             draft: Draft = PromptDraft()
             if isinstance(self.draft, DecoderOnly):
-                plan = plan_engines(self.draft, tokens=self._all_tokens(len(numbers)), uses_cache=self.use_cache)
-                draft = ModelDraft(DecodeSession(plan), self.sampler)
+                guessing = plan_engines(self.draft, tokens=self._all_tokens(n), uses_cache=self.use_cache)
+                draft = ModelDraft(DecodeSession(guessing), self.sampler)
             yield from speculate(
-                self._session(len(numbers)), draft, prompt, self._row(number, prompt), self.sampler,
+                DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.row, self.sampler,
                 agreement=self.agreement, stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
-    def _row(self, number: int, prompt: torch.Tensor) -> Row:
-        """A sample of a prompt, (1, length) ids."""
-        stream = self.sampler.stream(number, prompt=prompt[0].tolist())
-        return Row(number, self.config.max_tokens, self._text(), stream)
+    def _ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> Ending | None:
+        """The end of a prompt that is chosen again with what follows, if it has one."""
+        if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
+            return None
+        return Ending.of(self.tokenizer, prompt, ids)
+
+    def _request(
+        self, ids: Sequence[int], number: int, max_tokens: int, stream: random.Random, found: Sequence[Cover]
+    ) -> Request:
+        """A sample that follows some ids; or the same text, whose end is covered in one of several ways."""
+        if not found:
+            return Request(ids, Row(number, max_tokens, self._text(), stream))
+        cover, token = choose(found, self.sampler, stream)
+        begun = None if token is None else beyond(self.tokenizer, token, cover.overlap)
+        return Request(cover.prompt, Row(number, max_tokens, self._text(begun), stream, token, cover.overlap))
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
         """Draw samples to their ends; see `generate`."""
@@ -124,10 +174,10 @@ class Generator:
     def continue_prompts(
         self, prompts: Iterable[Prompt], *, n: int = 1, beginning: str = "", alternatives: int = 0
     ) -> Iterator[tuple[Prompt, list[Continuation]]]:
-        """Draw samples of what follows each of many prompts; see `lm.decoding.generate`.
+        """Draw samples of what follows each of many prompts; see `lm.decoding.sampling.generate`.
 
         Args:
-            prompts: taken one after the other, as there is room for them: see `lm.decoding.generator.by_length`.
+            prompts: taken one after the other, as there is room for them: see `by_length`.
             n: how many samples of each.
             beginning: with which many of them begin: see `shared_beginning`. It is read once.
             alternatives: how many of the most likely tokens come with each token.
@@ -157,16 +207,28 @@ class Generator:
         self, prompts: Iterable[Prompt], n: int, drawn: dict[int, tuple[Prompt, list[Continuation]]]
     ) -> Iterator[Request]:
         """The samples of each prompt; `drawn` gets what they grow in."""
-        for prompt in prompts:
-            try:
-                ids = prompt_ids(self.tokenizer, prompt.text)
-            except LMError as error:
-                raise type(error)(f"{prompt.where}: {error}") from None
+        for prompt, ids, found in self._covered(prompts):
             drawn[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens
             for sample in range(n):
                 stream = self.sampler.stream(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
-                yield Request(ids, Row(prompt.number * n + sample, max_tokens, self._text(), stream))
+                yield self._request(ids, prompt.number * n + sample, max_tokens, stream, found)
+
+    def _covered(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[Cover]]]:
+        """Prompts with their ids, and the ways to cover their ends."""
+        waiting, session = iter(prompts), DecodeSession(self.plan())
+        while some := list(itertools.islice(waiting, _HEALED_TOGETHER if self.config.token_healing else 1)):
+            ids = [self._ids_of(prompt) for prompt in some]
+            endings = [self._ending(prompt.text, each) for prompt, each in zip(some, ids, strict=True)]
+            healed = [ending for ending in endings if ending is not None]
+            found = iter(covers(session, healed, self.tokenizer, self.sampler) if healed else ())
+            yield from zip(some, ids, [[] if ending is None else next(found) for ending in endings], strict=True)
+
+    def _ids_of(self, prompt: Prompt) -> list[int]:
+        try:
+            return prompt_ids(self.tokenizer, prompt.text)
+        except LMError as error:
+            raise type(error)(f"{prompt.where}: {error}") from None
 
     def search(
         self,
@@ -186,17 +248,22 @@ class Generator:
             InputError: the tokenizer has no token for a character of the prompt.
             UsageError: there is nothing to begin from, an id is not in the vocabulary, or `n` is more than the beam.
         """
-        limit = max_tokens or self.config.max_tokens
+        limit, ids = max_tokens or self.config.max_tokens, self._ids(prompt)
+        first, overlap, greedy = None, 0, Sampler(greedy=True)
+        if (ending := self._ending(prompt, ids)) is not None:  # the beam begins with the best spelling of the prompt
+            (found,) = covers(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
+            cover, token = choose(found, greedy, greedy.stream(0))
+            ids, overlap, first = [*cover.prompt], cover.overlap, None if token is None else cover.tokens
         (best,) = beam_search(
             DecodeSession(plan_engines(self.model, tokens=limit, shares=True, uses_cache=self.use_cache)),
-            self._prompts(prompt), beam_size=beam_size, max_tokens=limit,
+            torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first=first,
             stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
         )  # fmt: skip
-        return [self._found(hypothesis) for hypothesis in best]
+        return [self._found(hypothesis, overlap) for hypothesis in best]
 
     def interrupt(self, sample: Continuation) -> None:
         """End a sample that grows no more, with all the text of its tokens."""
-        text = self._text()
+        text = self._text(beyond(self.tokenizer, sample.tokens[0], sample.overlap) if sample.overlap else None)
         sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
         sample.finish_reason = "interrupted"
 
@@ -208,34 +275,34 @@ class Generator:
     def _stop_ids(self) -> tuple[int, ...]:
         return text_frame(self.tokenizer).after
 
-    def _prompts(self, prompt: str | Sequence[int]) -> torch.Tensor:
+    def _ids(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         if isinstance(prompt, str):
-            return torch.tensor([prompt_ids(self.tokenizer, prompt)])
+            return prolonged(self.tokenizer, context, prompt)
         ids, size = list(prompt), self.model.config.vocab_size
         if not ids:
             raise UsageError("there is nothing to begin from: give at least one token")
         wrong = next((token for token in ids if not 0 <= token < size), None)
         if wrong is not None:
             raise UsageError(f"token {wrong} is not in the vocabulary (ids go from 0 to {size - 1})")
-        return torch.tensor([ids])
-
-    def _session(self, n: int) -> DecodeSession:
-        return DecodeSession(self.plan(n))
+        return ids
 
     def _all_tokens(self, n: int) -> int:
         """Decode steps of `n` samples, drawn in batches or with a draft one by one."""
         return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
-    def _text(self) -> TextUntil:
-        return TextUntil(self.tokenizer.decode_stream(), self.config.stop)
+    def _text(self, first: str | None = None) -> TextUntil:
+        return TextUntil(self.tokenizer.decode_stream(), self.config.stop, first=first)
 
-    def _found(self, hypothesis: Hypothesis) -> Continuation:
+    def _found(self, hypothesis: Hypothesis, overlap: int) -> Continuation:
+        first = beyond(self.tokenizer, hypothesis.tokens[0], overlap) if overlap else None
+        text = TextUntil(self.tokenizer.decode_stream(), first=first)
         return Continuation(
-            text=self.tokenizer.decode([token for token in hypothesis.tokens if token < self.tokenizer.vocab_size]),
+            text="".join(map(text.feed, hypothesis.tokens)) + text.finish(),
             tokens=list(hypothesis.tokens),
             logprobs=list(hypothesis.logprobs),
             finish_reason=hypothesis.finish_reason,
             score=hypothesis.score,
+            overlap=overlap,
         )
 
 

@@ -1,9 +1,10 @@
-"""From logits to the next token: filters, and a sample from what they leave.
+"""Sampling: samples that grow side by side, a token each in a round, and how a token is chosen from the logits.
 
-Filters are pure functions that favour tokens, disfavour them, or rule them out with -inf. Those over earlier tokens
-take (rows, length) ids: the prompt and the continuation, as in Hugging Face, or the continuation alone where the method
-is defined so. NO_TOKEN among them counts for nothing. `penalties` and `truncations` list those that the settings ask
-for, in their order.
+`generate` has a session read the prompts and yields tokens as they are chosen; `Sampler` chooses them, by filters and a
+draw from what they leave. Filters are pure functions that favour tokens, disfavour them, or rule them out with -inf.
+Those over earlier tokens take (rows, length) ids: the prompt and the continuation, as in Hugging Face, or the
+continuation alone where the method is defined so. NO_TOKEN among them counts for nothing. `penalties` and `truncations`
+list those that the settings ask for, in their order.
 """
 
 from __future__ import annotations
@@ -11,43 +12,431 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.decoding import SamplingConfig
-from lm.errors import InputError, UsageError
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.decoding.candidates import among_best
+from lm.decoding.session import DecodeSession, Source
+from lm.errors import UsageError, check_number
+from lm.tokenizer.tokenizer import TextStream, Tokenizer
+
+FinishReason = Literal["length", "end_of_text", "stop"]
+Alternatives = tuple[tuple[int, float], ...]
 
 
-def not_a_number(where: str = "") -> InputError:
-    """The error to raise where logits, or what is computed from them, are NaN or infinite.
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token was chosen.
+
+    Attributes:
+        row: number of the sample.
+        id: the token; the one that ends a text is among them, and so are those of a stop string.
+        logprob: nats, under the model itself (temperature 1, no filter).
+        text: what is certain of the sample's text now and was not before.
+        alternatives: the most likely tokens in this place and their log-probabilities, best first.
+        overlap: bytes with which the first token begins that are the end of the prompt (token healing); they are not in
+            the text.
+    """
+
+    row: int
+    id: int
+    logprob: float
+    text: str = ""
+    alternatives: Alternatives = ()
+    overlap: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A sample ended.
+
+    Attributes:
+        row: number of the sample.
+        reason: it has all the tokens asked for ("length"), its text is complete ("end_of_text"), or a stop string came.
+        text: the rest of the sample's text.
+    """
+
+    row: int
+    reason: FinishReason
+    text: str = ""
+
+
+@dataclass
+class Continuation:
+    """What follows a prompt: a sample, as far as it has grown, or a result of a search.
+
+    Attributes:
+        text: what is certain of it, without special tokens, up to the first stop string.
+        tokens: ids; the one that ended the text is among them, and so are those of a stop string.
+        logprobs: of each token, in nats, under the model itself.
+        alternatives: to each token of a sample, if they were asked for.
+        finish_reason: see `Finish`; None while a sample grows, "interrupted" where it was not left to end.
+        score: of a result of a search, see `Hypothesis`.
+        overlap: of the first token, see `Token`.
+    """
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[Alternatives] = field(default_factory=list)
+    finish_reason: FinishReason | Literal["interrupted"] | None = None
+    score: float | None = None
+    overlap: int = 0
+
+    def take(self, event: Token | Finish) -> None:
+        """Grow by an event of this sample."""
+        if isinstance(event, Token):
+            self.overlap = self.overlap or event.overlap
+            self.tokens.append(event.id)
+            self.logprobs.append(event.logprob)
+            self.alternatives.append(event.alternatives)
+        else:
+            self.finish_reason = event.reason
+        self.text += event.text
+
+
+class TextUntil:
+    """The text of one sample as its tokens come, up to the first of some strings.
+
+    The string that is complete first ends the text, of two that end together the longer one; so the text is the same
+    however it is cut into tokens.
+
+    Attributes:
+        stopped: whether a stop string was found; nothing comes after it.
+    """
+
+    def __init__(self, stream: TextStream, stops: Sequence[str] = (), *, first: str | None = None) -> None:
+        """Text up to the first of some strings.
+
+        Args:
+            stream: decodes the tokens.
+            stops: not empty.
+            first: what the text begins with, where the first token begins with something else.
+        """
+        self.stopped = False
+        self._stream, self._stops, self._first = stream, tuple(stops), first
+        self._held = ""  # the end of the text, where it may be the beginning of a stop string
+
+    def feed(self, token: int) -> str:
+        """The text that is certain now that this token is known; often empty."""
+        text = self._stream.feed(token)
+        if self._first is not None:
+            text, self._first = self._first, None
+        return self._advance(text)
+
+    def finish(self) -> str:
+        """The rest of the text, when no more tokens come."""
+        certain = self._advance(self._stream.finish())
+        rest, self._held = self._held, ""
+        return certain + rest
+
+    def _advance(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + text
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)[1]]
+        certain = len(text) - max((_begun(text, stop) for stop in self._stops), default=0)
+        self._held = text[certain:]
+        return text[:certain]
+
+
+def _begun(text: str, stop: str) -> int:
+    """How many characters at the end of a text are the longest beginning of a string, short of all of it."""
+    return next(size for size in range(min(len(text), len(stop) - 1), -1, -1) if text.endswith(stop[:size]))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sample that is asked for.
+
+    Attributes:
+        number: of the sample; it and the sampler's seed decide what is drawn.
+        max_tokens: how many tokens the sample may have, at least 1.
+        text: makes text of the tokens, and may end the sample at a stop string; None if no text is wanted.
+        stream: random numbers for its draws; None for those of the sampler for its number.
+        first: its first token, if that was chosen already.
+        overlap: bytes of that token that are the end of the prompt.
+    """
+
+    number: int
+    max_tokens: int
+    text: TextUntil | None = None
+    stream: random.Random | None = None
+    first: int | None = None
+    overlap: int = 0
+
+
+def generate(
+    session: DecodeSession,
+    prompts: Tensor,
+    rows: Sequence[Row],
+    sampler: Sampler,
+    *,
+    sources: Sequence[Source] | None = None,
+    stop_ids: Collection[int] = (),
+    alternatives: int = 0,
+) -> Iterator[Token | Finish]:
+    """Continue prompts in samples side by side; those that end leave the batch.
 
     Args:
-        where: the file or line that was read, for the message; nothing if no file is to blame.
+        session: with no rows yet.
+        prompts: (prompts, length) ids; at least one each.
+        rows: the samples: as many of the first prompt as of each other, one prompt after another.
+        sampler: chooses the tokens; a sample draws the same numbers whatever samples are beside it.
+        sources: of models that translate: see `DecodeSession.add`.
+        stop_ids: tokens that end a sample.
+        alternatives: how many of the most likely tokens come with each token.
+
+    Yields:
+        Tokens in the order they come, a round for all samples after another, and one Finish for each sample.
+
+    Raises:
+        InputError: the model's output is not a number.
+        UsageError: the sampler rules out every token.
     """
-    return InputError(
-        f"{where}{': ' * bool(where)}the model's output is not a number; the model is damaged, or its values are too "
-        "large for the dtype (try float32)"
-    )
+    tokens, copies = prompts.cpu(), len(rows) // len(prompts)
+    logits = session.add(tokens.tolist(), sources).last
+    if copies > 1:  # each prompt is read once, and has its rows then
+        numbers = torch.arange(len(tokens)).repeat_interleave(copies)
+        session.select(numbers.tolist())
+        tokens, logits = tokens[numbers], logits[numbers.to(logits.device)]
+    history = History(tokens, prompts.shape[1])
+    batch = Batch(session, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
+    while len(batch):
+        yield from batch.choose()
+        batch.extend()
 
 
-def log_normaliser(logits: Tensor) -> Tensor:
-    """The logarithm of the summed exponentials of each row: (rows, vocabulary) -> (rows,), NaN where it isn't finite.
+class Batch:
+    """Samples that grow side by side, a token each in a round; those that end leave."""
 
-    A log-probability made with it is NaN exactly if a logit of the row is NaN or +inf, or all of them are -inf.
+    def __init__(
+        self,
+        session: DecodeSession,
+        sampler: Sampler,
+        rows: Sequence[Row],
+        history: History,
+        logits: Tensor,
+        *,
+        stop_ids: Collection[int] = (),
+        alternatives: int = 0,
+    ) -> None:
+        """Samples whose prompts were read; the other arguments are those of `generate`.
+
+        Args:
+            session: that has read the prompts.
+            sampler: chooses the tokens.
+            rows: the samples.
+            history: their prompts.
+            logits: (rows, vocabulary) of the tokens that follow.
+            stop_ids: tokens that end a sample.
+            alternatives: how many of the most likely tokens come with each token.
+        """
+        self._session, self._sampler, self._history, self._logits = session, sampler, history, logits
+        self._stop_ids, self._alternatives = stop_ids, alternatives
+        self._samples = self._begun(rows)
+
+    def __len__(self) -> int:
+        """Samples that have not ended."""
+        return len(self._samples)
+
+    @torch.inference_mode()
+    def choose(self) -> list[Token | Finish]:
+        """Choose the next token of each sample."""
+        streams = [sample.stream for sample in self._samples]
+        chosen, logprobs = self._sampler.choose(self._logits, streams, self._history)
+        if any(sample.first is not None for sample in self._samples):
+            chosen, logprobs = self._given(chosen)
+        choices = zip(*_transferred(chosen, logprobs), most_likely(self._logits, self._alternatives), strict=True)
+        self._history = self._history.to(chosen.device).followed(chosen)
+        events: list[Token | Finish] = []
+        for sample, (token, logprob, others) in zip(self._samples, choices, strict=True):
+            events += sample.take(token, logprob, others, self._stop_ids)
+        return events
+
+    def _given(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens that were chosen, or those that samples begin with; and their log-probabilities."""
+        ids = zip(self._samples, chosen.tolist(), strict=True)
+        chosen = torch.tensor([other if sample.first is None else sample.first for sample, other in ids])
+        logprobs = self._logits.cpu().gather(-1, chosen.clamp(min=0)[:, None]).squeeze(-1)
+        return chosen, logprobs - log_normaliser(self._logits.cpu())
+
+    def extend(self) -> None:
+        """Have the session read the tokens that were chosen, of the samples that have not ended; the others leave."""
+        kept = [place for place, sample in enumerate(self._samples) if not sample.is_finished]
+        if 0 < len(kept) < len(self._samples):
+            self._leave(kept)
+            self._history = self._history.of(torch.tensor(kept))
+        self._samples = [self._samples[place] for place in kept]
+        if kept:
+            self._logits = self._session.extend(self._history.tokens[:, -1:]).last
+
+    def _leave(self, kept: Sequence[int]) -> None:
+        """Keep only some samples in the session."""
+        self._session.select(kept)
+
+    def _begun(self, rows: Sequence[Row]) -> list[Sample]:
+        return [Sample.of(row, self._sampler) for row in rows]
+
+
+@dataclass(slots=True)
+class Sample:
+    """A sample as it grows.
+
+    Attributes:
+        row: what was asked for.
+        stream: random numbers for its draws.
+        left: tokens that it may still have.
+        first: the token that it begins with, until it has begun.
+        is_finished: whether it has ended.
     """
-    total = logits.logsumexp(-1)
-    return total.where(total.isfinite(), torch.nan)
+
+    row: Row
+    stream: random.Random
+    left: int
+    first: int | None
+    is_finished: bool = False
+
+    @classmethod
+    def of(cls, row: Row, sampler: Sampler) -> Sample:
+        """A sample with no tokens yet."""
+        return cls(row, row.stream or sampler.stream(row.number), row.max_tokens, row.first)
+
+    def take(
+        self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
+    ) -> list[Token | Finish]:
+        """Grow by a token, and end if it is the last one; what happened.
+
+        Raises:
+            InputError: the log-probability is not a number.
+            UsageError: there is no token.
+        """
+        check_number(logprob)
+        if token == NOTHING_LEFT:
+            raise nothing_left()
+        number, text = self.row.number, self.row.text
+        overlap, self.first = 0 if self.first is None else self.row.overlap, None
+        self.left -= 1
+        event = Token(number, token, logprob, text.feed(token) if text else "", alternatives, overlap)
+        if token not in stop_ids and self.left > 0 and not (text and text.stopped):
+            return [event]
+        self.is_finished = True
+        rest = text.finish() if text else ""  # a stop string may be complete only now
+        reason: FinishReason = "end_of_text" if token in stop_ids else "length"
+        return [event, Finish(number, "stop" if text and text.stopped else reason, rest)]
 
 
-def check_number(value: float) -> None:
-    """Raise InputError if a probability of a row of logits, or a log-probability, is NaN."""
-    if math.isnan(value):
-        raise not_a_number()
+def _transferred(chosen: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:
+    """Ids and nats as Python's numbers, in one transfer from the device."""
+    ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()
+    return list(map(int, ids)), nats
+
+
+def most_likely(logits: Tensor, k: int) -> list[Alternatives]:
+    """The `k` best tokens of each row of (rows, vocabulary) logits, and their log-probabilities."""
+    if not k:
+        return [()] * len(logits)
+    best = logits.log_softmax(-1).topk(min(k, logits.shape[-1]))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [tuple(zip(ids, nats, strict=True)) for ids, nats in pairs]
+
+
+_REFILLED = 8
+"""One of how many places is free when others come: reading several prompts together is quicker than one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A sample, and the prompt that it continues.
+
+    Attributes:
+        prompt: ids, at least one.
+        row: the sample.
+    """
+
+    prompt: Sequence[int]
+    row: Row
+
+
+def refilled(
+    session: DecodeSession,
+    requests: Iterable[Request],
+    sampler: Sampler,
+    *,
+    rows: int,
+    stop_ids: Collection[int] = (),
+    alternatives: int = 0,
+) -> Iterator[Token | Finish]:
+    """Continue prompts in samples side by side; those that end leave their places to others.
+
+    Args:
+        session: with no rows yet.
+        requests: what is asked for; more of them are taken only when there is room.
+        sampler: chooses the tokens; a sample draws the same numbers whatever samples are beside it.
+        rows: how many samples there are side by side at most.
+        stop_ids: tokens that end a sample.
+        alternatives: how many of the most likely tokens come with each token.
+
+    Yields:
+        Tokens and one Finish for each sample; those of different samples mix.
+
+    Raises:
+        InputError: the model's output is not a number.
+        UsageError: the sampler rules out every token.
+
+    Source: Yu et al. 2022 (Orca), section 3.2.
+    """
+    batch = _RefilledBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
+    waiting = iter(requests)
+    while True:
+        free = rows - len(batch)
+        if free == rows or free * _REFILLED >= rows:
+            batch.join(list(islice(waiting, free)))
+        if not len(batch):
+            return
+        yield from batch.choose()
+        batch.extend()
+
+
+class _RefilledBatch(Batch):
+    """A batch into which samples come."""
+
+    def __init__(
+        self, session: DecodeSession, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
+    ) -> None:
+        """No samples yet; see `refilled`."""
+        super().__init__(session, sampler, [], _nothing(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives)
+
+    def join(self, requests: Sequence[Request]) -> None:
+        """Read the prompts of further samples, if there are any."""
+        if not requests:
+            return
+        if not self._samples:
+            self._session.release(range(len(self._session)))
+            self._history = _nothing()
+        prompts = [request.prompt for request in requests]
+        logits = self._session.add(prompts).last
+        self._logits = torch.cat((self._logits, logits)) if self._samples else logits
+        self._history = self._history.above(prompts)
+        self._samples += self._begun([request.row for request in requests])
+
+    def _leave(self, kept: Sequence[int]) -> None:
+        """Leave the places of the others to samples to come."""
+        self._session.release({*range(len(self._session))} - {*kept})
+
+
+def _nothing() -> History:
+    return History(torch.empty(0, 0, dtype=torch.long), 0)
 
 
 Biases = Mapping[tuple[int, ...], float]
@@ -106,6 +495,136 @@ class History:
 
 Filter = Callable[[Tensor, History], Tensor]
 """(rows, vocabulary) logits and what came before -> logits of the same shape."""
+
+
+_AS_GOOD_AS_GREEDY = 1e-6  # a temperature below it would overflow float32
+
+NOTHING_LEFT = -1
+"""In the place of a token, where every one is ruled out."""
+
+
+def nothing_left() -> UsageError:
+    """What to raise where every token is ruled out."""
+    return UsageError(
+        "no token is left to choose: biases or repeated n-grams rule out every one",
+        settings=["logit_bias", "no_repeat_ngram"],
+    )
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Chooses next tokens.
+
+    Attributes:
+        penalties: filters that change the model's own logits; also when greedy.
+        truncations: filters that leave the tokens to draw from, after those.
+        greedy: take the most likely token that is left instead of drawing.
+        seed: of the draws; each sample has a random stream of its own: see `stream`.
+        most_added: to a logit by the filters; only a search asks for it.
+    """
+
+    penalties: tuple[Filter, ...] = ()
+    truncations: tuple[Filter, ...] = ()
+    greedy: bool = False
+    seed: int = 0
+    most_added: float = math.inf
+
+    @classmethod
+    def of(cls, config: SamplingConfig, biases: Biases | None = None) -> Sampler:
+        """The sampler that a config describes; with a fresh seed if it has none.
+
+        Biases and penalties count also when greedy. What they leave is divided by the temperature, and then cut to the
+        top k, top p, min p and typical tokens.
+
+        Args:
+            config: its `logit_bias` is not read here, for that needs a tokenizer.
+            biases: what `read_biases` reads from it.
+        """
+        greedy = config.greedy or config.temperature < _AS_GOOD_AS_GREEDY
+        kept = () if greedy else tuple(truncations(config))
+        seed = secrets.randbits(32) if config.seed is None else config.seed
+        return cls(tuple(penalties(config, biases or {})), kept, greedy, seed, most_added(config, biases or {}))
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """All filters, in the order in which they apply."""
+        return (*self.penalties, *self.truncations)
+
+    def stream(
+        self, number: int, *, prompt: Sequence[int] | str = "", repeat: int = 0, seed: int | None = None
+    ) -> random.Random:
+        """The random numbers of a sample: the same for the same arguments, whatever samples are beside it.
+
+        Args:
+            number: of the sample, among those of its prompt.
+            prompt: what the sample continues, or translates; samples of other prompts have other numbers.
+            repeat: how many equal prompts came before this one; their samples have other numbers too.
+            seed: in the place of the sampler's own.
+        """
+        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+        of_prompt = [repeat, text] if text else []
+        return random.Random(" ".join(map(str, [self.seed if seed is None else seed, number, *of_prompt])))
+
+    def probabilities(self, logits: Tensor, history: History) -> Tensor:
+        """(rows, vocabulary) probabilities that tokens are drawn with, from as many logits; unless greedy."""
+        return filtered(logits, self.filters, history.to(logits.device)).softmax(-1)
+
+    def choose(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
+        """Choose the next token of each row.
+
+        Args:
+            logits: (rows, vocabulary) float32.
+            streams: one a row; each is drawn from once, unless greedy.
+            history: what came before.
+
+        Returns:
+            (rows,) token ids, or NOTHING_LEFT where every token is ruled out; and (rows,) their log-probabilities in
+            nats under the model itself: of all tokens, at temperature 1, before any filter. They are NaN where the
+            logits are not numbers.
+        """
+        if logits.device.type == "mps":  # has no float64
+            logits = logits.cpu()
+        tokens = self.tokens(logits, streams, history)
+        chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
+        return tokens, chosen - log_normaliser(logits)
+
+    def tokens(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> Tensor:
+        """What `choose` chooses, from logits that are on a device with float64."""
+        left = filtered(logits, self.filters, history.to(logits.device))
+        return _most_likely(left) if self.greedy else drawn(left.softmax(-1), streams)
+
+
+def _most_likely(logits: Tensor) -> Tensor:
+    """The best token of each row, or NOTHING_LEFT."""
+    best = logits.argmax(-1)
+    return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NOTHING_LEFT)
+
+
+def drawn(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
+    """Where a uniform number falls among the cumulative probabilities; one a row, whatever the vocabulary.
+
+    Args:
+        probabilities: (rows, vocabulary), to any sum; not numbers where every token is ruled out.
+        streams: one a row.
+
+    Returns:
+        (rows,) token ids, or NOTHING_LEFT.
+    """
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    uniform = torch.tensor([[stream.random()] for stream in streams], dtype=torch.float64)
+    # Below the total even when the product rounds up to it: a token without probability is never drawn.
+    place = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
+    return torch.searchsorted(cumulative, place, right=True).masked_fill(total.isnan(), NOTHING_LEFT).squeeze(-1)
+
+
+def log_normaliser(logits: Tensor) -> Tensor:
+    """The logarithm of the summed exponentials of each row: (rows, vocabulary) -> (rows,), NaN where it isn't finite.
+
+    A log-probability made with it is NaN exactly if a logit of the row is NaN or +inf, or all of them are -inf.
+    """
+    total = logits.logsumexp(-1)
+    return total.where(total.isfinite(), torch.nan)
 
 
 def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
@@ -178,13 +697,6 @@ def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
 def temper(logits: Tensor, temperature: float) -> Tensor:
     """Logits divided by a temperature above 0."""
     return logits / temperature
-
-
-def among_best(scores: Tensor, k: int) -> Tensor:
-    """Which are the `k` best of each row, of equal ones those that come first; (rows, n) -> the same, booleans."""
-    worst = scores.topk(k).values[:, -1:]
-    better, equal = scores > worst, scores == worst
-    return better | (equal & (equal.cumsum(-1) <= k - better.sum(-1, keepdim=True)))
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -288,120 +800,6 @@ def filtered(logits: Tensor, filters: Iterable[Filter], history: History) -> Ten
     for apply in filters:
         logits = apply(logits, history)
     return logits
-
-
-_AS_GOOD_AS_GREEDY = 1e-6  # a temperature below it would overflow float32
-
-NOTHING_LEFT = -1
-"""In the place of a token, where every one is ruled out."""
-
-
-def nothing_left() -> UsageError:
-    """What to raise where every token is ruled out."""
-    return UsageError(
-        "no token is left to choose: biases or repeated n-grams rule out every one",
-        settings=["logit_bias", "no_repeat_ngram"],
-    )
-
-
-@dataclass(frozen=True)
-class Sampler:
-    """Chooses next tokens.
-
-    Attributes:
-        filters: applied in this order before a token is chosen.
-        greedy: take the most likely token that is left instead of drawing.
-        seed: of the draws; each sample has a random stream of its own: see `stream`.
-        most_added: to a logit by the filters; only a search asks for it.
-    """
-
-    filters: tuple[Filter, ...] = ()
-    greedy: bool = False
-    seed: int = 0
-    most_added: float = math.inf
-
-    @classmethod
-    def of(cls, config: SamplingConfig, biases: Biases | None = None) -> Sampler:
-        """The sampler that a config describes; with a fresh seed if it has none.
-
-        Biases and penalties count also when greedy. What they leave is divided by the temperature, and then cut to the
-        top k, top p, min p and typical tokens.
-
-        Args:
-            config: its `logit_bias` is not read here, for that needs a tokenizer.
-            biases: what `read_biases` reads from it.
-        """
-        greedy = config.greedy or config.temperature < _AS_GOOD_AS_GREEDY
-        chosen = [*penalties(config, biases or {}), *(() if greedy else truncations(config))]
-        seed = secrets.randbits(32) if config.seed is None else config.seed
-        return cls(tuple(chosen), greedy, seed, most_added(config, biases or {}))
-
-    def stream(
-        self, number: int, *, prompt: Sequence[int] | str = "", repeat: int = 0, seed: int | None = None
-    ) -> random.Random:
-        """The random numbers of a sample: the same for the same arguments, whatever samples are beside it.
-
-        Args:
-            number: of the sample, among those of its prompt.
-            prompt: what the sample continues, or translates; samples of other prompts have other numbers.
-            repeat: how many equal prompts came before this one; their samples have other numbers too.
-            seed: in the place of the sampler's own.
-        """
-        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
-        of_prompt = [repeat, text] if text else []
-        return random.Random(" ".join(map(str, [self.seed if seed is None else seed, number, *of_prompt])))
-
-    def probabilities(self, logits: Tensor, history: History) -> Tensor:
-        """(rows, vocabulary) probabilities that tokens are drawn with, from as many logits; unless greedy."""
-        return filtered(logits, self.filters, history.to(logits.device)).softmax(-1)
-
-    def choose(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
-        """Choose the next token of each row.
-
-        Args:
-            logits: (rows, vocabulary) float32.
-            streams: one a row; each is drawn from once, unless greedy.
-            history: what came before.
-
-        Returns:
-            (rows,) token ids, or NOTHING_LEFT where every token is ruled out; and (rows,) their log-probabilities in
-            nats under the model itself: of all tokens, at temperature 1, before any filter. They are NaN where the
-            logits are not numbers.
-        """
-        if logits.device.type == "mps":  # has no float64
-            logits = logits.cpu()
-        tokens = self.tokens(logits, streams, history)
-        chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
-        return tokens, chosen - log_normaliser(logits)
-
-    def tokens(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> Tensor:
-        """What `choose` chooses, from logits that are on a device with float64."""
-        left = filtered(logits, self.filters, history.to(logits.device))
-        return _most_likely(left) if self.greedy else drawn(left.softmax(-1), streams)
-
-
-def _most_likely(logits: Tensor) -> Tensor:
-    """The best token of each row, or NOTHING_LEFT."""
-    best = logits.argmax(-1)
-    return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NOTHING_LEFT)
-
-
-def drawn(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
-    """Where a uniform number falls among the cumulative probabilities; one a row, whatever the vocabulary.
-
-    Args:
-        probabilities: (rows, vocabulary), to any sum; not numbers where every token is ruled out.
-        streams: one a row.
-
-    Returns:
-        (rows,) token ids, or NOTHING_LEFT.
-    """
-    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1:]
-    uniform = torch.tensor([[stream.random()] for stream in streams], dtype=torch.float64)
-    # Below the total even when the product rounds up to it: a token without probability is never drawn.
-    place = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
-    return torch.searchsorted(cumulative, place, right=True).masked_fill(total.isnan(), NOTHING_LEFT).squeeze(-1)
 
 
 def read_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:

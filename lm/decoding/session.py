@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from lm.decoding.candidates import best_following
-from lm.engine.cache import KVCache, RowCache
-from lm.engine.engine import LAST, NOTHING, Output, Want
+from lm.engine.engine import LAST, NOTHING, KVCache, Output, Want
+from lm.engine.pytorch import RowCache
 from lm.engine.selection import EnginePlan, Operation
 from lm.kernels.tensors import Best
 
@@ -108,29 +108,39 @@ class DecodeSession:
         new = range(first, len(self.tokens))
         for place, model in enumerate(self._models):
             model.add(len(prompts), None if sources is None else sources[place])
-        return self._read(new, max(map(len, prompts)), want)
+        tokens = None if sources is None else torch.tensor([[*prompt] for prompt in prompts])
+        return self._read(new, tokens, _over(want, max(map(len, prompts))))
 
     @torch.inference_mode()
     def extend(self, tokens: Tensor, want: Want = LAST) -> Next:
         """Append (rows, n) tokens on any device, n at least 1, and say what follows the rows."""
-        n, logits = tokens.shape[1], []
         for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
             row.extend(ids)
-        left = n
-        while want.last > 1 and left > (together := min(model.together(left) for model in self._models)):
-            logits.append(self._read(range(len(self)), together, Want(last=together), left - together).logits)
+        rows = range(len(self))
+        if want.last <= 1:
+            return self._read(rows, tokens, _over(want, tokens.shape[1]))
+        logits, left = [], tokens.shape[1]
+        while left > (together := min(model.together(left) for model in self._models)):
+            first, tokens = tokens.split((together, left - together), 1)
             left -= together
-        found = self._read(range(len(self)), left, Want(min(want.last, left), want.top_k, want.attention))
+            logits.append(self._read(rows, first, Want(last=together), ahead=left).logits)
+        found = self._read(rows, tokens, _over(replace(want, last=min(want.last, left)), left))
         if not logits:
             return found
         joined = torch.cat([part for part in (*logits, found.logits) if part is not None], dim=1)
         return Next(joined[:, -want.last :], found.best, found.attention)
 
-    def _read(self, rows: Sequence[int], n: int, want: Want, ahead: int = 0) -> Next:
-        """Have the models read the last `n` tokens of some rows, but for so many that are `ahead`."""
-        attention = n if want.attention else 0
-        asked = Want(want.last, want.top_k if len(self._models) == 1 else 0, attention)
-        found = [model.read(rows, n, asked, ahead) for model in self._models]
+    def _read(self, rows: Sequence[int], tokens: Tensor | None, want: Want, ahead: int = 0) -> Next:
+        """Have the models read some rows, up to so many tokens `ahead`.
+
+        Args:
+            rows: which.
+            tokens: (rows, n) the last of what is read, which is all that is unread of rows in a cache; None if none is.
+            want: what to compute.
+            ahead: tokens of the rows that are left for later.
+        """
+        asked = replace(want, top_k=0) if want.top_k and len(self._models) > 1 else want
+        found = [model.read(rows, tokens, asked, ahead) for model in self._models]
         attended = [each.attention for each in found if each.attention is not None]
         logits, best = found[0].logits, found[0].best
         if len(found) > 1:
@@ -210,36 +220,35 @@ class _Rows:
         tokens = self._sources[row] + self._session.tokens[row]
         return tokens[self._starts[row] : len(tokens) - ahead]
 
-    def read(self, rows: Sequence[int], n: int, want: Want, ahead: int) -> Output:
+    def read(self, rows: Sequence[int], tokens: Tensor | None, want: Want, ahead: int) -> Output:
         """See `DecodeSession._read`: one step for rows in the cache, then a prefill of those that are not."""
         assert self.cache is not None
-        tokens = self._session.tokens
         if self._context is not None:
             for row in rows:
-                start = window_start(len(tokens[row]) - ahead, self._context)
+                start = window_start(len(self._session.tokens[row]) - ahead, self._context)
                 if start != self._starts[row]:
                     self._starts[row] = start
                     self.cache.forget([row])
         uncached = [row for row in rows if self.cache.is_new(row)]
-        if not uncached:
-            return self._step(rows, n, want, ahead)
-        cached = [row for row in rows if not self.cache.is_new(row)]
-        if not cached:
+        if len(uncached) == len(rows):
             return self._begin(uncached, want, ahead)
+        assert tokens is not None
+        if not uncached:
+            return self._step(rows, tokens, want)
         assert not want.attention
-        parts = [self._step(cached, n, Want(want.last), ahead), self._begin(uncached, want, ahead)]
+        cached = [row for row in rows if not self.cache.is_new(row)]
+        of_cached = tokens[[place for place, row in enumerate(rows) if not self.cache.is_new(row)]]
+        parts = [self._step(cached, of_cached, Want(want.last)), self._begin(uncached, want, ahead)]
         number = {row: place for place, row in enumerate([*cached, *uncached])}
         logits = [part.logits for part in parts if part.logits is not None]
         return Output(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
 
-    def _step(self, rows: Sequence[int], n: int, want: Want, ahead: int) -> Output:
-        """What follows rows whose last `n` tokens the cache has not read yet."""
+    def _step(self, rows: Sequence[int], tokens: Tensor, want: Want) -> Output:
+        """What follows rows after (rows, n) tokens that the cache has not read yet."""
         assert self.cache is not None
-        session, cache = self._session.tokens, self.cache
-        positions = [cache.lengths[row] for row in rows]
-        unread = [session[row][len(session[row]) - n - ahead : len(session[row]) - ahead] for row in rows]
-        engine = self.plan.engine(self._operation(positions, n, want), n * len(rows))
-        return engine.forward(torch.tensor(unread), rows, positions, cache, want)
+        positions = [self.cache.lengths[row] for row in rows]
+        engine = self.plan.engine(self._operation(positions, tokens.shape[1], want), tokens.numel())
+        return engine.forward(tokens, rows, positions, self.cache, want)
 
     def _operation(self, positions: Sequence[int], n: int, want: Want) -> Operation:
         if want.attention:
@@ -303,6 +312,11 @@ class _Rows:
             max(0, len(source) + len(tokens) - start)
             for source, tokens, start in zip(self._sources, self._session.tokens, self._starts, strict=True)
         ])  # fmt: skip
+
+
+def _over(want: Want, n: int) -> Want:
+    """The same, and if attention is wanted, that of `n` tokens."""
+    return replace(want, attention=n) if want.attention else want
 
 
 def _padded(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:

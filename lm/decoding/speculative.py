@@ -15,8 +15,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.decoding.generate import Finish, Row, Sample, Token, most_likely
-from lm.decoding.sampling import NOTHING_LEFT, History, Sampler, drawn, log_normaliser
+from lm.decoding.sampling import (
+    NOTHING_LEFT,
+    Finish,
+    History,
+    Row,
+    Sample,
+    Sampler,
+    Token,
+    drawn,
+    log_normaliser,
+    most_likely,
+)
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import Want
 
@@ -180,7 +190,7 @@ def speculate(
         InputError: the model's output is not a number.
         UsageError: the sampler rules out every token.
     """
-    sample = Sample(row, row.stream or sampler.stream(row.number), row.max_tokens)
+    sample = Sample.of(row, sampler)
     history, pace = History(prompt.cpu(), prompt.shape[1]), _Pace()
     guesses: Sequence[Guess] = ()
     read = session.add(prompt.tolist())
@@ -189,7 +199,9 @@ def speculate(
         following = read.logits[0].cpu()
         kept = -1  # the model chooses one token more than it keeps
         for logits, guess in zip(following[:, None], (*guesses, None), strict=True):
-            token = _chosen(logits, guess, sampler, sample.stream, history)
+            token = sample.first
+            if token is None:
+                token = _chosen(logits, guess, sampler, sample.stream, history)
             logprob = float(logits[0, max(token, 0)] - log_normaliser(logits))
             yield from sample.take(token, logprob, most_likely(logits, alternatives)[0], stop_ids)
             history = history.followed(torch.tensor([token]))

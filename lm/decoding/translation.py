@@ -16,8 +16,7 @@ from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.bucketing import length_batches
 from lm.decoding.beam_search import Coverage, Hypothesis, beam_search
-from lm.decoding.generate import Continuation, Row, generate
-from lm.decoding.sampling import Filter, History, Sampler, nothing_left
+from lm.decoding.sampling import Continuation, Filter, History, Row, Sampler, generate, nothing_left
 from lm.decoding.session import DecodeSession, Source
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
 from lm.engine.selection import plan_engines
@@ -100,8 +99,10 @@ class Translator:
         self._frames = [
             pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
-        filters = (*map(_after_start, sampler.filters), *_without_start(self._frames[0]))
-        self._sampler = dataclasses.replace(sampler, filters=filters)
+        kept = (*map(_after_start, sampler.truncations), *_without_start(self._frames[0]))
+        self._sampler = dataclasses.replace(
+            sampler, penalties=tuple(map(_after_start, sampler.penalties)), truncations=kept
+        )
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
         if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.engine.cache import KVCache, RowCache, RowLayer, row_scope
-from lm.engine.engine import Output, TorchEngine, Want
-from lm.model.attention_inputs import KeyValueCache
+from lm.engine.engine import KVCache, Output, Want
+from lm.engine.pytorch import RowCache, RowLayer, TorchEngine, row_scope
+from lm.model.attention import KeyValueCache
 from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly
 
@@ -103,7 +103,7 @@ class GraphEngine:
         *,
         lengths: Sequence[int] | None = None,
     ) -> Output:
-        """See `lm.engine.engine.Engine`; of rows that are not new to the cache."""
+        """See `Engine`; of rows that are not new to the cache."""
         if isinstance(cache, RowCache) and tokens.shape[1] == 1 and self._step.lends_to(cache):
             logits = self._replayed(tokens, rows, positions, cache)
             if logits is not None:

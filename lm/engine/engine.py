@@ -1,20 +1,27 @@
-"""What computes logits for given tokens, rows, positions and cache, and keeps nothing of a session itself."""
+"""Engines and their KV caches: what is asked of them, and what they give.
+
+An engine computes logits for given tokens, rows, positions and cache, and keeps nothing of a session itself. A cache
+has one of two layouts. In a `RowCache` each row has a place of its own, and repeated rows are copied: for samples,
+which part for good, and for recurrent states. In a `SharedCache` the rows of one prompt or source share one place, and
+repeated rows share the slots of their past: for beams, which keep most of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from lm.engine.cache import DecoderModel, KVCache, RowCache, SharedCache, Source
 from lm.kernels.tensors import Best
-from lm.model.attention import captured
+from lm.model.attention import KeyValueCache
+from lm.model.transformer import DecoderOnly, EncoderDecoder
 
+DecoderModel = DecoderOnly | EncoderDecoder
 Layout = Literal["rows", "shared", "none"]
-"""How a cache is laid out, see `lm.engine.cache`; with "none" all is read again each time."""
+"""How a cache is laid out; with "none" all is read again each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,56 +84,90 @@ class Engine(Protocol):
         """
 
 
-class TorchEngine:
-    """PyTorch, which computes every model and every operation."""
+class KVCache(Protocol):
+    """What an engine remembers of the rows of a session, which are numbered from 0.
 
-    name = "PyTorch"
+    Attributes:
+        lengths: positions that it holds of each row.
+        moves_freely: whether rows leave at no cost; else moving costs about as much as a decode step.
+    """
 
-    def __init__(self, model: DecoderModel) -> None:
-        """Of a model in eval mode."""
-        self.model = model
+    lengths: list[int]
+    moves_freely: bool
 
-    def new_cache(self, layout: Layout, source: Tensor | None = None, lengths: Tensor | None = None) -> KVCache:
-        """An empty cache; with a row for each source, which an encoder reads now.
+    def is_new(self, row: int) -> bool:
+        """Whether the window of a row is to be read from its beginning."""
 
-        Args:
-            layout: of the cache.
-            source: (sources, length) ids, or (sources, length, 4) with trees; of an encoder-decoder.
-            lengths: (sources,) how many ids of each are real.
-        """
-        model, encoded = self.model, None
-        if source is not None:
-            device = next(model.parameters()).device
-            if layout == "shared" and lengths is not None and int(lengths.min()) == source.shape[1]:
-                lengths = None
-            encoded = Source(model, source.to(device), None if lengths is None else lengths.to(device))  # type: ignore[arg-type]
-        if layout == "shared":
-            return SharedCache(model, source=encoded)
-        return RowCache(model, remembers=layout == "rows", source=encoded)
+    def hidden(
+        self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
+    ) -> Tensor:
+        """(rows, n, d_model) final states by PyTorch; arguments as of `Engine.forward`."""
 
-    def forward(
-        self,
-        tokens: Tensor,
-        rows: Sequence[int],
-        positions: Sequence[int],
-        cache: KVCache,
-        want: Want,
-        *,
-        lengths: Sequence[int] | None = None,
-    ) -> Output:
-        """See `Engine`."""
-        n = tokens.shape[1]
-        with captured(self.model.decoder.attentions(cross=True)[-1:] if want.attention else ()) as weights:
-            hidden = cache.hidden(self.model, tokens, rows, positions, lengths or [n] * len(rows))
-        attention = None
-        if want.attention:  # (places, heads, rows of each · n, source length)
-            attention = weights[0].mean(1).view(len(rows), n, -1)[:, -want.attention :].sum(1)
-        if not want.last:
-            return Output(attention=attention)
-        if lengths is None or min(lengths) == n:
-            hidden = hidden[:, -want.last :]
-        else:
-            ends = torch.tensor(lengths, device=hidden.device)[:, None]
-            last = ends - want.last + torch.arange(want.last, device=hidden.device)
-            hidden = hidden[torch.arange(len(hidden), device=hidden.device)[:, None], last]
-        return Output(logits=self.model.logits(hidden).float(), attention=attention)
+    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:
+        """What compiled code is to read; the positions count as held then."""
+
+    def add(self, rows: int) -> None:
+        """Take in so many rows, of which nothing is held."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+
+    def release(self, rows: Collection[int]) -> None:
+        """Let rows go; the others keep their order."""
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Hold at most so many positions of each row; none of a row whose state of then is not kept."""
+
+    def forget(self, rows: Collection[int]) -> None:
+        """Hold nothing of some rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Tokens that compiled code is to read, and where their keys and values go.
+
+    Attributes:
+        tokens: (number,) ids; those of a row one after the other.
+        rows: (number,) the row of the layers' buffers that each token belongs to.
+        positions: (number,) where it stands in its row.
+        layers: the cache of each layer, with room for the new positions.
+        end: a position after those of all tokens.
+        slots: (number, end) the slot of each position up to the token's own; None if it is the position itself.
+        memory: of each layer of an encoder-decoder, keys and values of each row's source.
+        lengths: (rows,) how many of these are real; None without a memory.
+    """
+
+    tokens: Tensor
+    rows: Tensor
+    positions: Tensor
+    layers: Sequence[KeyValueCache]
+    end: int
+    slots: Tensor | None = None
+    memory: Sequence[KeyValueCache] = ()
+    lengths: Tensor | None = None
+
+
+class Source:
+    """What an encoder made of the sources, one a row of the cache.
+
+    Attributes:
+        output: (sources, source length, d_model).
+        lengths: (sources,) how many positions are real; None if all are.
+        layers: of each layer of the decoder, keys and values of the output; computed once.
+    """
+
+    def __init__(self, model: EncoderDecoder, source: Tensor, lengths: Tensor | None) -> None:
+        """Encode (sources, length) ids, or (sources, length, 4) with trees, on the model's device."""
+        self.output, self.lengths = model.encode(source, lengths=lengths), lengths
+        self.layers: Sequence[KeyValueCache] = ()
+        self._of = torch.arange(len(source), device=source.device)
+
+    def select(self, rows: Tensor, *, layers: bool = True) -> None:
+        """Row i reads the source of row `rows[i]`; `layers` move too, unless somebody else moves them."""
+        of = self._of.index_select(0, rows)
+        if torch.equal(of, self._of):
+            return
+        self._of, self.output = of, self.output.index_select(0, rows)
+        self.lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
+        for layer in self.layers if layers else ():
+            layer.reorder(rows)

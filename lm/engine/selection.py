@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 import torch
 
 from lm.config.model import ModelConfig
-from lm.engine.cache import DecoderModel
 from lm.engine.cuda_graph import RECORDERS, GraphEngine
-from lm.engine.engine import Engine, Layout, TorchEngine
+from lm.engine.engine import DecoderModel, Engine, Layout
+from lm.engine.pytorch import TorchEngine
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, EncoderDecoder, count_parameters
 

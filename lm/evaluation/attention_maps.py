@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
 from lm.corpus.trees import OUTSIDE
-from lm.decoding.sampling import not_a_number
-from lm.errors import UsageError
+from lm.errors import UsageError, not_a_number
 from lm.model.attention import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.trees import places_in_tree

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.examples import shortened, too_long
-from lm.decoding.sampling import not_a_number
-from lm.errors import InputError
+from lm.errors import InputError, not_a_number
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, scored_batches
 from lm.model.transformer import DecoderOnly

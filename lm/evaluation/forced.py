@@ -15,8 +15,7 @@ from lm.corpus.trees import TreeReader, framed
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.pair_batches import PairLayout, layout_of
-from lm.decoding.sampling import not_a_number
-from lm.errors import InputError
+from lm.errors import InputError, not_a_number
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, scored_batches
 from lm.model.transformer import DecoderOnly, EncoderDecoder

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.bucketing import length_batches
-from lm.decoding.sampling import not_a_number
-from lm.errors import InputError
+from lm.errors import InputError, not_a_number
 from lm.evaluation.scoring import Nats
 from lm.evaluation.windows import Ids
 from lm.processes import Share

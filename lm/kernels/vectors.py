@@ -57,7 +57,7 @@ def activate(x, kind):
 
 @njit(fastmath=True, error_model="numpy")
 def turn(x, cos, sin):
-    """Rotate a head in place, as `lm.model.attention_inputs.Rotation` does; what it has beyond the tables stays."""
+    """Rotate a head in place, as `lm.model.positions.Rotation` does; what it has beyond the tables stays."""
     half = len(cos) // 2
     for i in range(half):
         first, second = x[i], x[half + i]

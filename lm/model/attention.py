@@ -1,21 +1,22 @@
-"""Scaled dot-product and multi-head attention: self- and cross-attention in one class."""
+"""Attention: what each position sees, the keys and values that are kept of earlier ones, the layers and their kernels.
+
+A mask is a description. A tensor is made only for a kernel that cannot do without.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.hardware import times_as_fast
-from lm.model.attention_inputs import KeyValueCache, Mask, RelativeTables, Scope
+from lm.kernels.causal_blocks import attend_by_blocks, blocks_are_faster
 from lm.model.layers import Linear, RMSNorm, output_std
 from lm.model.layers import dropout as dropped_out
 from lm.model.module import Module, multiplied
@@ -30,113 +31,388 @@ _VECTOR = 32
 """Numbers in bfloat16 that fill a vector of 512 bits; see `_two_products`."""
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Mask,
-    dropout: float = 0.0,
-    relative: RelativeTables | None = None,
-) -> Tensor:
-    """Scaled dot-product attention with grouped key/value heads; a query that sees nothing gets zeros.
+class Pattern(Protocol):
+    """Which keys each query sees, besides what makes it causal; it can be compared and hashed."""
 
-    Args:
-        query: (batch, heads, queries, head).
-        key: (batch, kv_heads, keys, head), where kv_heads divides heads.
-        value: like `key`.
+    @property
+    def block(self) -> int:
+        """Positions of a block."""
+
+    @property
+    def whole(self) -> int:
+        """The length up to which all see all."""
+
+    @property
+    def everywhere(self) -> int:
+        """Blocks at the beginning whose queries see every key."""
+
+    def most(self, *, is_causal: bool) -> int:
+        """How many blocks any other sees at most."""
+
+    def connected(self, n_blocks: int) -> Tensor:
+        """(n_blocks, n_blocks) booleans: whether any query of a block sees any key of another."""
+
+    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
+        """Whether the queries at some positions see the keys at others, all of them less than `within`; broadcast."""
+
+    def earliest(self, query: int) -> int:
+        """The first position that this query or a later one sees."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys each query may see. The parts restrict each other; with none, every query sees every key.
+
+    Queries are the last positions of the keys: with n_queries < n_keys (a cache), query i stands at position
+    n_keys - n_queries + i.
+
+    Attributes:
+        is_causal: a query sees its own position and earlier ones.
+        key_lengths: (batch,) how many keys of each row are real; the rest is padding.
+        pattern: which positions see which, where not all do.
+        pairs: True where a query sees a key, broadcastable to (batch, 1, queries, keys).
+        bias: added to the scores, broadcastable to (batch, heads, queries, keys).
+    """
+
+    is_causal: bool = False
+    key_lengths: Tensor | None = None
+    pattern: Pattern | None = None
+    pairs: Tensor | None = None
+    bias: Tensor | None = None
+
+    @classmethod
+    def causal(cls, *, pattern: Pattern | None = None, bias: Tensor | None = None) -> Mask:
+        """Each position sees itself and what came before, of which a pattern may leave some out."""
+        return cls(is_causal=True, pattern=pattern, bias=bias)
+
+    @classmethod
+    def keys(cls, lengths: Tensor | None) -> Mask:
+        """Each position sees the first `lengths[row]` keys of its row; all of them if there are no lengths."""
+        return cls(key_lengths=lengths)
+
+    def with_bias(self, bias: Tensor) -> Mask:
+        """This mask, with a bias more; it is broadcastable to (batch, heads, queries, keys)."""
+        return replace(self, bias=bias if self.bias is None else self.bias + bias)
+
+    def within(self, pattern: Pattern) -> Mask:
+        """This mask, restricted to a pattern."""
+        return replace(self, pattern=pattern)
+
+    def is_flag(self, n_queries: int, n_keys: int) -> bool:
+        """Whether a kernel's own `is_causal` flag, or nothing at all, says everything that this mask says."""
+        if self.key_lengths is not None or self.pairs is not None or self.bias is not None:
+            return False
+        if self.pattern is not None and n_keys > self.pattern.whole:
+            return False
+        return not self.is_causal or n_queries in (1, n_keys)
+
+    def allowed(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
+        """(batch or 1, 1, n_queries, n_keys) booleans, True where a query sees a key; None where all see all."""
+        allowed = self.pairs
+        if self.is_causal or self.pattern is not None:
+            by_position = self._by_position(n_queries, n_keys, device)
+            allowed = by_position if allowed is None else allowed & by_position
+        if self.key_lengths is not None:
+            real = (torch.arange(n_keys, device=device) < self.key_lengths[:, None])[:, None, None]
+            allowed = real if allowed is None else allowed & real
+        return allowed
+
+    def _by_position(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+        """(1, 1, n_queries, n_keys) booleans: what the places of queries and keys allow."""
+        queries = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+        keys = torch.arange(n_keys, device=device)
+        if self.pattern is None:
+            return (queries >= keys)[None, None]
+        seen = self.pattern.sees(queries, keys, within=n_keys)
+        return (seen & (queries >= keys) if self.is_causal else seen)[None, None]
+
+
+def padding(lengths: Tensor, longest: int) -> Tensor:
+    """(rows, longest): -inf where a row of so many positions has ended, else zero; float32."""
+    is_padding = torch.arange(longest, device=lengths.device) >= lengths[:, None]
+    return torch.zeros(is_padding.shape, device=lengths.device).masked_fill_(is_padding, -torch.inf)
+
+
+@dataclass(frozen=True)
+class RelativeTables:
+    """The vectors of one layer that are added to its keys and values, as far as each lies from the query.
+
+    Neither sum is ever made: a query is multiplied by each vector once, and the products are handed to the keys; the
+    weights of the keys are summed by distance, and the sums weigh the vectors.
+
+    Attributes:
+        rows: (batch or 1, 1, queries, keys) which row of the tables belongs to each pair.
+        keys: (kv_heads, distances, head).
+        values: like `keys`.
+        also: what another kind of distance adds besides.
+
+    Source: Shaw et al. 2018, equations 3 and 4, and section 3.3.
+    """
+
+    rows: Tensor
+    keys: Tensor
+    values: Tensor
+    also: RelativeTables | None = None
+
+    def scores(self, query: Tensor) -> Tensor:
+        """What the keys' vectors add to the scores of (batch, heads, queries, head): (batch, heads, queries, keys)."""
+        products = _by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
+        scores = products.gather(-1, self._rows_of(products))
+        return scores if self.also is None else scores + self.also.scores(query)
+
+    def output(self, weights: Tensor) -> Tensor:
+        """What (batch, heads, queries, keys) weights give of the values' vectors: (batch, heads, queries, head).
+
+        Weights are summed in float32 at least: many keys share the rows of the greatest distances.
+        """
+        exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
+        summed = exact.new_zeros(*weights.shape[:-1], self.values.shape[1])
+        summed = summed.scatter_add(-1, self._rows_of(weights), exact)
+        output = _by_group(summed.to(weights.dtype), self.values)
+        return output if self.also is None else output + self.also.output(weights)
+
+    def _rows_of(self, of_pairs: Tensor) -> Tensor:
+        batch, heads = of_pairs.shape[:2]
+        return self.rows.expand(batch, heads, -1, -1)
+
+
+def _by_group(x: Tensor, tables: Tensor) -> Tensor:
+    """(batch, heads, queries, n) times the (kv_heads, n, m) of each head's group -> (batch, heads, queries, m)."""
+    batch, heads, queries, n = x.shape
+    with torch.autocast(x.device.type, enabled=False):
+        grouped = x.reshape(batch, len(tables), -1, n) @ tables.to(x.dtype)
+    return grouped.view(batch, heads, queries, -1)
+
+
+class FirstValues:
+    """The values of the first layer of a stack, which every layer mixes with its own.
+
+    Source: Zhou et al. 2024 (Value Residual Learning); for the first layer too, as in Jordan et al. 2024
+    (modded-nanogpt), so that all are alike.
+    """
+
+    def __init__(self) -> None:
+        self._values: Tensor | None = None
+
+    def mix(self, value: Tensor, shares: Tensor) -> Tensor:
+        """Mix the values of the next layer with those of the first, in learned shares.
+
+        A share is a tensor without dimensions, so under autocast the values keep their type.
+
+        Args:
+            value: (batch, kv_heads, length, head) of the next layer; the first call sets those of the first layer.
+            shares: (2,), the share of the first layer's values and that of the layer's own.
+
+        Returns:
+            (batch, kv_heads, length, head).
+        """
+        if self._values is None:
+            self._values = value
+        of_first, of_own = shares
+        return of_first * self._values + of_own * value
+
+
+class ByDistance(Protocol):
+    """Positions that attention asks for what the distances of some pairs add, where it never looks at all pairs."""
+
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables | None]:
+        """What distances add in a layer, counted from 0.
+
+        Args:
+            query: (rows, heads, queries, head).
+            distances: (rows or 1, queries, keys) how far each key stands after each query.
+            layer: the layer.
+
+        Returns:
+            What is added to the scores, broadcastable to (rows, heads, queries, keys), and what to the values, if
+            anything.
+        """
+
+
+class KeyValueCache:
+    """Keys and values of the positions that one attention layer has read so far, in buffers that grow by doubling."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._key: Tensor | None = None
+        self._value: Tensor | None = None
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append (batch, kv_heads, n, head) keys and values, and return all keys and values so far."""
+        start, self.length = self.length, self.length + key.shape[2]
+        if self._key is None or self._value is None:  # without room: a memory never grows
+            self._key, self._value = key.contiguous(), value.contiguous()
+            return self._key, self._value
+        self._key = _with_room(self._key, key, start, self.length)
+        self._value = _with_room(self._value, value, start, self.length)
+        self._key[:, :, start : self.length] = key
+        self._value[:, :, start : self.length] = value
+        return self.contents()
+
+    def grow(self, positions: int) -> None:
+        """Make room for so many positions more, and count them: somebody else writes them into the `buffers`."""
+        start, self.length = self.length, self.length + positions
+        key, value = self.buffers()
+        if key.shape[2] < self.length:
+            self._key, self._value = (_with_room(buffer, buffer, start, self.length) for buffer in (key, value))
+
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values with the room that they have, (batch, kv_heads, room, head) each."""
+        assert self._key is not None
+        assert self._value is not None
+        return self._key, self._value
+
+    def move(self, key: Tensor, value: Tensor) -> None:
+        """Go on in other buffers, (batch, kv_heads, room, head) each, which are zero beyond what is here."""
+        for buffer, held in zip((key, value), self.contents(), strict=True):
+            buffer[:, :, : self.length] = held
+            buffer[:, :, self.length :] = 0.0
+        self._key, self._value = key, value
+
+    def contents(self) -> tuple[Tensor, Tensor]:
+        """Keys and values so far, (batch, kv_heads, length, head) each."""
+        key, value = self.buffers()
+        return key[:, :, : self.length], value[:, :, : self.length]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+        if self._key is not None and self._value is not None:
+            self._key = self._key.index_select(0, rows)
+            self._value = self._value.index_select(0, rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only these positions of each row, in this order; `positions` is (batch, kept)."""
+        if self._key is not None and self._value is not None:
+            batch, heads, room, head = self._key.shape
+            first = torch.arange(0, batch * heads * room, room, device=positions.device).view(batch, heads, 1)
+            places = (first + positions[:, None]).flatten()
+            self.length = positions.shape[1]
+            for buffer in (self._key, self._value):
+                kept = buffer.view(-1, head).index_select(0, places)
+                buffer[:, :, : self.length] = kept.view(batch, heads, -1, head)
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on."""
+        self.length = min(self.length, length)
+
+
+def _with_room(buffer: Tensor, like: Tensor, used: int, needed: int) -> Tensor:
+    """A buffer for `needed` positions or more that holds the first `used` positions of the old one."""
+    if buffer.shape[2] >= needed:
+        return buffer
+    batch, heads, _, head = like.shape
+    grown = like.new_empty(batch, heads, max(needed, 2 * used, 64), head)
+    grown[:, :, :used] = buffer[:, :, :used]
+    return grown
+
+
+class DecoderCache:
+    """What the layers of a decoder remember from step to step.
+
+    Attributes:
+        own: for each layer, keys and values of the decoder's own positions.
+        memory: for each layer, keys and values of the memory that cross-attention reads; they are computed once.
+    """
+
+    def __init__(self, own: Sequence[KeyValueCache]) -> None:
+        self.own = own
+        self.memory = [KeyValueCache() for _ in own]
+
+    @property
+    def length(self) -> int:
+        """Positions fed so far."""
+        return self.own[0].length
+
+    def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
+        """Row i becomes what row `rows[i]` was, in every layer; with `same_sources` its memory is that row's."""
+        for layer in self.own if same_sources else (*self.own, *self.memory):
+            layer.reorder(rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only some of its own positions of each row, (batch, kept), in every layer; the memory stays."""
+        for layer in self.own:
+            layer.select(positions)
+
+    def truncate(self, length: int) -> None:
+        """Forget its own positions from `length` on; the memory stays."""
+        for layer in self.own:
+            layer.truncate(length)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the positions of a batch attend to in each layer of a stack, and where they stand.
+
+    Self-attention has one scope, and the cross-attention of a decoder that reads a source another. A model says what
+    is seen; its stack adds what its positions are and the first values, which all layers share.
+
+    Attributes:
         mask: which keys each query may see.
-        dropout: share of the attention weights to drop.
-        relative: what is added to the values by their distance; what is added to the keys is in the mask's bias.
-
-    Returns:
-        (batch, heads, queries, head).
-
-    Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023.
+        memory: (batch, memory length, d_model) states to attend to, instead of the queries' own.
+        caches: for each layer, keys and values of earlier positions, extended in place; those of a memory are
+            computed once.
+        start: the position of the first query.
+        branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
+            and the mask keeps them apart.
+        end: a position after those of all queries, where `query_positions` are given and it is known; else it is
+            looked for among them, and a GPU is waited for.
+        query_positions: (batch, queries) where the queries stand, branches included, if not one after the other from
+            `start` on in each row.
+        key_positions: (batch, keys) where the keys stand, if not one after the other from 0 on. It matters to schemes
+            that know distances; what a query does not see may have any.
+        rotation: turns queries and keys by their positions (rotary embeddings).
+        relative: for each layer, what is added to keys and values by their distance.
+        by_distance: what knows what distances add, for layers that ask themselves.
+        first_values: the values of the first layer, for layers that mix them with their own.
+        lengths: (batch,) how many positions of each row are real; what comes after them is padding, which no expert
+            takes. None if all are.
     """
-    n_queries, n_keys = query.shape[2], key.shape[2]
-    if relative is not None or _products_are_faster(query, n_keys, dropout, mask.bias):
-        return _two_products(query, key, value, mask, dropout, relative)
-    grouped = query.shape[1] != key.shape[1]
-    if mask.is_flag(n_queries, n_keys):
-        flag = mask.is_causal and n_queries > 1
-        if flag and not dropout and blocks_are_faster(query, n_keys):
-            return attend_by_blocks(query, key, value)
-        return F.scaled_dot_product_attention(query, key, value, is_causal=flag, dropout_p=dropout, enable_gqa=grouped)
-    scores_mask = mask.allowed(n_queries, n_keys, query.device)
-    if mask.bias is not None:
-        bias = mask.bias.to(query.dtype)
-        scores_mask = bias if scores_mask is None else bias.masked_fill(~scores_mask, -torch.inf)
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=scores_mask, dropout_p=dropout, enable_gqa=grouped
-    )
 
+    mask: Mask
+    memory: Tensor | None = None
+    caches: Sequence[KeyValueCache] | None = None
+    start: int = 0
+    branches: int = 1
+    end: int | None = None
+    query_positions: Tensor | None = None
+    key_positions: Tensor | None = None
+    rotation: Callable[[Tensor], Tensor] | None = None
+    relative: Sequence[RelativeTables] | None = None
+    by_distance: ByDistance | None = None
+    first_values: FirstValues | None = None
+    lengths: Tensor | None = None
 
-def _products_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tensor | None) -> bool:
-    """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
+    def cache(self, layer: int) -> KeyValueCache | None:
+        """The cache of a layer, counted from 0, if there are caches."""
+        return None if self.caches is None else self.caches[layer]
 
-    There the fused kernel has neither dropout nor the gradient of a bias, and its backward pass in bfloat16 is slow.
-    Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms;
-    they cross between 512 and 1024 positions. In float32 the fused kernel wins at every length, but not forward where
-    many rows have a few queries and keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
-    """
-    if query.device.type != "cpu":
-        return False
-    batch, heads, n_queries, _ = query.shape
-    backward = query.requires_grad and query.dtype is torch.bfloat16
-    tiny = query.dtype is torch.float32 and not query.requires_grad and batch * heads >= _MANY_HEADS
-    return (
-        dropout > 0
-        or (bias is not None and bias.requires_grad)
-        or (backward and n_keys <= _LONGEST_FOR_PRODUCTS)
-        or (tiny and n_queries <= _FEW_QUERIES and n_keys <= _FEW_KEYS)
-    )
+    def tables(self, layer: int) -> RelativeTables | None:
+        """What a layer, counted from 0, adds to keys and values by their distance, if anything."""
+        return None if self.relative is None else self.relative[layer]
 
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        """(batch or 1, length) where each of so many queries stands, branches included."""
+        if self.query_positions is not None:
+            return self.query_positions
+        end = self.start + length // self.branches
+        return torch.arange(self.start, end, device=device).repeat(self.branches)[None]
 
-def _two_products(  # noqa: PLR0917 (as `attend` has them)
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, relative: RelativeTables | None = None
-) -> Tensor:
-    """Attention written out: softmax(query keyᵀ / √head) value, with one key/value head for a group of query heads.
+    def with_tables(self, tables: Sequence[RelativeTables]) -> Scope:
+        """This scope, with what a kind of distance adds to the keys and values of each layer, besides others."""
+        if self.relative is not None:
+            tables = [replace(one, also=other) for one, other in zip(tables, self.relative, strict=True)]
+        return replace(self, relative=tables)
 
-    torch's softmax of bfloat16 works in float32 inside, which saves two passes over the scores each way; but on rows
-    that don't fill its vectors it takes two to five times as long as casting them.
-    """
-    batch, heads, n_queries, head = query.shape
-    kv_heads, n_keys = key.shape[1:3]
-    groups = heads // kv_heads
-    with torch.autocast(query.device.type, enabled=False):
-        scores = (query * head**-0.5).reshape(batch, kv_heads, groups * n_queries, head) @ key.transpose(-1, -2)
-        scores = scores.view(batch, heads, n_queries, n_keys)
-        if n_keys % _VECTOR or mask.bias is not None:
-            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        if mask.bias is not None:
-            scores = scores + mask.bias.to(scores.dtype)
-        allowed = mask.allowed(n_queries, n_keys, scores.device)
-        if n_keys < _FEWEST_KEYS:
-            scores, value, allowed = _filled_up(scores, value, allowed)
-        weights = dropped_out(_masked_softmax(scores, allowed).to(query.dtype), dropout)
-        output = (weights.view(batch, kv_heads, groups * n_queries, -1) @ value).view(batch, heads, n_queries, head)
-        return output if relative is None else output + relative.output(weights[..., :n_keys])
+    def distances(self, length: int, device: torch.device) -> Tensor:
+        """How far each key stands after each of `length` queries, branches included; negative where it comes first.
 
-
-def _filled_up(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Add keys that no query sees until there are 16: a softmax over 16 takes a tenth of the time of one over 15."""
-    added = _FEWEST_KEYS - scores.shape[-1]
-    if allowed is None:
-        allowed = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
-    return F.pad(scores, (0, added)), F.pad(value, (0, 0, 0, added)), F.pad(allowed, (0, added))
-
-
-def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """Softmax over the allowed keys; all zeros, not NaN, where none is."""
-    if allowed is None:
-        return scores.softmax(-1)
-    floor = scores.new_zeros(allowed.shape).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
-    weights = (scores + floor).softmax(-1)
-    sees_nothing = ~allowed.any(-1, keepdim=True)
-    if weights.device.type != "cpu" or torch.compiler.is_compiling() or bool(sees_nothing.any()):  # a GPU isn't asked
-        weights = weights.masked_fill(sees_nothing, 0.0)
-    return weights
+        Returns:
+            (batch or 1, queries, keys).
+        """
+        end, queries = self.start + length // self.branches, self.positions(length, device)
+        assert self.branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
+        keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
+        return keys[:, None, :] - queries[:, :, None]
 
 
 def _by_head(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -314,70 +590,113 @@ class CrossAttention(MultiHeadAttention):
         return multiplied(self.input.weight) * 2 * self.kv_heads / (self.heads + 2 * self.kv_heads)
 
 
-_BLOCK = 128
-"""Queries that are computed together, with the keys up to the last of them."""
-_SHORTEST = 512
-"""Positions beyond which it may be used."""
-_TIMED, _TRIES, _CLEARLY = (1, 2, 1024, 64), 5, 1.25
-"""The heads that both ways are timed with, how often, and how many times as fast blocks must be to be taken."""
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask,
+    dropout: float = 0.0,
+    relative: RelativeTables | None = None,
+) -> Tensor:
+    """Scaled dot-product attention with grouped key/value heads; a query that sees nothing gets zeros.
 
+    Args:
+        query: (batch, heads, queries, head).
+        key: (batch, kv_heads, keys, head), where kv_heads divides heads.
+        value: like `key`.
+        mask: which keys each query may see.
+        dropout: share of the attention weights to drop.
+        relative: what is added to the values by their distance; what is added to the keys is in the mask's bias.
 
-_types_by_blocks: set[torch.dtype] = set()
+    Returns:
+        (batch, heads, queries, head).
 
-
-def choose_causal_blocks(dtype: torch.dtype, context_length: int) -> None:
-    """Settle whether long causal attention in a type is computed by blocks: where it is clearly faster, in bfloat16.
-
-    Both ways are timed once in a process, in turns. Until then torch computes all of it.
+    Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023.
     """
-    if dtype is torch.bfloat16 and context_length > _SHORTEST and _were_faster():
-        _types_by_blocks.add(dtype)
-
-
-def blocks_are_faster(query: Tensor, n_keys: int) -> bool:
-    """Whether causal attention from these (batch, heads, queries, head) to as many keys is faster by blocks.
-
-    torch's fused kernel for a CPU computes in float32 between its products and leaves most of a processor's bfloat16
-    unused: 4 rows, 12 heads, 1024 positions, head 64, one thread of an AMD EPYC with AVX512-BF16 took it 132 ms, blocks
-    69 ms. In float32 blocks are slower. Training is left to the kernels that it has.
-    """
-    return (
-        query.dtype in _types_by_blocks
-        and query.device.type == "cpu"
-        and query.shape[2] == n_keys > _SHORTEST
-        and not query.requires_grad
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
+    n_queries, n_keys = query.shape[2], key.shape[2]
+    if relative is not None or _products_are_faster(query, n_keys, dropout, mask.bias):
+        return _two_products(query, key, value, mask, dropout, relative)
+    grouped = query.shape[1] != key.shape[1]
+    if mask.is_flag(n_queries, n_keys):
+        flag = mask.is_causal and n_queries > 1
+        if flag and not dropout and blocks_are_faster(query, n_keys):
+            return attend_by_blocks(query, key, value)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=flag, dropout_p=dropout, enable_gqa=grouped)
+    scores_mask = mask.allowed(n_queries, n_keys, query.device)
+    if mask.bias is not None:
+        bias = mask.bias.to(query.dtype)
+        scores_mask = bias if scores_mask is None else bias.masked_fill(~scores_mask, -torch.inf)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=scores_mask, dropout_p=dropout, enable_gqa=grouped
     )
 
 
-def attend_by_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention; (batch, heads, length, head) of each, or fewer heads of keys and values -> the same shape."""
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    batch, heads, length, head = query.shape
-    found = query.new_empty(batch, length, heads, head).transpose(1, 2)  # as the output layer reads it
-    query = (query * head**-0.5).flatten(0, 1)
-    key, value = key.transpose(-1, -2).flatten(0, 1), value.flatten(0, 1)  # copied once, not for each block
-    future = torch.full((_BLOCK, _BLOCK), -torch.inf, dtype=query.dtype).triu(1)
-    for start in range(0, length, _BLOCK):
-        end = min(start + _BLOCK, length)
-        scores = query[:, start:end] @ key[:, :, :end]
-        scores[..., start:] += future[: end - start, : end - start]
-        found[:, :, start:end] = (scores.softmax(-1) @ value[:, :end]).unflatten(0, (batch, heads))
-    return found
+def _products_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tensor | None) -> bool:
+    """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
+
+    There the fused kernel has neither dropout nor the gradient of a bias, and its backward pass in bfloat16 is slow.
+    Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms;
+    they cross between 512 and 1024 positions. In float32 the fused kernel wins at every length, but not forward where
+    many rows have a few queries and keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
+    """
+    if query.device.type != "cpu":
+        return False
+    batch, heads, n_queries, _ = query.shape
+    backward = query.requires_grad and query.dtype is torch.bfloat16
+    tiny = query.dtype is torch.float32 and not query.requires_grad and batch * heads >= _MANY_HEADS
+    return (
+        dropout > 0
+        or (bias is not None and bias.requires_grad)
+        or (backward and n_keys <= _LONGEST_FOR_PRODUCTS)
+        or (tiny and n_queries <= _FEW_QUERIES and n_keys <= _FEW_KEYS)
+    )
 
 
-@cache
-def _were_faster() -> bool:
-    """Whether they clearly are here, in turns with the fused kernel."""
-    heads = torch.zeros(_TIMED, dtype=torch.bfloat16)
-    return times_as_fast(partial(attend_by_blocks, *3 * [heads]), partial(_fused, heads), tries=_TRIES) > _CLEARLY
+def _two_products(  # noqa: PLR0917 (as `attend` has them)
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, relative: RelativeTables | None = None
+) -> Tensor:
+    """Attention written out: softmax(query keyᵀ / √head) value, with one key/value head for a group of query heads.
+
+    torch's softmax of bfloat16 works in float32 inside, which saves two passes over the scores each way; but on rows
+    that don't fill its vectors it takes two to five times as long as casting them.
+    """
+    batch, heads, n_queries, head = query.shape
+    kv_heads, n_keys = key.shape[1:3]
+    groups = heads // kv_heads
+    with torch.autocast(query.device.type, enabled=False):
+        scores = (query * head**-0.5).reshape(batch, kv_heads, groups * n_queries, head) @ key.transpose(-1, -2)
+        scores = scores.view(batch, heads, n_queries, n_keys)
+        if n_keys % _VECTOR or mask.bias is not None:
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if mask.bias is not None:
+            scores = scores + mask.bias.to(scores.dtype)
+        allowed = mask.allowed(n_queries, n_keys, scores.device)
+        if n_keys < _FEWEST_KEYS:
+            scores, value, allowed = _filled_up(scores, value, allowed)
+        weights = dropped_out(_masked_softmax(scores, allowed).to(query.dtype), dropout)
+        output = (weights.view(batch, kv_heads, groups * n_queries, -1) @ value).view(batch, heads, n_queries, head)
+        return output if relative is None else output + relative.output(weights[..., :n_keys])
 
 
-def _fused(heads: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+def _filled_up(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Add keys that no query sees until there are 16: a softmax over 16 takes a tenth of the time of one over 15."""
+    added = _FEWEST_KEYS - scores.shape[-1]
+    if allowed is None:
+        allowed = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
+    return F.pad(scores, (0, added)), F.pad(value, (0, 0, 0, added)), F.pad(allowed, (0, added))
+
+
+def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Softmax over the allowed keys; all zeros, not NaN, where none is."""
+    if allowed is None:
+        return scores.softmax(-1)
+    floor = scores.new_zeros(allowed.shape).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
+    weights = (scores + floor).softmax(-1)
+    sees_nothing = ~allowed.any(-1, keepdim=True)
+    if weights.device.type != "cpu" or torch.compiler.is_compiling() or bool(sees_nothing.any()):  # a GPU isn't asked
+        weights = weights.masked_fill(sees_nothing, 0.0)
+    return weights
 
 
 def attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:

@@ -99,5 +99,5 @@ def training_flops_per_token(
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
-    """Bytes of the key/value cache for one token of one sequence, rounded down where a layer compresses."""
+    """Bytes of the key/value cache for one token of one sequence."""
     return int(_shapes(config, _NO_ADAPTERS).cached_values() * bytes_per_value)

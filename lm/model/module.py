@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
+from typing import ClassVar, ParamSpec
 
+import torch
 from torch import Tensor, nn
 
 _FROZEN = 2 / 3
@@ -62,3 +64,20 @@ def parameters_by_part(module: nn.Module, part: str = "other") -> Counter[str]:
     for child in module.children():
         found += parameters_by_part(child, getattr(child, "part", "") or part)
     return found
+
+
+P = ParamSpec("P")
+
+
+def remembered(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """A function that keeps what it gave for the latest arguments; torch.compile sees one that keeps nothing."""
+    kept = lru_cache(maxsize=64)(compute)
+
+    @wraps(compute)
+    def given(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        if torch.compiler.is_compiling():
+            return compute(*args, **kwargs)
+        with torch.inference_mode(False):  # it outlives an evaluation, and training differentiates past it
+            return kept(*args, **kwargs)  # type: ignore[arg-type]
+
+    return given

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import CrossAttention, MultiHeadAttention, choose_causal_blocks
-from lm.model.attention_inputs import DecoderCache, FirstValues, Mask, RecurrentCache, Scope
+from lm.kernels.causal_blocks import choose_causal_blocks
+from lm.model.attention import CrossAttention, DecoderCache, FirstValues, Mask, MultiHeadAttention, Scope
 from lm.model.layers import (
     Dropout,
     FeedForward,
@@ -33,7 +33,7 @@ from lm.model.variants.block_sparse import PatternedAttention, pattern_of
 from lm.model.variants.compressed import CompressedAttention
 from lm.model.variants.experts import Experts
 from lm.model.variants.low_rank import LowRankAttention
-from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
+from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentScope
 from lm.model.variants.syntax import SyntaxPositions, without_padding
 
 
@@ -154,7 +154,9 @@ class Stack(Module):
         return DecoderCache([attention.new_cache() for attention in self.attentions()])
 
     def cached_values(self) -> Fraction:
-        """How many numbers its cache holds for each position."""
+        """How many numbers its cache holds for each position; none where compressed keys cover several."""
+        if any(isinstance(attention, CompressedAttention) for attention in self.attentions()):
+            return Fraction()
         return sum((attention.cached_values() for attention in self.attentions()), Fraction())
 
     def weights_per_source_position(self) -> float:
@@ -338,7 +340,7 @@ def _causal(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None)
     if cache is None:
         return Scope(mask=Mask.causal(), lengths=lengths)
     if isinstance(cache, RecurrentCache):
-        return Scope(mask=Mask.causal(), recurrent=cache, start=cache.length)
+        return RecurrentScope(mask=Mask.causal(), recurrent=cache, start=cache.length)
     return Scope(mask=Mask.causal(), caches=cache.own, start=cache.length, lengths=lengths)
 
 

@@ -291,6 +291,6 @@ def _filled(run: Run, prompt: str) -> str:
 def _continue(run: Run, prompt: str) -> str:
     """A continuation of a prompt, drawn the same way each time."""
     assert isinstance(run.model, DecoderOnly)
-    config = SamplingConfig(seed=run.config.training.seed, max_tokens=_SAMPLE_TOKENS)
+    config = SamplingConfig(seed=run.config.training.seed, max_tokens=_SAMPLE_TOKENS, token_healing=False)
     (sample,) = Generator(run.model, run.tokenizer, config).samples(prompt)
     return sample.text

@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, Scope
 from lm.model.module import initialise
 from lm.model.positions import relative_positions
 from lm.model.transformer import self_attention

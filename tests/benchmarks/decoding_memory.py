@@ -26,8 +26,7 @@ from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import configure
-from lm.decoding.generate import Row, Token, generate
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Row, Sampler, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.compiled.compiling import compile_step
 from lm.engine.selection import plan_engines

@@ -19,8 +19,8 @@ import torch
 from lm.checkpoint import load_model
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.generate import Token
 from lm.decoding.generator import PROMPT, Generator
+from lm.decoding.sampling import Token
 from lm.hardware import Hardware, inference_hardware
 from lm.model.transformer import DecoderOnly
 
@@ -66,7 +66,7 @@ def main() -> None:
     texts = prompts(given.text, given.prompts)
     assert isinstance(loaded.model, DecoderOnly)
     for settings in (SamplingConfig(greedy=True), SamplingConfig(temperature=0.8, seed=0)):
-        config = SamplingConfig(**{**vars(settings), "max_tokens": _TOKENS})
+        config = SamplingConfig(**{**vars(settings), "max_tokens": _TOKENS, "token_healing": False})
         generators = {
             name: Generator(loaded.model, loaded.tokenizer, config, draft=draft) for name, draft in drafts.items()
         }

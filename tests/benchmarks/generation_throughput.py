@@ -16,8 +16,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generate import Row, Token, generate
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Row, Sampler, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, timed

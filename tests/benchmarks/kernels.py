@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lm.hardware import Hardware, quick_types, timed
 from lm.model import attention
-from lm.model.attention_inputs import Mask
+from lm.model.attention import Mask
 from lm.model.layers import _by_onednn, dropout, linear
 from lm.model.loss import linear_cross_entropy
 from lm.training.measuring import alternate

@@ -22,8 +22,7 @@ from functools import partial
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.generate import Request, Row, Token, refilled
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Request, Row, Sampler, Token, refilled
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly

@@ -17,8 +17,7 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.decoding.generate import Row, Token, generate
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Row, Sampler, Token, generate
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus

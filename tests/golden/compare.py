@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
@@ -51,6 +51,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"^generate/each/compressed/command [123]:.*(logprobs|score)$",
         "compressed attention reads all again, as --no-cache always did: it differs from its cache by 2e-7",
     ),
+    (r"^tools/(info|presets)/.*cache_bytes_per_token$", "compressed attention caches nothing"),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
     (
         r"(config\.json:|command \d+:config\.)model\.(n_kv_heads|d_head|d_ff|init_std|attention_bias)$",
@@ -64,6 +65,8 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }  # fmt: skip
 """Of each command. The seed is reported even where nothing is sampled; there a flag for it would be refused."""
+_SWITCHED_OFF = {"LM_TOKEN_HEALING": "no"}
+"""Settings of this tree's commands alone, without which they do what the base tree can't do."""
 _TREE = Path(__file__).parents[2]
 _HERE = Path(__file__).parent
 _PACKAGES = ("cli", "lm", "corpora")
@@ -103,7 +106,7 @@ def compare(wanted: list[Case], given: argparse.Namespace) -> int:
     base = Base(given.cache, given.base, given.base_tree)
     began, different = time.perf_counter(), []
     with tempfile.TemporaryDirectory(prefix="head-", dir=base.folder) as work:
-        head = Tree(base.tree.root if given.twice else _TREE, base)
+        head = Tree(base.tree.root, base) if given.twice else Tree(_TREE, base, _SWITCHED_OFF)
         for case in wanted:
             expected = base.record(case)
             started = time.perf_counter()
@@ -228,8 +231,9 @@ class Base:
 class Tree:
     """A source tree whose commands are run; its server starts with the first case."""
 
-    def __init__(self, root: Path, base: Base | None = None) -> None:
-        self.root, self._base = root, base
+    def __init__(self, root: Path, base: Base | None = None, settings: Mapping[str, str] | None = None) -> None:
+        """A tree whose commands have some variables besides those of all trees."""
+        self.root, self._base, self._settings = root, base, settings or {}
         self._server: subprocess.Popen[str] | None = None
         self._is_compiled = False
 
@@ -327,7 +331,7 @@ class Tree:
     def _environment(self) -> dict[str, str]:
         """Return this process's environment without settings of lm, with the tree before all installed packages."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LM_")}
-        return kept | _ENVIRONMENT | {"PYTHONPATH": str(self.root)}
+        return kept | _ENVIRONMENT | self._settings | {"PYTHONPATH": str(self.root)}
 
     def _compiled(self) -> Path:
         """The cache that holds this tree's compiled code, which is made now if it is not there."""

@@ -7,7 +7,8 @@ import time
 import torch
 
 from lm.config.model import ModelConfig
-from lm.engine.engine import LAST, NOTHING, TorchEngine
+from lm.engine.engine import LAST, NOTHING
+from lm.engine.pytorch import TorchEngine
 from lm.errors import InputError
 from lm.kernels import compiled
 from lm.kernels.tensors import best

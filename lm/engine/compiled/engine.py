@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.engine.cache import DecoderModel, KVCache, Reading
 from lm.engine.compiled.step import LAYER, MODEL, Found, Read, Scales, Shape, addresses, step
-from lm.engine.engine import Output, Want
+from lm.engine.engine import DecoderModel, KVCache, Output, Reading, Want
 from lm.errors import UsageError
 from lm.kernels import compiled
 from lm.kernels.tensors import Best
 from lm.kernels.vectors import ACTIVATIONS
-from lm.model.attention_inputs import KeyValueCache
+from lm.model.attention import KeyValueCache
 from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
 from lm.model.transformer import Stack
 
@@ -36,12 +35,14 @@ class _Tables(NamedTuple):
         addresses: of `MODEL`, tables included.
         shape: of the model, tables included.
         kept: the tables, which must stay alive.
+        in_line: (1, length) the slots of a row whose positions are their own slots.
     """
 
     length: int
     addresses: np.void
     shape: Shape
     kept: list[Tensor]
+    in_line: Tensor
 
 
 class CompiledEngine:
@@ -80,7 +81,7 @@ class CompiledEngine:
         *,
         lengths: Sequence[int] | None = None,  # noqa: ARG002 (prompts are PyTorch's)
     ) -> Output:
-        """See `lm.engine.engine.Engine`; of rows that are not new to the cache."""
+        """See `Engine`; of rows that are not new to the cache."""
         reading, vocabulary = cache.reading(tokens, rows, positions), self._shape.vocabulary
         if want.top_k:
             best = Best.to_be_filled(len(reading.tokens), min(want.top_k, vocabulary))
@@ -91,14 +92,12 @@ class CompiledEngine:
         return Output(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - want.last :])
 
     def _step(self, reading: Reading, logits: Tensor, found: Best) -> None:
-        positions, slots, lengths = reading.positions, reading.slots, reading.lengths
-        if slots is None:
-            slots = torch.arange(int(positions.max()) + 1)[None]
-        lengths = positions[:0] if lengths is None else lengths
         tables = self._tables
-        if slots.shape[1] > tables.length:
-            tables = self._tables = self._with_positions(slots.shape[1])
-        numbers = (reading.tokens, reading.rows, positions, slots, lengths)
+        if reading.end > tables.length:
+            tables = self._tables = self._with_positions(reading.end)
+        slots = tables.in_line[:, : reading.end] if reading.slots is None else reading.slots
+        lengths = reading.positions[:0] if reading.lengths is None else reading.lengths
+        numbers = (reading.tokens, reading.rows, reading.positions, slots, lengths)
         threads = compiled.threads()
         with compiled.alone(threads):
             unknown = step(
@@ -124,7 +123,7 @@ class CompiledEngine:
         for name, table in found.items():
             weights[name.replace(".", "_")] = table.data_ptr()
         shape = self._shape._replace(table=length, turned=found["rotation"].shape[-1] if "rotation" in found else 0)
-        return _Tables(length, weights[0], shape, [*found.values()])
+        return _Tables(length, weights[0], shape, [*found.values()], torch.arange(length)[None])
 
     def _address(self, tensor: Tensor | None) -> int:
         """Where a tensor is, which is kept alive, for it may be a copy."""

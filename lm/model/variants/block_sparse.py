@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import ByDistance, Mask, Pattern, RelativeTables, Scope, remembered
+from lm.model.attention import ByDistance, Mask, MultiHeadAttention, Pattern, RelativeTables, Scope, attend
+from lm.model.module import remembered
 
 
 class PatternedAttention(MultiHeadAttention):

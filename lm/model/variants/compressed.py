@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import partial
 
 import torch
@@ -10,38 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import KeyValueCache, Mask, RelativeTables, Scope
+from lm.model.attention import Mask, MultiHeadAttention, RelativeTables, Scope, attend
 from lm.model.layers import Linear
+from lm.model.positions import Rotation
 from lm.model.variants.block_sparse import even_chunks, in_chunks
 
 _HELD = 1 << 24
 """Scores that are kept for the backward pass; see `in_chunks`."""
-
-
-class CompressedCache(KeyValueCache):
-    """Keys and values of a layer that attends to compressed ones: these, and those of the positions they come from.
-
-    Those of all positions are kept, so that any number of them can be forgotten.
-    """
-
-    def __init__(self, stride: int) -> None:
-        super().__init__()
-        self.stride, self.compressed = stride, KeyValueCache()
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was."""
-        super().reorder(rows)
-        self.compressed.reorder(rows)
-
-    def select(self, positions: Tensor) -> None:
-        """Not possible: what covers several positions does not follow one of them."""
-        raise NotImplementedError("compressed keys and values belong to positions that stand in a line")
-
-    def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on, and what covers any of them."""
-        super().truncate(length)
-        self.compressed.truncate(self.length // self.stride)
 
 
 class CompressedAttention(MultiHeadAttention):
@@ -49,7 +23,8 @@ class CompressedAttention(MultiHeadAttention):
 
     Its kernel is as wide as its stride, so it is a matrix for neighbours side by side. In a causal stack a query sees
     what covers nothing after it, and the first ones see nothing. There a compressed key stands where the last
-    position that it covers does; in an encoder, where that may be padding, the first.
+    position that it covers does; in an encoder, where that may be padding, the first. Nothing is cached: a sequence is
+    read again for each token.
 
     Source: Liu et al. 2018, section 4.2.3 (memory-compressed attention).
     """
@@ -72,12 +47,10 @@ class CompressedAttention(MultiHeadAttention):
         """How many pairs of a query and a compressed key meet."""
         return length * (length / self.stride) / (2 if is_causal else 1)
 
-    def cached_values(self) -> Fraction:
-        """How many numbers a cache holds for each position: compressed keys and values beside the others."""
-        return super().cached_values() * (1 + Fraction(1, self.stride))
-
     def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`, and all the compressed keys and values that they may meet."""
+        assert scope.start == 0, "a sequence is read at once"
+        assert scope.caches is None
         assert scope.key_positions is None, "what covers several positions needs them in a line"
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
         query = self._normalise(self.query_norm, query)
@@ -85,25 +58,14 @@ class CompressedAttention(MultiHeadAttention):
             query = scope.rotation(query)
         if scope.first_values is not None and self.value_shares is not None:
             value = scope.first_values.mix(value, self.value_shares)
-        cache = scope.cache(self.layer)
-        if cache is None:
-            return query, *self._compressed(key, value, scope, first=0)
-        assert isinstance(cache, CompressedCache)
-        key, value = cache.extend(key, value)
-        done = cache.compressed.length
-        if key.shape[2] // self.stride > done:
-            start = done * self.stride
-            cache.compressed.extend(*self._compressed(key[:, :, start:], value[:, :, start:], scope, first=start))
-        elif not done:
-            return query, key[:, :, :0], value[:, :, :0]
-        return query, *cache.compressed.contents()
+        return query, *self._compressed(key, value, scope)
 
-    def _compressed(self, key: Tensor, value: Tensor, scope: Scope, *, first: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the positions from `first` on, compressed: normalised, and turned by where they stand."""
+    def _compressed(self, key: Tensor, value: Tensor, scope: Scope) -> tuple[Tensor, Tensor]:
+        """Keys and values, compressed: normalised, and turned by where they stand."""
         key = self._normalise(self.key_norm, self._convolved(key, self.key_convolution, scope))
         if scope.rotation is not None:
-            place = first + self.stride - 1 - scope.start if self.is_causal else 0
-            key = scope.rotation.every(self.stride, first=place)(key)
+            assert isinstance(scope.rotation, Rotation)
+            key = scope.rotation.every(self.stride, first=self.stride - 1 if self.is_causal else 0)(key)
         return key, self._convolved(value, self.value_convolution, scope)
 
     def _convolved(self, x: Tensor, convolution: Linear, scope: Scope) -> Tensor:
@@ -125,8 +87,8 @@ class CompressedAttention(MultiHeadAttention):
         """What (batch, heads, length, head) queries find in the compressed values: as many."""
         if not key.shape[2]:
             return torch.zeros_like(query)
-        length, is_whole = query.shape[2], scope.start == 0
-        if self.is_causal and is_whole and length > 1 and scope.by_distance is None and not self.dropped:
+        length = query.shape[2]
+        if self.is_causal and length > 1 and scope.by_distance is None and not self.dropped:
             return _in_turns(query, key, value, self.stride)
         if not self.is_causal and scope.by_distance is None and not self.dropped:
             return attend(query, key, value, mask=self.mask(query, scope))
@@ -137,23 +99,20 @@ class CompressedAttention(MultiHeadAttention):
     def _some(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, first: int, end: int) -> Tensor:  # noqa: PLR0917
         """What the queries from `first` to `end` find, with the keys that they may see."""
         query = query[:, :, first:end]
-        n_keys = min(key.shape[2], (scope.start + end) // self.stride) if self.is_causal else key.shape[2]
+        n_keys = min(key.shape[2], end // self.stride) if self.is_causal else key.shape[2]
         if not n_keys:
             return torch.zeros_like(query)
-        mask, relative = self._seen(query, n_keys, scope, start=scope.start + first)
+        mask, relative = self._seen(query, n_keys, scope, start=first)
         key, value = key[:, :, :n_keys], value[:, :, :n_keys]
         return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
 
     def mask(self, query: Tensor, scope: Scope) -> Mask:
         """Which compressed keys each query sees, and what their distances add to its scores."""
-        end = scope.start + query.shape[2]
+        end = query.shape[2]
         return self._seen(query, end // self.stride if self.is_causal else -(-end // self.stride), scope)[0]
 
-    def _seen(
-        self, query: Tensor, n_keys: int, scope: Scope, *, start: int | None = None
-    ) -> tuple[Mask, RelativeTables | None]:
-        """Which of the first keys some queries see, and what their distances add to scores and values."""
-        start = scope.start if start is None else start
+    def _seen(self, query: Tensor, n_keys: int, scope: Scope, *, start: int = 0) -> tuple[Mask, RelativeTables | None]:
+        """Which of the first keys queries from `start` on see, and what distances add to their scores and values."""
         queries = torch.arange(start, start + query.shape[2], device=query.device)[:, None]
         keys = torch.arange(n_keys, device=query.device) * self.stride + (self.stride - 1 if self.is_causal else 0)
         pairs = None
@@ -166,10 +125,6 @@ class CompressedAttention(MultiHeadAttention):
             return mask, None
         bias, relative = scope.by_distance.between(query, (keys - queries)[None], layer=self.layer)
         return mask.with_bias(bias), relative
-
-    def new_cache(self) -> CompressedCache:
-        """What this layer remembers of earlier positions: nothing yet."""
-        return CompressedCache(self.stride)
 
     def over_positions(self, weights: Tensor, length: int) -> Tensor:
         """Weights of compressed keys shared out evenly among the positions that each covers."""

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, MultiHeadAttention, Scope, attend
 from lm.model.module import multiplied
 
 

@@ -6,17 +6,104 @@ The models are the same two, with these stacks instead of `Stack`: what trains, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import starmap
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Attention
-from lm.model.attention_inputs import Mask, RecurrentCache, Scope, State
+from lm.model.attention import Attention, KeyValueCache, Mask, Scope
 from lm.model.layers import Dropout, Linear
 from lm.model.module import Module, multiplied
+
+State = Tensor | tuple[Tensor, Tensor]
+"""The hidden state of a recurrent layer, (1, rows, width); of an LSTM with the state of its cells."""
+
+
+class RecurrentCache:
+    """What a recurrent decoder remembers from step to step: states after the last position, and of none before.
+
+    Attributes:
+        length: positions fed so far.
+        states: of each layer after them.
+        memory: keys and values of the source that attention reads; they are computed once.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.states: Sequence[State] = ()
+        self.memory = [KeyValueCache()]
+
+    def advance(self, states: Sequence[State], positions: int) -> None:
+        """The states after so many more positions."""
+        self.states, self.length = states, self.length + positions
+
+    def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
+        """Row i becomes what row `rows[i]` was; with `same_sources` the memory of row i is that of row `rows[i]`."""
+        self.states = [_rows_of(state, rows) for state in self.states]
+        for layer in () if same_sources else self.memory:
+            layer.reorder(rows)
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on: all of them, for earlier states are not kept; the memory stays."""
+        if length < self.length:
+            self.length, self.states = 0, ()
+
+
+def _rows_of(state: State, rows: Tensor) -> State:
+    if isinstance(state, Tensor):
+        return state.index_select(1, rows)
+    hidden, cells = state
+    return hidden.index_select(1, rows), cells.index_select(1, rows)
+
+
+class RowStates(RecurrentCache):
+    """The states of recurrent layers, each row after another number of positions."""
+
+    def put(self, rows: Tensor, read: RecurrentCache) -> None:
+        """Some rows begin with the states of (rows,) others."""
+        before: Sequence[State | None] = self.states or [None] * len(read.states)
+        self.states = [_placed(old, new, rows) for old, new in zip(before, read.states, strict=True)]
+        self.length = max(self.length, read.length)
+
+    def copy(self, rows: Tensor, others: Tensor) -> None:
+        """Some rows become what others are."""
+        found = RecurrentCache()
+        found.advance(self.states, self.length)
+        found.reorder(others)
+        self.put(rows, found)
+
+
+def _placed(states: State | None, fresh: State, rows: Tensor) -> State:
+    """States, (1, rows, width), in which some rows are new; there may be more of them than before."""
+    if isinstance(fresh, tuple):
+        pairs = zip((None, None) if states is None else states, fresh, strict=True)
+        hidden, cells = starmap(lambda old, new: _placed(old, new, rows), pairs)
+        assert isinstance(hidden, Tensor)
+        assert isinstance(cells, Tensor)
+        return hidden, cells
+    assert not isinstance(states, tuple)
+    n_rows = int(rows.max()) + 1
+    known = 0 if states is None else states.shape[1]
+    grown = fresh.new_zeros(1, max(n_rows, known), fresh.shape[2])
+    if states is not None:
+        grown[:, :known] = states
+    grown[:, rows] = fresh
+    return grown
+
+
+@dataclass(frozen=True)
+class RecurrentScope(Scope):
+    """What recurrent layers, which attend to nothing, know of earlier positions.
+
+    Attributes:
+        recurrent: their states, changed in place; None at the beginning of a sequence that is read at once.
+    """
+
+    recurrent: RecurrentCache | None = None
 
 
 def _layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
@@ -148,21 +235,22 @@ class RecurrentDecoder(Module):
         """Transform each position by those before it and by the source.
 
         Args:
-            x: (batch, length, d_model) embeddings, after those that `own.recurrent` has read.
-            own: what the layers remember of earlier positions.
+            x: (batch, length, d_model) embeddings, after those that its cache has read.
+            own: what the layers remember of earlier positions, in a `RecurrentScope`.
             memory: the states of the encoder, and their lengths.
 
         Returns:
             (batch, length, d_model).
         """
         assert own.branches == 1, "each continuation has a state of its own"
+        cache = own.recurrent if isinstance(own, RecurrentScope) else None
         last: list[State] = []
-        for layer, first in zip(self.recurrent, self._states(own.recurrent, memory), strict=True):
+        for layer, first in zip(self.recurrent, self._states(cache, memory), strict=True):
             x, state = layer(x, first)
             x = self.dropout(x)
             last.append(state)
-        if own.recurrent is not None:
-            own.recurrent.advance(last, x.shape[1])
+        if cache is not None:
+            cache.advance(last, x.shape[1])
         return x if self.cross_attention is None or memory is None else self.cross_attention(x, memory)
 
     def _states(self, cache: RecurrentCache | None, memory: Scope | None) -> Sequence[State | None]:

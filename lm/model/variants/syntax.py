@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import Scope
+from lm.model.attention import Scope
 from lm.model.layers import Linear
 from lm.model.module import Module
 from lm.model.positions import ABSOLUTE, DistanceTables, waves

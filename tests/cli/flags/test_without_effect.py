@@ -107,6 +107,9 @@ CASES: dict[tuple[str, str], Case] = {
     ("generate", "with --prompts,"): Case("missing-run --prompts text.txt", "missing-run"),
     ("generate", "without --prompts,"): Case("missing-run hello", "missing-run --prompts missing.txt"),
     ("generate", "with --draft,"): Case("missing-run hello --draft prompt -n 2", "missing-run hello -n 2"),
+    ("generate", "on a run trained on examples,"): Case(
+        "supervised-run hello --max-tokens 1", "plain-run hello --max-tokens 1"
+    ),
     ("generate", "on a single sample"): Case("missing-run hello", "missing-run hello -n 2"),
     ("translate", "in a search,"): Case("missing-run text.txt", "missing-run text.txt --sample"),
     ("translate", "with --sample,"): Case("missing-run text.txt --sample", "missing-run text.txt"),

@@ -392,3 +392,14 @@ def test_the_prompt_is_bold_on_a_terminal(runs, tmp_path):
     os.close(ours)
     os.close(theirs)
     assert written.startswith(b"\x1b[1mThe owl\x1b[0m")
+
+
+def test_a_prompt_may_end_anywhere(runs, lm):
+    for prompt in ("The owl ", "The owl saw the fo"):
+        given = ("generate", runs["bpe"], prompt, "--greedy", "--max-tokens", 8)
+        healed, plain = (json.loads(lm(*given, "--json", *flag)) for flag in ((), ("--no-token-healing",)))
+        assert healed["prompt"] == plain["prompt"] == prompt
+        assert healed["text"] != plain["text"]
+        assert lm(*given).removesuffix("\n") == (prompt + healed["text"]).removesuffix("\n")
+    prompt = ("generate", runs["char"], "The owl ", "--greedy", "--max-tokens", 8)
+    assert lm(*prompt) == lm(*prompt, "--no-token-healing")

@@ -142,6 +142,14 @@ def test_a_line_without_tokens_is_told(session, char):
     assert "Ctrl-C" in notes
 
 
+def test_a_line_that_ends_inside_a_word_is_continued_and_kept_as_a_text(session, plain, bpe):
+    """The context is what was shown, whatever tokens the line and its continuation were made of."""
+    output, _ = session(bpe, "The owl ", "", flags=GREEDY)
+    first, second = plain(bpe, "The owl ", *GREEDY), output.removeprefix(plain(bpe, "The owl ", *GREEDY))
+    assert output.startswith(first)
+    assert second == plain(bpe, "The owl " + first.removesuffix("\n"), "--no-token-healing", *GREEDY)
+
+
 def test_reset_forgets_the_text_and_a_seed_begins_anew(session, plain, bpe):
     flags = ("--seed", 5, "--max-tokens", 8)
     output, notes = session(bpe, "The owl", "/reset", "The owl", flags=flags)

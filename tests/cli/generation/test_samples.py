@@ -7,11 +7,10 @@ import torch
 
 from cli.generation.samples import JsonLines, Texts, Watch, write_found
 from lm.config.decoding import SamplingConfig
-from lm.decoding.generate import Continuation, Finish, Token
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Continuation, Finish, Sampler, Token
 from lm.decoding.speculative import Agreement
-from lm.engine.engine import TorchEngine
+from lm.engine.pytorch import TorchEngine
 from lm.engine.selection import EnginePlan
 from tests.cli.small_runs import make_tokenizer
 

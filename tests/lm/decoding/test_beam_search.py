@@ -9,8 +9,7 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generate import Row, Token, generate
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Row, Sampler, Token, generate
 from lm.decoding.session import Next
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model

@@ -5,8 +5,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Coverage, _kept, beam_search
-from lm.decoding.generate import Row, Token, generate
-from lm.decoding.sampling import Sampler, ban_repeated_ngrams
+from lm.decoding.sampling import Row, Sampler, Token, ban_repeated_ngrams, generate
 from lm.decoding.session import Next
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
 from tests.lm.decoding.fed import Fed, session

@@ -6,9 +6,8 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generate import Finish, Row, TextUntil, Token, generate
 from lm.decoding.generator import Generator, prompt_ids
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Finish, Row, Sampler, TextUntil, Token, generate
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
@@ -26,7 +25,7 @@ def generator(kind="bpe", *, use_cache=True, batch_size=16, **settings) -> Gener
     )
     model = build_model(config, seed=3).eval()
     assert isinstance(model, DecoderOnly)
-    settings = {"seed": 5, "max_tokens": 20, "temperature": 1.5, **settings}
+    settings = {"seed": 5, "max_tokens": 20, "temperature": 1.5, "token_healing": False, **settings}
     return Generator(model, tokenizer, SamplingConfig(**settings), use_cache=use_cache, batch_size=batch_size)
 
 

@@ -11,9 +11,8 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generate import Finish, Row, Token, generate
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import History, Sampler
+from lm.decoding.sampling import Finish, History, Row, Sampler, Token, generate
 from lm.decoding.speculative import Agreement, Guess, ModelDraft, PromptDraft, speculate
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model

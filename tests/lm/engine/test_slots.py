@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lm.engine.cache import Slots, padding
-from lm.model.attention_inputs import DecoderCache, KeyValueCache
+from lm.engine.shared_cache import Slots
+from lm.model.attention import DecoderCache, KeyValueCache, padding
 
 INF = torch.inf
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model import attention
-from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import KeyValueCache, Mask, Scope
+from lm.model.attention import KeyValueCache, Mask, MultiHeadAttention, Scope, attend
 from lm.model.variants.block_sparse import Window
 from tests.tolerances import assert_close
 

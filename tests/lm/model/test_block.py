@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import captured
-from lm.model.attention_inputs import FirstValues, Mask, Scope
+from lm.model.attention import FirstValues, Mask, Scope, captured
 from lm.model.cost import parameters_by_part
 from lm.model.transformer import Block, Stack, build_model
 from tests.lm.model.hugging_face import randomise

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import attention_weights, captured
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, Scope, attention_weights, captured
 from lm.model.transformer import build_model
 from lm.model.variants.block_sparse import Window
 from tests.tolerances import approx, assert_close

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lm.model.attention_inputs import DecoderCache, KeyValueCache, RecurrentCache
+from lm.model.attention import DecoderCache, KeyValueCache
+from lm.model.variants.recurrent import RecurrentCache
 
 
 def test_cache_reorders_repeats_and_forgets():

@@ -11,7 +11,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
 from lm.errors import UsageError
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, Scope
 from lm.model.positions import ABSOLUTE, RELATIVE, Embedding, PositionTable, sinusoids
 from lm.model.transformer import build_model
 from tests.tolerances import approx, assert_close

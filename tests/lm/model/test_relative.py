@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention, captured
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, MultiHeadAttention, Scope, captured
 from lm.model.transformer import Stack, build_model
 from tests.tolerances import assert_close
 

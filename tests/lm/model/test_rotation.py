@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lm.model.attention_inputs import Rotation, rotations
+from lm.model.positions import Rotation, rotations
 from tests.tolerances import approx
 
 

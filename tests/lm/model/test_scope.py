@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import FirstValues, KeyValueCache, Mask, Scope
+from lm.model.attention import FirstValues, KeyValueCache, Mask, Scope
 from lm.model.transformer import build_model
 
 

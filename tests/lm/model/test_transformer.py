@@ -12,7 +12,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
 from lm.config.presets import PRESETS, configure
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, Scope
 from lm.model.loss import cross_entropy, linear_cross_entropy
 from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, build_model, count_parameters
 from tests.lm.model import hugging_face

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lm.model.attention import attend
-from lm.model.attention_inputs import Mask
+from lm.model.attention import Mask, attend
 from lm.model.variants import block_sparse as block_attention
 from lm.model.variants.block_sparse import BigBird, BlockAttention, LocalBlocks, Window, blocks_pay
 from tests.tolerances import assert_close

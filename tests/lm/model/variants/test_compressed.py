@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import captured
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, Scope, captured
 from lm.model.transformer import build_model
 from lm.model.variants import compressed
 from lm.model.variants.compressed import CompressedAttention

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, Scope
 from lm.model.layers import ACTIVATIONS, FeedForward
 from lm.model.transformer import build_model
 from lm.model.variants.experts import Experts, Gate, Routes, balance_loss, counted, routed, shares

@@ -9,8 +9,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import MultiHeadAttention, captured
-from lm.model.attention_inputs import Mask, Scope
+from lm.model.attention import Mask, MultiHeadAttention, Scope, captured
 from lm.model.transformer import build_model
 from lm.model.variants.low_rank import LowRankAttention
 from tests.tolerances import assert_close

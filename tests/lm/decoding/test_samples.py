@@ -5,8 +5,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generate import Finish, Row, TextUntil, Token, generate
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Finish, Row, Sampler, TextUntil, Token, generate
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.fed import Fed, session

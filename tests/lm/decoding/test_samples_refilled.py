@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.generate import Request, Row, Token, generate, refilled
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Request, Row, Sampler, Token, generate, refilled
 from lm.errors import UsageError
 from tests.lm.decoding.fed import session
-from tests.lm.decoding.test_generate import collected, make_model
+from tests.lm.decoding.test_samples import collected, make_model
 from tests.tolerances import assert_close
 
 STOPS = {1, 2, 5}

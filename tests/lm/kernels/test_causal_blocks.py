@@ -2,9 +2,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm.model import attention as causal_blocks
-from lm.model.attention import attend, attend_by_blocks, blocks_are_faster, choose_causal_blocks
-from lm.model.attention_inputs import Mask
+from lm.kernels import causal_blocks
+from lm.kernels.causal_blocks import attend_by_blocks, blocks_are_faster, choose_causal_blocks
+from lm.model.attention import Mask, attend
 from tests.tolerances import assert_close
 
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from lm.decoding.generate import TextUntil
+from lm.decoding.sampling import TextUntil
 
 
 class Pieces:

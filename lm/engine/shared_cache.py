@@ -1,0 +1,318 @@
+"""The cache in which rows share their past: the continuations of one prompt or source, such as a beam's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from lm.engine.engine import DecoderModel, Reading, Source
+from lm.model.attention import DecoderCache, Mask, Scope, padding
+from lm.model.transformer import DecoderOnly
+
+_FIRST_SLOTS = 32
+"""Slots before it is first looked for those that are no longer needed."""
+
+
+class SharedCache:
+    """A cache in which the rows of one prompt or source are continuations of one past, and share its slots.
+
+    All rows have as many tokens after what they begin with: a prompt, or the source of a decoder-only model that
+    translates, both read at once; or nothing, where an encoder has read the source.
+
+    Attributes:
+        lengths: see `KVCache`.
+        moves_freely: see `KVCache`; compiled code finds prompts and sources where they are.
+    """
+
+    def __init__(self, model: DecoderModel, *, source: Source | None = None) -> None:
+        """Of no rows yet, or of one for each source."""
+        self._like, self._places_keys, self._source = next(model.parameters()), model.config.places_keys, source
+        self.lengths: list[int] = []
+        self.moves_freely = False
+        self._slots: Slots | None
+        self._cache, self._slots = _new_cache(model), None
+        if source is not None:
+            self.add(len(source.output))
+            self._slots = Slots(self._cache, len(source.output), source.output)
+
+    def is_new(self, row: int) -> bool:  # noqa: ARG002 (they are all alike)
+        """See `KVCache`: what is before the slots of continuations is read at once."""
+        return self._slots is None
+
+    def add(self, rows: int) -> None:
+        """Take in so many rows, while nothing is held."""
+        assert not any(self.lengths), "rows that share a past begin together"
+        self.lengths += [0] * rows
+
+    def hidden(
+        self,
+        model: DecoderModel,
+        tokens: Tensor,
+        rows: Sequence[int],
+        positions: Sequence[int],  # noqa: ARG002
+        lengths: Sequence[int],
+    ) -> Tensor:
+        """See `KVCache`; of all rows."""
+        tokens = tokens.to(self._like.device)
+        if self._slots is None:
+            return self._begin(model, tokens, lengths)
+        slots, n = self._slots, tokens.shape[1]
+        self._settle()
+        start = slots.position
+        mask = slots.add(n)
+        own = Scope(
+            mask, caches=self._cache.own, start=start, branches=slots.width, query_positions=slots.query_positions(n),
+            key_positions=slots.key_positions(n) if self._places_keys else None,
+        )  # fmt: skip
+        hidden = model.decode(tokens.reshape(slots.sentences, -1), own, self._seen_source())
+        self._advance(n)
+        self.moves_freely = False
+        return hidden.view(len(rows), n, -1)
+
+    def _begin(self, model: DecoderModel, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Read what the rows begin with; padding comes last, so that nothing that is real sees it."""
+        assert isinstance(model, DecoderOnly)
+        is_even = min(lengths) == tokens.shape[1]
+        real = None if is_even else torch.tensor(lengths, device=self._like.device)
+        self._cache = _new_cache(model)
+        hidden = model.hidden(tokens, cache=self._cache, target_lengths=real)
+        self._slots = Slots(self._cache, len(tokens), self._like, prefix=real)
+        self.lengths = list(lengths)
+        return hidden
+
+    def _seen_source(self) -> Scope | None:
+        source = self._source
+        if source is None:
+            return None
+        mask = Mask()
+        if source.lengths is not None:
+            mask = Mask(bias=padding(source.lengths, source.output.shape[1])[:, None, None].to(source.output.dtype))
+        return Scope(mask=mask, memory=source.output, caches=self._cache.memory)
+
+    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:  # noqa: ARG002
+        """See `KVCache`; of all rows."""
+        assert self._slots is not None
+        slots, n, source = self._slots, tokens.shape[1], self._source
+        slots.take(n)
+        for layer in self._cache.own:
+            layer.grow(slots.width * n)
+        self._advance(n)
+        self.moves_freely = True
+        starts = torch.tensor(positions)
+        at = starts if n == 1 else (starts[:, None] + torch.arange(n)).flatten()
+        places = slots.rows.repeat_interleave(slots.width * n)
+        seen = slots.table() if n == 1 else slots.table().repeat_interleave(n, 0)
+        if source is None:
+            return Reading(tokens.flatten(), places, at, self._cache.own, seen.shape[1], slots=seen)
+        sentences, longest, _ = source.output.shape
+        real = torch.full((sentences,), longest) if source.lengths is None else source.lengths
+        return Reading(
+            tokens.flatten(),
+            places,
+            at,
+            self._cache.own,
+            seen.shape[1],
+            slots=seen,
+            memory=self._cache.memory,
+            lengths=real,
+        )
+
+    def _advance(self, n: int) -> None:
+        self.lengths = [length + n for length in self.lengths]
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out. Nothing is copied within a prompt."""
+        assert self._slots is not None
+        self.lengths = [self.lengths[row] for row in rows]
+        index = torch.tensor(rows, dtype=torch.long, device=self._like.device)
+        self._follow(self._slots.reorder(index, may_wait=self.moves_freely))
+
+    def release(self, rows: Collection[int]) -> None:
+        """Let rows go; the others keep their order."""
+        self.select([row for row in range(len(self.lengths)) if row not in rows])
+
+    def _settle(self) -> None:
+        assert self._slots is not None
+        self._follow(self._slots.settle())
+
+    def _follow(self, moved: Tensor | None) -> None:
+        """Have the sources follow to where `Slots.settle` has put their rows; the cache has moved their keys."""
+        if moved is not None and self._source is not None:
+            self._source.select(moved, layers=False)
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Hold at most so many positions of each row, after what the rows begin with."""
+        held = min(length - own for length, own in zip(lengths, self.lengths, strict=True))
+        if self._slots is None or held >= 0:
+            return
+        if self._slots.length + held < 0:
+            self.forget(range(len(lengths)))
+            return
+        self._slots.truncate(self._slots.length + held)
+        self._advance(held)
+
+    def forget(self, rows: Collection[int]) -> None:  # noqa: ARG002 (they are all alike)
+        """Hold nothing, so that all rows are read again, each in a place of its own."""
+        assert self._source is None, "what an encoder has read is not read again"
+        self._slots, self.lengths = None, [0] * len(self.lengths)
+
+
+def _new_cache(model: DecoderModel) -> DecoderCache:
+    cache = model.new_cache()
+    assert isinstance(cache, DecoderCache)
+    return cache
+
+
+class Slots:
+    """Gives the tokens of hypotheses their places in a cache, and says which of them each hypothesis sees.
+
+    To the model a sentence is one row, and the hypotheses of a step are positions in it, beside each other. Each
+    position has a slot in the cache that it never leaves: a hypothesis knows the slots of its own past, and a mask
+    hides the others from it. So nothing is copied when hypotheses change places; slots that none remembers any more are
+    given up now and then. What the cache holds to begin with is a prefix that all hypotheses of a sentence see.
+
+    Rows of one sentence must stand together. Where they are not equally many for each (after `reorder`), sentences are
+    repeated as often as needed.
+
+    Attributes:
+        width: rows that each sentence has.
+        sentences: how many there are.
+        rows: (sentences,) which row of the cache each has.
+
+    Source: the mask is that of tree attention, Miao et al. 2023 (SpecInfer), section 4.
+    """
+
+    def __init__(self, cache: DecoderCache, sentences: int, like: Tensor, *, prefix: Tensor | None = None) -> None:
+        """A row for each sentence, with nothing after its prefix.
+
+        Args:
+            cache: of the model.
+            sentences: how many there are.
+            like: a tensor of the model's type, on its device.
+            prefix: (sentences,) how many positions of the prefix are real, if not all are in each.
+        """
+        self.width, self.sentences, self._cache_rows = 1, sentences, sentences
+        self.rows = torch.arange(sentences, device=like.device)
+        self._cache, self._dtype, self._device = cache, like.dtype, like.device
+        self._prefix, self._real = cache.length, prefix
+        self._past = torch.empty(sentences, 0, dtype=torch.long, device=like.device)  # (rows, length) slots
+        self._forget_at = self._prefix + _FIRST_SLOTS
+
+    @property
+    def length(self) -> int:
+        """Tokens in each row, after the prefix."""
+        return self._past.shape[1]
+
+    @property
+    def position(self) -> int:
+        """Where the next token of each row stands, unless the prefixes are of different lengths."""
+        return self._prefix + self.length
+
+    def take(self, n: int) -> Tensor:
+        """Give the next `n` positions of each row their slots: (rows, length), those of each row's past before them."""
+        used = self._cache.length
+        fresh = torch.arange(used, used + self.width * n, device=self._device).view(self.width, n)
+        self._past = torch.cat((self._past, fresh.repeat(self.sentences, 1)), dim=1)
+        return self._past
+
+    def add(self, n: int) -> Mask:
+        """Give the next `n` positions of each row their slots, and say which slots each of them sees."""
+        start, slots = self.length, self._cache.length + self.width * n
+        past = self.take(n)
+        if slots == self.position and self._real is None:
+            return Mask.causal()
+        seen = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
+        if n > 1:  # its own slot stands in for those of a position's future
+            future = torch.ones(n, self.length, dtype=torch.bool, device=self._device).triu(start + 1)
+            seen = torch.where(future, past[:, start:, None], seen)
+        hidden = torch.full((self.sentences, self.width * n, slots), -torch.inf, device=self._device)
+        hidden[:, :, : self._prefix] = 0.0 if self._real is None else padding(self._real, self._prefix)[:, None]
+        seen = seen.reshape(self.sentences, self.width * n, self.length)
+        return Mask(bias=hidden.scatter_(2, seen, 0.0).to(self._dtype)[:, None])
+
+    def query_positions(self, n: int) -> Tensor | None:
+        """(sentences, rows of each · n) where the last `n` positions of each row stand; None if all rows are alike."""
+        if self._real is None:
+            return None
+        places = torch.arange(self.length - n, self.length, device=self._device).repeat(self.width)
+        return self._real[:, None] + places
+
+    def key_positions(self, n: int) -> Tensor:
+        """(sentences, slots) where what is in each slot stands, the last `n` positions of each row among them.
+
+        Hypotheses that share a slot have it at the same position; a slot that none remembers counts as the first.
+        """
+        past = self._past.view(self.sentences, -1)  # (sentences, rows of each · length)
+        first = self._prefix if self._real is None else self._real[:, None]
+        places = first + torch.arange(self.length, device=self._device).repeat(self.width)
+        found = past.new_zeros(self.sentences, self._cache.length + self.width * n)
+        found[:, : self._prefix] = torch.arange(self._prefix, device=self._device)
+        return found.scatter_(1, past, places.expand_as(past))
+
+    def reorder(self, rows: Tensor, *, may_wait: bool = False) -> Tensor | None:
+        """Row i becomes what row `rows[i]` was.
+
+        Args:
+            rows: (new rows,).
+            may_wait: sentences may stay where they are in the cache, see `rows`, as long as each is there once.
+
+        Returns:
+            What `settle` does.
+        """
+        self._past = self._past.index_select(0, rows)
+        sentences = rows // self.width
+        runs = sentences.unique_consecutive(return_counts=True)[1]
+        self.width = math.gcd(*runs.tolist())
+        kept = sentences[:: self.width]
+        self.sentences, self.rows = len(kept), self.rows.index_select(0, kept)
+        self._real = None if self._real is None else self._real.index_select(0, kept)
+        is_full = self._cache.length + self.width > self._forget_at
+        if may_wait and not is_full and len(self.rows.unique()) == self.sentences:
+            return None
+        moved = self.settle()
+        if is_full:
+            self._forget()
+        return moved
+
+    def settle(self) -> Tensor | None:
+        """Move the sentences to rows of the cache in their order: (sentences,) where each one was, or None if there."""
+        rows, there = self.rows, torch.arange(self.sentences, device=self._device)
+        if self.sentences == self._cache_rows and torch.equal(rows, there):
+            return None
+        self._cache.reorder(rows)
+        self.rows, self._cache_rows = there, self.sentences
+        return rows
+
+    def _forget(self) -> None:
+        """Give up the slots that no row remembers.
+
+        A useless slot costs its share of every later step, and giving up costs as much as there are slots; both are
+        least when the steps between grow with the root of the slots.
+        """
+        past = self._past.view(self.sentences, -1)  # (sentences, rows of each · length)
+        used = past.new_zeros(len(past), self._cache.length).scatter_(1, past, 1)
+        used[:, : self._prefix] = 1
+        places = used.cumsum(1) - 1
+        most = int(places[:, -1].max()) + 1
+        self._cache.select(used.argsort(dim=1, descending=True, stable=True)[:, :most])
+        self._past = places.gather(1, past).view(self._past.shape)
+        self._forget_at = most + self.width * (1 + math.isqrt(most))
+
+    def table(self) -> Tensor:
+        """(rows, longest) the slot of each position of each row, those of its prefix included."""
+        if not self._prefix:
+            return self._past
+        table = torch.arange(self._prefix, device=self._device).repeat(len(self._past), 1)
+        table = torch.cat((table, torch.zeros_like(self._past)), dim=1)
+        if self._real is None:
+            table[:, self._prefix :] = self._past
+            return table
+        first = self._real.repeat_interleave(self.width)[:, None]
+        return table.scatter_(1, first + torch.arange(self.length, device=self._device), self._past)
+
+    def truncate(self, length: int) -> None:
+        """Take back all tokens after the prefix but the first `length`."""
+        self._past = self._past[:, :length]
