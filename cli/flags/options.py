@@ -6,7 +6,6 @@ is `--temperature 0.7` for every command that has this flag. Help is plain text 
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import inspect
@@ -134,7 +133,7 @@ def takes(
             for key, (section, described) in flags.items():
                 value = values.pop(key)
                 if value is not None:
-                    dataclasses.replace(described, flag=variables.get(key, described.flag)).check(value)
+                    described.check(value)
                     given[section][described.name] = value
             try:
                 command(**values, given=given)

@@ -55,7 +55,7 @@ class ExportConfig(Checked):
             return
         known = ", ".join(EXPORTERS[self.to].types)
         instead = f"choose from {known}" if known else "its numbers stay in the type that the run has them in"
-        raise UsageError(f"--to {self.to} cannot have the type {self.type!r}; {instead} (--type)")
+        raise UsageError(f"{self.to} cannot have the type {self.type!r}; {instead}", settings=("type",))
 
     @property
     def number_type(self) -> NumberType:

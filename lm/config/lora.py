@@ -46,7 +46,8 @@ class LoraConfig(Checked):
         for kind in self.kinds:
             if kind not in KINDS:
                 hint = suggestion(kind, KINDS)
-                raise UsageError(f"there are no adapters on {kind!r}{hint}; choose from {', '.join(KINDS)} (--lora-on)")
+                known = ", ".join(KINDS)
+                raise UsageError(f"there are no adapters on {kind!r}{hint}; choose from {known}", settings=("lora_on",))
 
     def __bool__(self) -> bool:
         return self.rank is not None

@@ -313,7 +313,9 @@ def preset(name: str) -> Preset:
     if found := _OF_DEPTH.fullmatch(name):
         return (translation_of_depth if found[1] else of_depth)(int(found[2]))
     if name not in PRESETS:
-        raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)} (--preset)")
+        raise UsageError(
+            f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)}", settings=("preset",)
+        )
     return PRESETS[name]
 
 
@@ -365,7 +367,8 @@ def _made_portable(name: str) -> Preset:
     row = preset(name)
     if not _is_of_recipe(row.model):
         raise UsageError(
-            f"the preset {name} has blocks of its own; tiny, small, base and depth-N have a portable form (--portable)"
+            f"the preset {name} has blocks of its own; tiny, small, base and depth-N have a portable form",
+            settings=("portable",),
         )
     shape = {key: value for key, value in row.model.items() if key not in _RECIPE}
     training = {**row.training, "learning_rate": round(_PORTABLE_RATE * row.training["learning_rate"], 5)}

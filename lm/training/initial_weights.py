@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,8 @@ from lm.training.run import Run
 
 def check_weights(model: ModelConfig, path: Path) -> None:
     """UsageError unless a model can start from the weights of a run or checkpoint, vocabularies and labels aside."""
-    theirs = dataclasses.replace(load_config(find_checkpoint(path)).model, labels=())
-    ours = dataclasses.replace(
-        model, vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size, labels=()
-    )
+    theirs = load_config(find_checkpoint(path)).model.replace(labels=())
+    ours = model.replace(vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size, labels=())
     if _shapes(ours) == _shapes(theirs):
         return
     differing = [
@@ -69,7 +66,7 @@ def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
 def _reshapes(model: ModelConfig, change: dict[str, Any]) -> bool:
     """Whether a model's weights have other shapes with a setting changed."""
     try:
-        return _shapes(ModelConfig(**{**model.settings(), **change})) != _shapes(model)
+        return _shapes(model.replace(**change)) != _shapes(model)
     except UsageError:  # it goes only with another setting that differs too
         return True
 

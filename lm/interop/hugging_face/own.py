@@ -9,8 +9,8 @@ from typing import Any
 
 from lm.config.model import ModelConfig
 from lm.config.options import build
+from lm.config.portable import Values
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face import rotary
 from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, Family, Setting
 
 _CODE = Path(__file__).parent / "remote"
@@ -25,7 +25,7 @@ _SETTINGS = (
 )  # fmt: skip
 _RENAMED = {"rope_scaling": "rotary_scaling"}
 """Fields whose names mean something else to every model of transformers."""
-_COVERED: Mapping[str, tuple[Any, ...]] = {
+_COVERED: Values = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "attention": ("full", "window"),
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"),
@@ -36,7 +36,7 @@ _COVERED: Mapping[str, tuple[Any, ...]] = {
 """Values that the code in `remote/` computes; a new one is refused until that code knows it."""
 
 
-def _own(architecture: str, auto: str, requires: Mapping[str, tuple[Any, ...]]) -> Family:
+def _own(architecture: str, auto: str, requires: Values) -> Family:
     classes = {"AutoConfig": "configuration_lm.LMConfig", auto: f"modeling_lm.{architecture}"}
     return Family(
         model_type="lm",
@@ -60,13 +60,6 @@ OWN = (
     _own("LMForSequenceClassification", LABELLING, {"objective": ("masked",)}),
 )
 """The first that fits a model is the one that it is exported as."""
-
-
-def resolved(config: ModelConfig) -> dict[str, Any]:
-    """Settings that may be left open in ours, and that the code takes as they are."""
-    farthest = {"max_distance": config.farthest} if config.farthest else {}
-    scaling = {f"rope_{name}": value for name, value in rotary.numbers(config).items()}
-    return {**config.attention_settings, **farthest, **scaling}
 
 
 def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...], path: Path) -> ModelConfig:

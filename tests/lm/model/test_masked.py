@@ -118,8 +118,8 @@ def test_flops_count_the_output_layer_where_something_is_predicted():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_encoder_layers": 2}, "leave out --n-encoder-layers"),
-        ({"architecture": "gru"}, "--objective is for transformer blocks"),
+        ({"n_encoder_layers": 2}, "leave one of the two out"),
+        ({"architecture": "gru"}, "objective is for transformer blocks"),
         ({"objective": "causal", "labels": ("a", "b")}, "labels are for a classifier"),
         ({"labels": ("a", "a")}, "labels must be different"),
         ({"objective": "causal", "token_types": 2}, "token_types are for masked models"),
