@@ -14,7 +14,7 @@ from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.errors import UsageError
 from lm.model.lora import trained_weights
-from lm.model.transformer import HEADS, build_model, without_weights
+from lm.model.transformer import build_model, without_weights
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.run import Run
@@ -95,10 +95,7 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
 
 def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Weights with the run's own head in the place of one of another shape."""
-    head, theirs = (
-        {name: value for name, value in tensors.items() if name.startswith(HEADS)}
-        for tensors in (run.model.state_dict(), weights)
-    )
+    head, theirs = (run.model.head_of(tensors) for tensors in (run.model.state_dict(), weights))
     if {name: value.shape for name, value in head.items()} == {name: value.shape for name, value in theirs.items()}:
         return weights
     return {name: value for name, value in weights.items() if name not in theirs} | head
