@@ -54,8 +54,13 @@ _RECIPE = {
 }  # fmt: skip
 _PORTABLE_RECIPE = {
     "positions": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "swiglu", "zero_init": True,
+    "tie_embeddings": False,
 }  # fmt: skip
-"""The recipe in the blocks of Qwen3 (2025), which the common systems run."""
+"""The recipe in the blocks of Qwen3 (2025), which the common systems run.
+
+The output layer is its own, as in nanochat (Karpathy 2025), so that it starts at zero: the first prediction is uniform.
+A tied one predicts the token that it reads, as blocks that start at zero leave its embedding alone (docs/recipe.md).
+"""
 _PORTABLE_RATE = 0.5
 """Of the recipe's learning rate, the best of 0.35, 0.5, 0.7, 1 and 1.4 for them (docs/recipe.md)."""
 _SMALL_TRANSLATOR_TRAINING = {
@@ -373,7 +378,10 @@ def _made_portable(name: str) -> Preset:
     shape = {key: value for key, value in row.model.items() if key not in _RECIPE}
     training = {**row.training, "learning_rate": round(_PORTABLE_RATE * row.training["learning_rate"], 5)}
     return dataclasses.replace(
-        row, summary=f"{row.summary}; portable", model={**shape, **_PORTABLE_RECIPE}, training=training
+        row,
+        summary=f"{row.summary}; portable, with an output layer of its own",
+        model={**shape, **_PORTABLE_RECIPE},
+        training=training,
     )
 
 

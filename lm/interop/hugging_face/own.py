@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,16 +16,10 @@ from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, Famil
 
 _CODE = Path(__file__).parent / "remote"
 _MODULES = ("configuration_lm", "positions_lm", "modeling_lm")
-_SETTINGS = (
-    "objective", "vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff",
-    "attention", "attention_window", "attention_bias", "qk_norm", "value_residual", "positions", "max_distance",
-    "rope_base", "rotary_share", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
-    "rope_temperature", "norm", "norm_position", "norm_eps", "activation", "bias", "parallel_residual",
-    "embedding_shortcut", "embedding_norm", "scale_embeddings", "tie_embeddings", "token_types", "output_transform",
-    "output_bias", "softcap", "dropout", "attention_dropout", "init_std",
-)  # fmt: skip
-_RENAMED = {"rope_scaling": "rotary_scaling"}
-"""Fields whose names mean something else to every model of transformers."""
+_OF_CLASS = ("keys_to_ignore_at_inference", "attribute_map")
+"""Annotations of `LMConfig` that are for transformers."""
+_RENAMED = {"rotary_scaling": "rope_scaling"}
+"""Settings whose names in ours mean something else to every model of transformers."""
 _COVERED: Values = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "attention": ("full", "window"),
@@ -36,13 +31,23 @@ _COVERED: Values = {
 """Values that the code in `remote/` computes; a new one is refused until that code knows it."""
 
 
+def _settings() -> tuple[Setting, ...]:
+    """Return the settings that `LMConfig` declares; importing its module would take transformers."""
+    parsed = ast.parse((_CODE / f"{_MODULES[0]}.py").read_text())
+    (declared,) = (node.body for node in parsed.body if isinstance(node, ast.ClassDef))
+    names = [
+        node.target.id for node in declared if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    return tuple(Setting(name, _RENAMED.get(name, name)) for name in names if name not in _OF_CLASS)
+
+
 def _own(architecture: str, auto: str, requires: Values) -> Family:
     classes = {"AutoConfig": "configuration_lm.LMConfig", auto: f"modeling_lm.{architecture}"}
     return Family(
         model_type="lm",
         architecture=architecture,
         auto=auto,
-        settings=tuple(Setting(_RENAMED.get(name, name), name) for name in _SETTINGS),
+        settings=_settings(),
         requires={**_COVERED, **requires},
         neutral={"auto_map": (classes, None)},
         prefix="",
