@@ -173,7 +173,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
     low = _to_ours(folder, config.model, family_of(config.model, tokenizer), settings)
     rank = max(len(part.a) for parts in low.values() for part in parts)
-    kinds = [kind for kind in KINDS if any(kind.replace("-", "_") in name for name in low)]
+    kinds = [kind for kind in KINDS if low.keys() & _layers(config.model, LoraConfig(rank=1, on=kind)).keys()]
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     refer(out, found)
