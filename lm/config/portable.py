@@ -22,37 +22,42 @@ _COMMON: Values = {
 }  # fmt: skip
 """What an architecture has, unless it says otherwise."""
 _WITH_LAYERNORM: Values = {
-    **_COMMON, "norm": ("layernorm",), "activation": ("gelu", "gelu-tanh", "relu", "relu2", "silu"),
-    "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "parallel_residual": (False,),
+    **_COMMON, "norm": ("layernorm",), "positions": ("learned",),
+    "activation": ("gelu", "gelu-tanh", "relu", "relu2", "silu"), "qk_norm": (False,), "n_kv_heads": (None,),
+    "d_head": (None,), "parallel_residual": (False,),
 }  # fmt: skip
 _LLAMA: Values = {
     **_COMMON, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",), "rotary_share": (1.0,),
     "parallel_residual": (False,), "qk_norm": (False,),
 }  # fmt: skip
-_QWEN: Values = {**_LLAMA, "bias": (False,), "attention": ("full", "window")}
+_QWEN: Values = {**_LLAMA, "attention_bias": ("inputs",), "bias": (False,), "attention": ("full", "window")}
 _BERT: Values = {
-    **{name: allowed for name, allowed in _WITH_LAYERNORM.items() if name != "token_types"},
-    "objective": ("masked",), "norm_position": ("post",), "positions": ("learned",), "embedding_norm": (True,),
-    "output_bias": (True, False),
+    **_WITH_LAYERNORM, "objective": ("masked",), "norm_position": ("post",), "embedding_norm": (True,),
+    "tie_embeddings": (True,), "output_bias": (True, False),
 }  # fmt: skip
 
+
+def _without(allowed: Values, *names: str) -> Values:
+    return {name: values for name, values in allowed.items() if name not in names}
+
+
 ARCHITECTURES: Mapping[str, Values] = {
-    "GPT2LMHeadModel": {**_WITH_LAYERNORM, "positions": ("learned",)},
+    "GPT2LMHeadModel": _WITH_LAYERNORM,
     "GPTNeoXForCausalLM": {
-        **{name: allowed for name, allowed in _WITH_LAYERNORM.items() if name != "parallel_residual"},
-        "positions": ("rotary",), "attention_bias": ("all", "none"),
+        **_without(_WITH_LAYERNORM, "parallel_residual"), "positions": ("rotary",), "attention_bias": ("all", "none"),
     },
-    "Qwen2ForCausalLM": {**_QWEN, "attention_bias": ("inputs",)},
+    "Qwen2ForCausalLM": _QWEN,
     "LlamaForCausalLM": _LLAMA,
-    "MistralForCausalLM": {**_LLAMA, "attention_bias": ("none",), "bias": (False,), "attention": ("window",)},
+    "MistralForCausalLM": {**_QWEN, "attention_bias": ("none",), "attention": ("window",)},
     "Qwen3ForCausalLM": {**_QWEN, "qk_norm": (True,), "attention_bias": ("all", "none")},
-    "BertForMaskedLM": {**_BERT, "tie_embeddings": (True,), "labels": ((),), "output_transform": (True,)},
-    "BertForSequenceClassification": {**_BERT, "output_transform": (True, False), "tie_embeddings": (True, False)},
+    "BertForMaskedLM": {**_without(_BERT, "token_types"), "labels": ((),), "output_transform": (True,)},
+    "BertForSequenceClassification": {
+        **_without(_BERT, "token_types"), "tie_embeddings": (True, False), "output_transform": (True, False),
+    },
     "MarianMTModel": {
-        **{name: one for name, one in _WITH_LAYERNORM.items() if name not in {"n_encoder_layers", "scale_embeddings"}},
-        "is_encoder_decoder": (True,), "norm_position": ("post",), "norm_eps": (1e-5,),
-        "positions": ("sinusoidal-half",), "tie_embeddings": (True,), "source_vocab_size": (None,),
-        "syntax": ("none",), "output_bias": (True, False),
+        **_without(_WITH_LAYERNORM, "n_encoder_layers", "scale_embeddings"), "norm_position": ("post",),
+        "positions": ("sinusoidal-half",), "output_bias": (True, False), "is_encoder_decoder": (True,),
+        "norm_eps": (1e-5,), "tie_embeddings": (True,), "source_vocab_size": (None,), "syntax": ("none",),
     },
 }  # fmt: skip
 """By the name of the class in transformers; llama.cpp and CTranslate2 have most of them too."""

@@ -38,10 +38,10 @@ class ExportedGGUF:
 
 def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a file, and say what llama.cpp takes it for; see `EXPORTERS`."""
-    exported = export(run, out, number_type=config.number_type)
+    exported = export(run, out, number_type=config.type)
     words, left_out = exported.vocabulary.words, exported.vocabulary.left_out
     return {
-        "model": f"{exported.architecture.architecture} of llama.cpp, {config.number_type}: {exported.decided_by}",
+        "model": f"{exported.architecture.architecture} of llama.cpp, {config.type}: {exported.decided_by}",
         "words": f"parted as by {words}" + (f"; {left_out}" if left_out else ""),
     }
 

@@ -244,8 +244,8 @@ def _of_one_rank(low: Mapping[str, list[Low]], model: ModelConfig, lora: LoraCon
     """The tensors of a checkpoint: adapters of lower ranks, and layers without any, are filled up with zeros."""
     tensors: dict[str, Tensor] = {}
     for name, layer in _layers(model, lora).items():
-        a = torch.zeros(len(layer.projected), lora.width, layer.in_features)
-        b = torch.zeros(layer.out_features, lora.width)
+        a = torch.zeros(len(layer.projected), lora.rank, layer.in_features)
+        b = torch.zeros(layer.out_features, lora.rank)
         for number, (part, rows) in enumerate(zip(low.get(name, []), b.split(layer.projected), strict=False)):
             a[number, : len(part.a)], rows[:, : part.b.shape[1]] = part.a, part.b
         tensors |= {f"{name}.lora_a": a.flatten(0, 1), f"{name}.lora_b": b}
@@ -346,7 +346,7 @@ def to_json(ranks: Mapping[str, int], config: RunConfig, family: Family) -> dict
     return {
         "peft_type": "LORA", "task_type": "CAUSAL_LM" if continues else None, "base_model_name_or_path": None,
         "inference_mode": True,
-        "r": lora.rank, "lora_alpha": lora.scale * lora.width, "lora_dropout": lora.dropout,
+        "r": lora.rank, "lora_alpha": lora.scale * lora.rank, "lora_dropout": lora.dropout,
         "target_modules": sorted(of_kind), "rank_pattern": others,
         "alpha_pattern": {name: lora.scale * rank for name, rank in others.items()},
         "fan_in_fan_out": any(part.layout == "transposed" for part in family.inner.values()), "bias": "none",

@@ -12,7 +12,7 @@ from lm.errors import UsageError
     ("to", "number_type"), [("gguf", "q8_0"), ("gguf", "float16"), ("ctranslate2", "int8"), ("ctranslate2", "bfloat16")]
 )
 def test_types_that_a_system_has(to, number_type):
-    assert ExportConfig(to=to, type=number_type).number_type == number_type
+    assert ExportConfig(to=to, type=number_type).type == number_type
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,5 @@ def test_others_are_refused(to, number_type, message):
 
 
 def test_matrices_are_float32_unless_another_type_is_asked_for():
-    assert ExportConfig(to="gguf").number_type == "float32"
+    assert ExportConfig(to="gguf").type == "float32"
+    assert ExportConfig(to="peft").type is None
