@@ -55,9 +55,11 @@ ARCHITECTURES: Mapping[str, Values] = {
         **_without(_BERT, "token_types"), "tie_embeddings": (True, False), "output_transform": (True, False),
     },
     "MarianMTModel": {
+        **_without(_COMMON, "n_encoder_layers", "scale_embeddings"), "is_encoder_decoder": (True,),
+        "norm": ("layernorm",), "norm_eps": (1e-5,),
         **_without(_WITH_LAYERNORM, "n_encoder_layers", "scale_embeddings"), "norm_position": ("post",),
-        "positions": ("sinusoidal-half",), "output_bias": (True, False), "is_encoder_decoder": (True,),
-        "norm_eps": (1e-5,), "tie_embeddings": (True,), "source_vocab_size": (None,), "syntax": ("none",),
+        "positions": ("sinusoidal-half",), "tie_embeddings": (True,), "source_vocab_size": (None,),
+        "syntax": ("none",), "output_bias": (True, False),
     },
 }  # fmt: skip
 """By the name of the class in transformers; llama.cpp and CTranslate2 have most of them too."""
