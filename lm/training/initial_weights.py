@@ -26,10 +26,11 @@ def check_weights(model: ModelConfig, path: Path) -> None:
     ours = model.replace(vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size, labels=())
     if _shapes(ours) == _shapes(theirs):
         return
+    settings = ours.settings()  # what follows from others is not the cause
     differing = [
         described.name
         for described in options(ModelConfig)
-        if _reshapes(theirs, {described.name: getattr(ours, described.name)})
+        if _reshapes(theirs, {described.name: settings[described.name]})
     ]
     values = "; ".join(
         f"{name} is {getattr(ours, name)} here and {getattr(theirs, name)} in {path}" for name in differing
