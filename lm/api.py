@@ -280,7 +280,8 @@ def export(run: Place, out: Place, to: System = "huggingface", number_type: Numb
         InputError: the run is damaged, there is something at `out`, or the package for `to` is not installed.
         UsageError: the system has nothing like the model; the message names the fields that decide.
     """
-    exporting.export(Path(run), Path(out), ExportConfig(to=to, type=number_type))
+    config = ExportConfig(to=to) if number_type is None else ExportConfig(to=to, type=number_type)
+    exporting.export(Path(run), Path(out), config)
 
 
 def merge(run: Place, out: Place) -> None:

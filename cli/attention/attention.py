@@ -96,7 +96,7 @@ def attention(
     if out is not None:
         files.check(out)
     if target is not None:
-        check_text(target, name="target", flag="--target")
+        check_text(target, name="target", settings=("target",))
     read = text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")

@@ -6,7 +6,6 @@ is `--temperature 0.7` for every command that has this flag. Help is plain text 
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import inspect
 import os
@@ -217,7 +216,7 @@ class GroupedCommand(TyperCommand):
         for flag in self._flags:
             described, value = flag.described, ctx.params.pop(flag.key)
             if value not in (None, ()):
-                dataclasses.replace(described, flag=variables.get(flag.key, described.flag)).check(value)
+                described.check(value)
                 sections[flag.section][described.name] = value
         return Given(sections, variables, command_line.arguments, invocation, command_line.began)
 

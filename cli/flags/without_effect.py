@@ -191,7 +191,7 @@ def _never_falls(mode: Mode) -> bool:
 def drops_nothing(config: RunConfig) -> bool:
     """Whether two passes of the same batch are equal, as nothing in the model is random."""
     model = config.model
-    return not (model.dropout or model.dropped_attention or config.lora.dropout or model.gate_noise)
+    return not (model.dropout or model.attention_dropout or config.lora.dropout or model.gate_noise)
 
 
 def _is_unfilled(mode: Mode) -> bool:

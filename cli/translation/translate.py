@@ -159,6 +159,6 @@ def _check_prefixes(prefix: str | None, file: Path | None, *, has_maps: bool) ->
     if prefix is not None and file is not None:
         raise UsageError("give either --prefix or --prefix-file")
     if prefix is not None:
-        check_text(prefix, name="prefix", flag="--prefix")
+        check_text(prefix, name="prefix", settings=("prefix",))
     if file is not None and has_maps:
         raise UsageError("--attention goes with one --prefix for all lines, not with --prefix-file")

@@ -32,7 +32,7 @@ def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no depend
         transformers.GPT2Config(
             vocab_size=config.vocab_size, n_positions=config.context_length, n_embd=config.d_model,
             n_layer=config.n_layers, n_head=config.n_heads, resid_pdrop=config.dropout, embd_pdrop=config.dropout,
-            attn_pdrop=config.dropped_attention, bos_token_id=None, eos_token_id=None, pad_token_id=0,
+            attn_pdrop=config.attention_dropout, bos_token_id=None, eos_token_id=None, pad_token_id=0,
         )
     )  # fmt: skip
 

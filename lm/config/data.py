@@ -40,7 +40,10 @@ class DataConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.supervised and self.field != DataConfig.field:
-            raise UsageError("--field names the text of documents; the fields of --supervised examples are fixed")
+            raise UsageError(
+                "field names the text of documents; the fields of supervised examples are fixed",
+                settings=("field", "supervised"),
+            )
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,10 @@ class ParallelConfig(Checked):
         super().__post_init__()
         if self.bidirectional and self.separate_vocabularies:
             raise UsageError(
-                "both directions share one vocabulary: leave out --separate-vocabularies or --bidirectional"
+                "both directions share one vocabulary: leave one of the two out",
+                settings=("separate_vocabularies", "bidirectional"),
             )
         for name in ("source_language", "target_language"):
             language = getattr(self, name)
             if language is not None and not re.fullmatch(LANGUAGE, language):
-                raise UsageError(f"{name} is a code such as de or pt-BR, not {language!r} (--{name.replace('_', '-')})")
+                raise UsageError(f"{name} is a code such as de or pt-BR, not {language!r}", settings=(name,))

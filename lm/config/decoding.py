@@ -69,7 +69,7 @@ class SamplingConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if "" in self.stop:
-            raise UsageError("stop cannot be empty (--stop)")
+            raise UsageError("stop cannot be empty", settings=("stop",))
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class TranslationConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_length_ratio + self.max_length_extra < 1:
-            raise UsageError("this leaves no room for a translation (--max-length-ratio, --max-length-extra)")
+            raise UsageError("this leaves no room for a translation", settings=("max_length_ratio", "max_length_extra"))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Exporter(NamedTuple):
     Attributes:
         function: its module and name; called with the run, what is to be made, and an `ExportConfig`, it returns what
             there is to say of the result, by topic.
-        types: that matrices can be given; none where they keep the run's.
+        types: that matrices can be given, the first one unless another is asked for; none where they keep the run's.
     """
 
     function: str
@@ -43,7 +43,7 @@ class ExportConfig(Checked):
     """The system that a run is written for, and the type of the numbers."""
 
     to: System = option("huggingface", "The system that is to load it; peft loads the adapters of a run alone.")
-    type: NumberType | None = option(
+    type: NumberType = option(
         None,
         "Type of the matrices, for gguf (float32, float16 or q8_0) and ctranslate2 (any but q8_0) [default: float32; "
         "for huggingface the run's].",
@@ -51,13 +51,11 @@ class ExportConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.type is None or self.type in EXPORTERS[self.to].types:
+        types = EXPORTERS[self.to].types
+        if self.type is None:
+            object.__setattr__(self, "type", types[0] if types else None)
+        if self.type is None or self.type in types:
             return
-        known = ", ".join(EXPORTERS[self.to].types)
+        known = ", ".join(types)
         instead = f"choose from {known}" if known else "its numbers stay in the type that the run has them in"
-        raise UsageError(f"--to {self.to} cannot have the type {self.type!r}; {instead} (--type)")
-
-    @property
-    def number_type(self) -> NumberType:
-        """The type of the matrices where it can be chosen."""
-        return self.type or "float32"
+        raise UsageError(f"{self.to} cannot have the type {self.type!r}; {instead}", settings=("type",))

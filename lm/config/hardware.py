@@ -45,4 +45,6 @@ class DistributionConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.offload and not self.shard:
-            raise UsageError("--offload is for the shares of --shard: give that too, or leave it out")
+            raise UsageError(
+                "offload is for a sharded optimizer: give shard too, or leave it out", settings=("shard", "offload")
+            )

@@ -23,7 +23,7 @@ from lm.config.model_fields import (
     RotaryScaling,
     Syntax,
 )
-from lm.config.options import Option, options, suggestion
+from lm.config.options import options, suggestion
 from lm.config.presets import named_by_depth
 from lm.config.run import SECTIONS
 from lm.config.run_spec import DataFiles, RunSpec, Settings, layered
@@ -143,6 +143,7 @@ class RunOptions(TypedDict, total=False):
     attention_stride: int | None
     positions: Positions
     max_distance: int | None
+    max_tree_distance: int | None
     syntax: Syntax
     rope_base: float
     d_head: int | None
@@ -257,11 +258,6 @@ _OF_RUNS = ("out", "preset", "from_run", "tokenizer", "resume")
 _OTHERS = ("depth", "portable", "config", "processes")
 
 
-def keyword(described: Option) -> str:
-    """The keyword of an option: its flag, with underscores."""
-    return described.flag.removeprefix("--").replace("-", "_")
-
-
 def run_spec(*corpus: Place, **given: Unpack[RunOptions]) -> RunSpec:
     """The specification of a run, from values given in Python.
 
@@ -307,7 +303,7 @@ def _several(value: Place | Sequence[Place]) -> tuple[str, ...]:
 def _by_section(values: dict[str, Any]) -> Settings:
     """Values of options by section and field; UsageError for what is no option, or cannot have that value."""
     known = {
-        keyword(described): (section, described) for section, kind in SECTIONS.items() for described in options(kind)
+        described.setting: (section, described) for section, kind in SECTIONS.items() for described in options(kind)
     }
     found: Settings = {section: {} for section in SECTIONS}
     for name, value in values.items():

@@ -19,7 +19,7 @@ class LoraConfig(Checked):
     Source: Hu et al. 2021 (LoRA).
     """
 
-    rank: int | None = option(
+    rank: int = option(
         None,
         "With --from: leave the weights of that run as they are, and train adapters of this rank beside its matrices. "
         "Only they are saved; the run refers to the other. AdamW trains them, at half the rate of a preset's Muon "
@@ -46,7 +46,8 @@ class LoraConfig(Checked):
         for kind in self.kinds:
             if kind not in KINDS:
                 hint = suggestion(kind, KINDS)
-                raise UsageError(f"there are no adapters on {kind!r}{hint}; choose from {', '.join(KINDS)} (--lora-on)")
+                known = ", ".join(KINDS)
+                raise UsageError(f"there are no adapters on {kind!r}{hint}; choose from {known}", settings=("lora_on",))
 
     def __bool__(self) -> bool:
         return self.rank is not None
@@ -57,11 +58,6 @@ class LoraConfig(Checked):
         return tuple(kind.strip() for kind in self.on.split(","))
 
     @property
-    def width(self) -> int:
-        """The rank; 0 without adapters."""
-        return self.rank or 0
-
-    @property
     def scale(self) -> float:
         """What the product of an adapter's matrices is multiplied by: alpha / rank, where alpha is twice that."""
-        return 2.0 if self.alpha is None else self.alpha / max(1, self.width)
+        return 2.0 if self.alpha is None else self.alpha / self.rank

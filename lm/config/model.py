@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from lm.config.model_fields import AttentionKind, ModelFields, RotaryScaling
 from lm.config.options import options
@@ -14,8 +14,8 @@ from lm.errors import UsageError
 DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
 _FARTHEST = {"relative": 16, "t5": 128}
-"""Distances from which positions are all alike, as published."""
-_FARTHEST_IN_TREE = 16
+"""Distances from which positions are alike, as published."""
+_FARTHEST_IN_TREES = 16
 """The same for distances in dependency trees."""
 _SINGLE = 16
 """Distances that T5 tells apart one by one, at most."""
@@ -52,7 +52,12 @@ class ModelConfig(ModelFields):
     """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only or a masked model.
 
     A decoder-only model continues texts, or with `decoder_only` it translates (Transformer-D, Liu et al. 2018).
+
+    Fields that follow from others are computed once, when the config is made: later code reads the field.
     """
+
+    _left_open: ClassVar[frozenset[str]] = frozenset()
+    """The fields that follow from others in this config; no field itself, so that files and comparisons lack it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,28 +65,39 @@ class ModelConfig(ModelFields):
         if self.vocab_size < 1:
             raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
         if self.decoder_only and self.is_encoder_decoder:
-            raise UsageError("a --decoder-only model has no encoder: leave out --n-encoder-layers or --decoder-only")
+            raise UsageError(
+                "a decoder-only model has no encoder: leave one of the two out",
+                settings=("n_encoder_layers", "decoder_only"),
+            )
         if self.decoder_only and self.source_vocab_size is not None:
-            raise UsageError("source and target share one vocabulary where one stack reads both (--decoder-only)")
+            raise UsageError(
+                "source and target share one vocabulary where one stack reads both", settings=("decoder_only",)
+            )
         if self.source_vocab_size is not None and not self.is_encoder_decoder:
-            raise UsageError("source_vocab_size needs an encoder (--n-encoder-layers)")
+            raise UsageError("source_vocab_size needs an encoder", settings=("n_encoder_layers",))
         if self.recurrent_attention is not None and not (self.is_recurrent and self.is_encoder_decoder):
             raise UsageError(
-                "only a recurrent encoder-decoder has --recurrent-attention (--architecture lstm or gru, with a source)"
+                "only a recurrent encoder-decoder has recurrent_attention (architecture lstm or gru, with a source)",
+                settings=("recurrent_attention", "architecture"),
             )
         self._check_objective()
         if self.is_recurrent:
             self._check_recurrent()
         elif self.d_head is None and self.d_model % self.n_heads:
-            raise UsageError(f"n_heads {self.n_heads} does not divide d_model {self.d_model} (--n-heads, --d-model)")
-        for name, value in self._following().items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+            raise UsageError(
+                f"n_heads {self.n_heads} does not divide d_model {self.d_model}", settings=("n_heads", "d_model")
+            )
+        following = {name: value for name, value in self._following().items() if getattr(self, name) is None}
+        for name, value in {**following, "_left_open": frozenset(following)}.items():
+            object.__setattr__(self, name, value)
         if not self.is_recurrent:
             self._check_blocks()
 
     def _following(self) -> dict[str, Any]:
-        """What follows from the other settings where a field is left open; fields that a model doesn't have stay so."""
+        """What follows from the other settings where a field is left open.
+
+        Fields that a model doesn't have stay None: distances without such positions, scaling that is not theirs.
+        """
         of_all = {
             "init_std": 0.02 * math.sqrt(768 / self.d_model),
             "attention_bias": "all" if self.bias else "none",
@@ -94,23 +110,46 @@ class ModelConfig(ModelFields):
             "n_kv_heads": self.n_heads,
             **({} if self.d_model % self.n_heads else {"d_head": self.d_model // self.n_heads}),
             "d_ff": -(-8 * self.d_model // (3 * 32)) * 32 if is_gated else 4 * self.d_model,
+            "attention_dropout": self.dropout,
             **_OF_ATTENTION[self.attention],
+            **({"max_distance": _FARTHEST[self.positions]} if self.positions in _FARTHEST else {}),
+            **({"max_tree_distance": self.max_distance or _FARTHEST_IN_TREES} if self.has_tree_distances else {}),
+            **self._scaling(),
         }
 
+    def _scaling(self) -> dict[str, Any]:
+        """The numbers of `rope_scaling` where they are left open, as published with it."""
+        is_yarn = self.rope_scaling == "yarn"
+        numbers = {
+            "rope_factor": 1.0,
+            "rope_context": self.context_length,
+            "rope_slow": 1.0,
+            "rope_fast": 32.0 if is_yarn else 4.0,
+            "rope_temperature": 1 + 0.1 * math.log(self.rope_factor or 1.0),
+        }
+        return {name: numbers[name] for name in _OF_SCALING[self.rope_scaling]}
+
     def settings(self) -> dict[str, Any]:
-        """Its fields, those left open that follow from others: with any of them changed, the rest still fits."""
-        following = self._following()
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: None if following.get(name) == value else value for name, value in values.items()}
+        """Its fields, None where they follow from others: with any of them changed, the rest still fits."""
+        return {
+            field.name: None if field.name in self._left_open else getattr(self, field.name) for field in fields(self)
+        }
+
+    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 (any field)
+        """The same model with some fields changed, and those that follow from them."""
+        return type(self)(**{**self.settings(), **changes})
 
     def _check_objective(self) -> None:
         if self.is_masked and self.translates:
-            flag = "--decoder-only" if self.decoder_only else "--n-encoder-layers"
-            raise UsageError(f"a masked model is one stack that does not translate: leave out {flag} or --objective")
+            translating = "decoder_only" if self.decoder_only else "n_encoder_layers"
+            raise UsageError(
+                "a masked model is one stack that does not translate: leave one of the two out",
+                settings=(translating, "objective"),
+            )
         if self.labels and not self.is_masked:
-            raise UsageError("labels are for a classifier, which is a masked model (--objective masked)")
+            raise UsageError("labels are for a classifier, which is a masked model", settings=("objective=masked",))
         if self.token_types and not self.is_masked:
-            raise UsageError("token_types are for masked models (--token-types, --objective masked)")
+            raise UsageError("token_types are for masked models", settings=("token_types", "objective=masked"))
         if len(set(self.labels)) < len(self.labels) or not all(isinstance(label, str) for label in self.labels):
             raise UsageError("labels must be different texts")
 
@@ -119,22 +158,31 @@ class ModelConfig(ModelFields):
             value = getattr(self, described.name)
             if described.name in OF_BLOCKS and value not in {described.default, "none"}:
                 raise UsageError(
-                    f"{described.flag} is for transformer blocks, not for --architecture {self.architecture}"
+                    f"{described.name} is for transformer blocks, not for {self.architecture} layers",
+                    settings=(described.setting, "architecture"),
                 )
         if self.is_encoder_decoder and self.d_model % 2:
-            raise UsageError(f"two directions of an encoder need an even d_model, not {self.d_model} (--d-model)")
+            raise UsageError(
+                f"two directions of an encoder need an even d_model, not {self.d_model}", settings=("d_model",)
+            )
 
     def _check_blocks(self) -> None:
         if self.n_heads % self.n_kv_heads:
-            raise UsageError(f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads} (--n-kv-heads)")
+            raise UsageError(
+                f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}", settings=("n_kv_heads",)
+            )
         if self.max_distance is not None and self.positions not in _FARTHEST and not self.has_tree_distances:
-            raise UsageError(f"{self.positions} positions have no max_distance (--max-distance, --positions)")
-        if self.positions == "t5" and self.farthest <= _SINGLE:
-            raise UsageError(f"t5 positions need a max_distance over {_SINGLE}, not {self.farthest} (--max-distance)")
+            raise UsageError(f"{self.positions} positions have no max_distance", settings=("max_distance", "positions"))
+        if self.positions == "t5" and self.max_distance <= _SINGLE:
+            raise UsageError(
+                f"t5 positions need a max_distance over {_SINGLE}, not {self.max_distance}", settings=("max_distance",)
+            )
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
-            raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model} (--d-model)")
+            raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model}", settings=("d_model",))
         if self.parallel_residual and (self.is_encoder_decoder or self.norm_position == "post"):
-            raise UsageError("parallel_residual is for decoder-only models that normalise before (--parallel-residual)")
+            raise UsageError(
+                "parallel_residual is for decoder-only models that normalise before", settings=("parallel_residual",)
+            )
         self._check_rotation()
         self._check_syntax()
         self._check_attention()
@@ -143,44 +191,63 @@ class ModelConfig(ModelFields):
     def _check_rotation(self) -> None:
         """UsageError for settings of rotary positions that do not go together."""
         if self.positions == "rotary" and self.rotated % 2 and self.d_head * self.n_heads == self.d_model:
-            raise UsageError(f"rotary positions need an even head size, not {self.d_head} (--d-model / --n-heads)")
+            raise UsageError(
+                f"rotary positions need an even head size, not {self.d_head}", settings=("d_model", "n_heads")
+            )
         if self.positions == "rotary" and (self.rotated < 2 or self.rotated % 2):
             raise UsageError(
-                f"rotary positions turn an even part of a head, not {self.rotated} of {self.d_head} "
-                "(--rotary-share, --d-head)"
+                f"rotary positions turn an even part of a head, not {self.rotated} of {self.d_head}",
+                settings=("rotary_share", "d_head"),
             )
         if self.positions != "rotary" and (self.rotary_share != 1 or self.rope_scaling != "none"):
-            flag = "--rope-scaling" if self.rotary_share == 1 else "--rotary-share"
-            raise UsageError(f"{flag} is for rotary positions, not for {self.positions} ones (--positions)")
+            name = "rope_scaling" if self.rotary_share == 1 else "rotary_share"
+            raise UsageError(
+                f"{name} is for rotary positions, not for {self.positions} ones", settings=(name, "positions")
+            )
         if self.rope_slow is not None and self.rope_fast is not None and self.rope_slow >= self.rope_fast:
-            raise UsageError(f"rope_slow {self.rope_slow} is not below rope_fast {self.rope_fast} (--rope-slow)")
+            raise UsageError(
+                f"rope_slow {self.rope_slow} is not below rope_fast {self.rope_fast}",
+                settings=("rope_slow", "rope_fast"),
+            )
         for name in _OF_SCALING["yarn"]:
             if getattr(self, name) is not None and name not in _OF_SCALING[self.rope_scaling]:
-                raise UsageError(f"rope_scaling {self.rope_scaling} has no {name} (--{name.replace('_', '-')})")
+                raise UsageError(f"rope_scaling {self.rope_scaling} has no {name}", settings=(name, "rope_scaling"))
 
     def _check_syntax(self) -> None:
         """UsageError where there is no source that could come with trees, or depths have no sinusoids."""
         if self.syntax != "none" and not self.is_encoder_decoder:
-            raise UsageError("positions by syntax are for the encoder of a translation model (--syntax, --source)")
+            raise UsageError(
+                "positions by syntax are for the encoder of a translation model", settings=("syntax", "source")
+            )
         if self.has_tree_depths and self.d_model % 2:
-            raise UsageError(f"depths in trees need an even d_model, not {self.d_model} (--syntax, --d-model)")
+            raise UsageError(
+                f"depths in trees need an even d_model, not {self.d_model}", settings=("syntax", "d_model")
+            )
+        if self.max_tree_distance is not None and not self.has_tree_distances:
+            raise UsageError(f"syntax {self.syntax} has no max_tree_distance", settings=("max_tree_distance", "syntax"))
 
     def _check_attention(self) -> None:
         """UsageError for settings of attention that do not go together."""
         elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
         for described in options(ModelConfig):
             if described.name in elsewhere and getattr(self, described.name) is not None:
-                raise UsageError(f"{self.attention} attention has no {described.name} ({described.flag}, --attention)")
+                raise UsageError(
+                    f"{self.attention} attention has no {described.name}", settings=(described.setting, "attention")
+                )
         if self.attention == "linformer" and not (self.is_encoder_decoder or self.is_masked):
             raise UsageError(
                 "linformer attention is for encoders and masked models: it mixes what comes later into what comes "
-                "before (--attention)"
+                "before",
+                settings=("attention",),
             )
         if self.attention != "full" and self.has_tree_distances:
-            raise UsageError(f"distances in trees need full attention, not {self.attention} (--syntax, --attention)")
+            raise UsageError(
+                f"distances in trees need full attention, not {self.attention}", settings=("syntax", "attention")
+            )
         if self.attention == "linformer" and self.positions in DISTANCES:
             raise UsageError(
-                f"linformer attention has no distances for {self.positions} positions (--attention, --positions)"
+                f"linformer attention has no distances for {self.positions} positions",
+                settings=("attention", "positions"),
             )
 
     def _check_experts(self) -> None:
@@ -188,17 +255,19 @@ class ModelConfig(ModelFields):
         if not self.experts:
             for described in options(ModelConfig):
                 if described.name in _OF_EXPERTS and getattr(self, described.name) != described.default:
-                    raise UsageError(f"{described.name} is for a model with experts (--experts, {described.flag})")
+                    raise UsageError(
+                        f"{described.name} is for a model with experts", settings=("experts", described.setting)
+                    )
             return
         if self.experts_per_token > self.experts:
             raise UsageError(
-                f"experts_per_token {self.experts_per_token} is more than experts {self.experts} "
-                "(--experts-per-token, --experts)"
+                f"experts_per_token {self.experts_per_token} is more than experts {self.experts}",
+                settings=("experts_per_token", "experts"),
             )
         if self.expert_every > max(self.n_layers, self.n_encoder_layers):
             raise UsageError(
-                f"expert_every {self.expert_every} is more than there are layers: none would have experts "
-                "(--expert-every)"
+                f"expert_every {self.expert_every} is more than there are layers: none would have experts",
+                settings=("expert_every",),
             )
 
     @property
@@ -253,11 +322,6 @@ class ModelConfig(ModelFields):
         return self.context_length if ends else None
 
     @property
-    def farthest(self) -> int:
-        """The distance from which relative positions are all alike: as published unless set; 0 if there is none."""
-        return self.max_distance or _FARTHEST.get(self.positions, 0)
-
-    @property
     def has_tree_depths(self) -> bool:
         """Whether it knows how deep the words of a source are in their tree."""
         return self.syntax in {"depth", "both"}
@@ -268,19 +332,9 @@ class ModelConfig(ModelFields):
         return self.syntax in {"distance", "both"}
 
     @property
-    def farthest_in_tree(self) -> int:
-        """The distance in a tree from which all are alike: 16 unless set."""
-        return self.max_distance or _FARTHEST_IN_TREE
-
-    @property
     def rotated(self) -> int:
         """How much of a head's width rotary positions turn."""
         return int(self.d_head * self.rotary_share)
-
-    @property
-    def dropped_attention(self) -> float:
-        """Dropped share of attention weights: as of everything else unless set."""
-        return self.dropout if self.attention_dropout is None else self.attention_dropout
 
 
 OF_BLOCKS = frozenset(described.name for described in options(ModelConfig)) - _OF_ALL
@@ -291,6 +345,10 @@ def check_heads_given(*models: ModelConfig, are_given: bool) -> None:
     """UsageError unless heads of words are given to models of which one at least reads trees, and to no others."""
     reads_trees = any(model.syntax != "none" for model in models)
     if reads_trees and not are_given:
-        raise UsageError("this model reads a dependency tree with each source: give files of heads (--heads)")
+        raise UsageError(
+            "this model reads a dependency tree with each source: give files of heads", settings=("heads",)
+        )
     if are_given and not reads_trees:
-        raise UsageError("heads are for a model with --syntax depth, distance or both: leave out --heads")
+        raise UsageError(
+            "heads are for a model whose syntax is depth, distance or both: leave them out", settings=("heads",)
+        )

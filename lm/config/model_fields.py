@@ -106,9 +106,15 @@ class ModelFields(Checked):
     positions: Positions = option(
         "rotary", "How positions are encoded; learned ones end at the context, the others go on."
     )
-    max_distance: int | None = option(
+    max_distance: int = option(
         None,
-        "Distance from which relative positions, in trees too, are all alike [default: 16; 128 for t5].",
+        "Distance from which relative positions are all alike [default: 16; 128 for t5].",
+        minimum=1,
+        maximum=LONGEST,
+    )
+    max_tree_distance: int = option(
+        None,
+        "The same for distances in dependency trees [default: --max-distance if given, else 16].",
         minimum=1,
         maximum=LONGEST,
     )
@@ -125,17 +131,17 @@ class ModelFields(Checked):
     rope_scaling: RotaryScaling = option(
         "none", "How rotary frequencies are slowed down for a context longer than the one trained on."
     )
-    rope_factor: float | None = option(None, "By how much they are slowed down [default: 1].", minimum=1)
-    rope_context: int | None = option(
+    rope_factor: float = option(None, "By how much they are slowed down [default: 1].", minimum=1)
+    rope_context: int = option(
         None, "Context trained on before, for llama3 and yarn [default: the context].", minimum=1, maximum=LONGEST
     )
-    rope_slow: float | None = option(
+    rope_slow: float = option(
         None, "Turns in that context up to which a frequency is slowed down in full [default: 1].", minimum=0.001
     )
-    rope_fast: float | None = option(
+    rope_fast: float = option(
         None, "Turns in that context from which a frequency stays as it is [default: 4; 32 for yarn].", minimum=0
     )
-    rope_temperature: float | None = option(
+    rope_temperature: float = option(
         None, "Factor of rotated queries and keys, for yarn [default: 1 + 0.1 ln(factor)].", minimum=0
     )
     attention_bias: AttentionBias = option(
@@ -151,7 +157,7 @@ class ModelFields(Checked):
     qk_norm: bool = option(False, "Normalise queries and keys (RMSNorm per head).")
     bias: bool = option(False, "Give linear layers and LayerNorms a bias.")
     dropout: float = option(0.0, "Dropped share of embeddings and sublayer outputs.", minimum=0, maximum=0.99)
-    attention_dropout: float | None = option(
+    attention_dropout: float = option(
         None, "Dropped share of attention weights [default: as --dropout].", minimum=0, maximum=0.99
     )
     tie_embeddings: bool = option(True, "Use the token embedding as the output layer too.")

@@ -9,9 +9,9 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lm.errors import UsageError
 
@@ -46,32 +46,39 @@ class Option:
     flag: str
     may_name_files: bool = False
 
+    @property
+    def setting(self) -> str:
+        """Its keyword in Python: the flag without dashes, which tells apart what sections call alike."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
     def check(self, value: Any) -> None:  # noqa: ANN401 (it is the type that is checked)
-        """UsageError unless `value` is one that this option can have; the message names the option and its flag."""
+        """UsageError unless `value` is one that this option can have; the message names the option."""
         if value is None and self.optional:
             return
+        for problem in self._problems(value):
+            raise UsageError(f"{self.name} {problem}", settings=(self.setting,))
+        if self.kind in (str, tuple) and not self.may_name_files:
+            for text in (value,) if self.kind is str else value:
+                check_text(text, name=self.name, settings=(self.setting,))
+
+    def _problems(self, value: Any) -> Iterator[str]:  # noqa: ANN401
+        """What is wrong with a value, one after the other: a check may take for granted what those before it found."""
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         fits = is_number if self.kind is float else isinstance(value, self.kind)
         if self.kind is tuple:
             fits = isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value)
         if not fits or (self.kind is int and isinstance(value, bool)):
-            raise UsageError(f"{self.name} must be {_NOUNS[self.kind]}, not {shown(value)} ({self.flag})")
+            yield f"must be {_NOUNS[self.kind]}, not {shown(value)}"
         if self.choices and value not in self.choices:
-            hint = suggestion(str(value), self.choices)
-            raise UsageError(
-                f"{self.name} cannot be {value!r}{hint}; choose from {', '.join(self.choices)} ({self.flag})"
-            )
-        if self.kind in (str, tuple) and not self.may_name_files:
-            for text in (value,) if self.kind is str else value:
-                check_text(text, name=self.name, flag=self.flag)
+            yield f"cannot be {value!r}{suggestion(str(value), self.choices)}; choose from {', '.join(self.choices)}"
         if self.kind is float and not _is_finite(value):
-            raise UsageError(f"{self.name} must be a finite number, not {shown(value)} ({self.flag})")
+            yield f"must be a finite number, not {shown(value)}"
         if self.minimum is not None and not value >= self.minimum:
-            raise UsageError(f"{self.name} must be at least {self.minimum}, not {shown(value)} ({self.flag})")
+            yield f"must be at least {self.minimum}, not {shown(value)}"
         if self.maximum is not None and not value <= self.maximum:
-            raise UsageError(f"{self.name} must be at most {self.maximum}, not {shown(value)} ({self.flag})")
+            yield f"must be at most {self.maximum}, not {shown(value)}"
         if self.maximum is None and self.kind in _LARGEST and abs(value) > _LARGEST[self.kind]:
-            raise UsageError(f"{self.name} must be at most {_LARGEST[self.kind]}, not {shown(value)} ({self.flag})")
+            yield f"must be at most {_LARGEST[self.kind]}, not {shown(value)}"
 
 
 def shown(value: Any) -> str:  # noqa: ANN401
@@ -83,17 +90,16 @@ def shown(value: Any) -> str:  # noqa: ANN401
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}… ({len(text):,} characters)"
 
 
-def check_text(text: str, *, name: str, flag: str | None = None, settings: Sequence[str] = ()) -> None:
+def check_text(text: str, *, name: str, settings: Sequence[str] = ()) -> None:
     """UsageError if a text has bytes that are no UTF-8, which stand in a command line as lone surrogates.
 
     Args:
         text: the text to check.
         name: its name for the message.
-        flag: the flag that it was given with, if it was.
         settings: those that it is a value of.
     """
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise UsageError(f"{name} is not valid UTF-8: {text!r}" + (f" ({flag})" if flag else ""), settings=settings)
+        raise UsageError(f"{name} is not valid UTF-8: {text!r}", settings=settings)
 
 
 def _is_finite(value: float) -> bool:
@@ -159,6 +165,11 @@ class Checked:
     Lists, as they come from files and flags, become tuples.
     """
 
+    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 (any field)
+        """The same config with some fields changed."""
+        changed: Self = dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        return changed
+
     def __post_init__(self) -> None:
         kind: Any = type(self)
         for described in options(kind):
@@ -199,7 +210,7 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     try:
         return config(**values)
     except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
+        raise error.at(where) from None
 
 
 @cache

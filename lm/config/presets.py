@@ -54,8 +54,13 @@ _RECIPE = {
 }  # fmt: skip
 _PORTABLE_RECIPE = {
     "positions": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "swiglu", "zero_init": True,
+    "tie_embeddings": False,
 }  # fmt: skip
-"""The recipe in the blocks of Qwen3 (2025), which the common systems run."""
+"""The recipe in the blocks of Qwen3 (2025), which the common systems run.
+
+The output layer is its own, as in nanochat (Karpathy 2025), so that it starts at zero: the first prediction is uniform.
+A tied one predicts the token that it reads, as blocks that start at zero leave its embedding alone (docs/recipe.md).
+"""
 _PORTABLE_RATE = 0.5
 """Of the recipe's learning rate, the best of 0.35, 0.5, 0.7, 1 and 1.4 for them (docs/recipe.md)."""
 _SMALL_TRANSLATOR_TRAINING = {
@@ -325,7 +330,9 @@ def preset(name: str) -> Preset:
     if found := _OF_DEPTH.fullmatch(name):
         return (translation_of_depth if found[1] else of_depth)(int(found[2]))
     if name not in PRESETS:
-        raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)} (--preset)")
+        raise UsageError(
+            f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)}", settings=("preset",)
+        )
     return PRESETS[name]
 
 
@@ -377,12 +384,16 @@ def _made_portable(name: str) -> Preset:
     row = preset(name)
     if not _is_of_recipe(row.model):
         raise UsageError(
-            f"the preset {name} has blocks of its own; tiny, small, base and depth-N have a portable form (--portable)"
+            f"the preset {name} has blocks of its own; tiny, small, base and depth-N have a portable form",
+            settings=("portable",),
         )
     shape = {key: value for key, value in row.model.items() if key not in _RECIPE}
     training = {**row.training, "learning_rate": round(_PORTABLE_RATE * row.training["learning_rate"], 5)}
     return dataclasses.replace(
-        row, summary=f"{row.summary}; portable", model={**shape, **_PORTABLE_RECIPE}, training=training
+        row,
+        summary=f"{row.summary}; portable, with an output layer of its own",
+        model={**shape, **_PORTABLE_RECIPE},
+        training=training,
     )
 
 

@@ -84,26 +84,38 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if (dtype := self.hardware.dtype) in UNTRAINED:
-            raise UsageError(f"{dtype} is for using a model, not for training it: leave out --dtype {dtype}")
+            raise UsageError(
+                f"{dtype} is for using a model, not for training it: choose another dtype", settings=("dtype",)
+            )
         if self.training.compile and self.model.experts:
-            raise UsageError("a model with experts is not compiled: its shapes depend on the tokens (--compile)")
+            raise UsageError(
+                "a model with experts is not compiled: its shapes depend on the tokens", settings=("compile",)
+            )
         if self.model.is_recurrent and (self.distribution.shard or self.training.checkpoint_activations):
             raise UsageError(
-                "only blocks are sharded and computed again (--shard, --checkpoint-activations): leave it out"
+                "only blocks are sharded, and their activations recomputed: leave it out of a recurrent model",
+                settings=("shard", "checkpoint_activations"),
             )
         if self.training.source_loss and not self.model.decoder_only:
-            raise UsageError("only a --decoder-only translation model predicts its source: leave out --source-loss")
+            raise UsageError(
+                "only a decoder-only translation model predicts its source: leave out its loss",
+                settings=("source_loss", "decoder_only"),
+            )
         if self.parallel.separate_vocabularies and self.model.decoder_only:
             raise UsageError(
-                "source and target share one vocabulary where one stack reads both: leave out --separate-vocabularies "
-                "or --decoder-only"
+                "source and target share one vocabulary where one stack reads both: leave one of the two out",
+                settings=("separate_vocabularies", "decoder_only"),
             )
         if self.model.syntax != "none":
             self._check_trees()
         if self.lora and self.distribution.shard:
-            raise UsageError("adapters are few weights, which each process has: leave out --shard, or --lora")
+            raise UsageError(
+                "adapters are few weights, which each process has: leave one of the two out", settings=("shard", "lora")
+            )
         if self.lora and self.model.is_recurrent:
-            raise UsageError("adapters are for transformer blocks, not for recurrent layers: leave out --lora")
+            raise UsageError(
+                "adapters are for transformer blocks, not for recurrent layers: leave them out", settings=("lora",)
+            )
 
     @property
     def has_language_tags(self) -> bool:
@@ -116,9 +128,13 @@ class RunConfig:
     def _check_trees(self) -> None:
         """UsageError for sources that come without the trees that the model reads."""
         if self.parallel.bidirectional:
-            raise UsageError("only one side comes with trees: leave out --bidirectional or --syntax")
+            raise UsageError(
+                "only one side comes with trees: leave one of the two out", settings=("bidirectional", "syntax")
+            )
         if self.training.sample:
-            raise UsageError("a sentence to watch comes without a tree: leave out --sample or --syntax")
+            raise UsageError(
+                "a sentence to watch comes without a tree: leave one of the two out", settings=("sample", "syntax")
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the version of the format in front."""
@@ -134,6 +150,11 @@ class RunConfig:
         if not isinstance(values, Mapping):
             raise UsageError(f"{where}: must be names with values, not {options.shown(values)}")
         version = values.get("format_version")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise UsageError(
+                f"{where}: format version {options.shown(version)} is of a newer lm, and this one reads up to "
+                f"{FORMAT_VERSION}: update lm"
+            )
         if version != FORMAT_VERSION:
             raise UsageError(
                 f"{where}: format version {options.shown(version)} is not {FORMAT_VERSION}, the one this lm reads"

@@ -45,11 +45,11 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file (--config)") from None
+        raise InputError(f"{path}: no such file", settings=("config",)) from None
     try:
         text = content.decode().removeprefix("\ufeff")  # the byte order mark that some editors write
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid UTF-8 at byte offset {error.start} (--config)") from None
+        raise InputError(f"{path}: not valid UTF-8 at byte offset {error.start}", settings=("config",)) from None
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -71,7 +71,7 @@ def _naming(where: str) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
+        raise error.at(where) from None
 
 
 def check_section(section: str, fields: Mapping[str, Any]) -> None:
@@ -97,8 +97,7 @@ def _meant(key: str) -> str:
     every = [(section, described) for section in SECTIONS for described in options(SECTIONS[section])]
     if tables := [f"[{section}]" for section, described in every if described.name == key]:
         return f" (put it under {' or '.join(tables)})"
-    flag = "--" + key.replace("_", "-")
     meant = [
-        f" ({flag} is {described.name!r} under [{section}])" for section, described in every if described.flag == flag
+        f" (it is {described.name!r} under [{section}])" for section, described in every if described.setting == key
     ]
     return meant[0] if meant else ""

@@ -130,18 +130,16 @@ class TrainingConfig(Checked):
         super().__post_init__()
         lengths = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(lengths) > 1:
-            raise UsageError(f"give only one of {', '.join('--' + name for name in lengths)}")
+            raise UsageError(f"give only one of {', '.join(lengths)}", settings=lengths)
         if self.epochs == 0:
-            raise UsageError("epochs must be more than 0 (--epochs)")
+            raise UsageError("epochs must be more than 0", settings=("epochs",))
         if self.budget is not None:
-            try:
-                seconds_of(self.budget)
-            except UsageError as error:
-                raise UsageError(f"{error} (--budget)") from None
+            seconds_of(self.budget)
             if self.schedule != "wsd" or self.decay_fraction == 1:
                 raise UsageError(
                     "with a budget the decay of the learning rate begins when the clock says so, which takes the "
-                    "schedule wsd and a --decay-fraction below 1 (--schedule)"
+                    "schedule wsd and a decay_fraction below 1",
+                    settings=("schedule", "decay_fraction"),
                 )
 
     @property
@@ -157,5 +155,5 @@ def seconds_of(text: str) -> float:
         sum(float(part) * unit for part, unit in zip(parts.groups("0"), _UNITS.values(), strict=True)) if parts else 0
     )
     if not total:
-        raise UsageError(f"a time is written like 90s, 10m or 1h30m, not {text!r}")
+        raise UsageError(f"a time is written like 90s, 10m or 1h30m, not {text!r}", settings=("budget",))
     return total

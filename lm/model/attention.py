@@ -464,7 +464,7 @@ class MultiHeadAttention(Attention):
         super().__init__()
         self.layer = layer
         self.heads, self.kv_heads, self.head_size = config.n_heads, config.n_kv_heads, config.d_head
-        self.dropout = config.dropped_attention
+        self.dropout = config.attention_dropout
         projected = [heads * self.head_size for heads in (self.heads, self.kv_heads, self.kv_heads)]
         self.input = Linear(
             config.d_model, sum(projected), bias=config.attention_bias != "none", std=config.init_std,

@@ -44,7 +44,7 @@ class LoraLinear(Linear):
                 layer.in_features, layer.out_features, bias=False, std=layer.std, projected=layer.projected
             )
         self.weight, self.bias = layer.weight, layer.bias
-        self.rank, self.scale, self.dropout = config.width, config.scale, config.dropout
+        self.rank, self.scale, self.dropout = config.rank, config.scale, config.dropout
         bound = layer.in_features**-0.5
         a = torch.empty(len(self.projected) * self.rank, layer.in_features, device=layer.weight.device)
         self.lora_a = nn.Parameter(a.uniform_(-bound, bound))

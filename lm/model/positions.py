@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -207,45 +207,14 @@ class RotaryPositions(nn.Module):
 
 
 def _rotations(length: int, config: ModelConfig) -> Tensor:
-    return rotations(length, frequencies(config), scale=Scaling.of(config).temperature)
+    return rotations(
+        length, frequencies(config), scale=1.0 if config.rope_temperature is None else config.rope_temperature
+    )
 
 
 def _end(positions: Tensor) -> int:
     """The first position after all of these."""
     return int(positions.max()) + 1
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """The numbers of `rope_scaling`, as set or by default.
-
-    Attributes:
-        factor: by how much frequencies are slowed down.
-        context: that was trained on before.
-        slow: turns in that context up to which a frequency is slowed down in full.
-        fast: turns from which it stays as it is.
-        temperature: factor of rotated queries and keys, which sharpens attention in yarn (Peng et al. 2023, section
-            3.4).
-    """
-
-    factor: float
-    context: int
-    slow: float
-    fast: float
-    temperature: float
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> Scaling:
-        """The numbers of a model's config."""
-        factor = config.rope_factor or 1.0
-        temperature = 1 + 0.1 * math.log(factor) if config.rope_scaling == "yarn" else 1.0
-        return cls(
-            factor=factor,
-            context=config.rope_context or config.context_length,
-            slow=config.rope_slow or 1.0,
-            fast=config.rope_fast or (4.0 if config.rope_scaling == "llama3" else 32.0),
-            temperature=temperature if config.rope_temperature is None else config.rope_temperature,
-        )
 
 
 def frequencies(config: ModelConfig) -> Tensor:
@@ -259,11 +228,10 @@ def frequencies(config: ModelConfig) -> Tensor:
     plain = unscaled(config)
     if config.rope_scaling == "none":
         return plain
-    scaling = Scaling.of(config)
-    slowed = plain / scaling.factor
+    slowed = plain / config.rope_factor
     if config.rope_scaling == "linear":
         return slowed
-    kept = _by_turns(plain, scaling) if config.rope_scaling == "llama3" else _by_number(config, scaling)
+    kept = _by_turns(plain, config) if config.rope_scaling == "llama3" else _by_number(config)
     return torch.lerp(slowed, plain, kept)
 
 
@@ -272,27 +240,27 @@ def unscaled(config: ModelConfig) -> Tensor:
     return config.rope_base ** (-torch.arange(0, config.rotated, 2, dtype=torch.float64) / config.rotated)
 
 
-def _by_turns(plain: Tensor, scaling: Scaling) -> Tensor:
+def _by_turns(plain: Tensor, config: ModelConfig) -> Tensor:
     """The share of each frequency that is kept: none of slow ones, all of fast ones, a ramp between in their turns.
 
     Source: Grattafiori et al. 2024 (Llama 3), as published with the weights of version 3.1.
     """
-    turns = scaling.context * plain / (2 * math.pi)
-    return ((turns - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
+    turns = config.rope_context * plain / (2 * math.pi)
+    return ((turns - config.rope_slow) / (config.rope_fast - config.rope_slow)).clamp(0, 1)
 
 
-def _by_number(config: ModelConfig, scaling: Scaling) -> Tensor:
+def _by_number(config: ModelConfig) -> Tensor:
     """As `_by_turns`, with the ramp in the number of the frequency, which goes with the logarithm of its turns.
 
     Source: Peng et al. 2023 (YaRN), section 3.2, with the ends of the ramp rounded outward as in its program.
     """
 
     def number(turns: float) -> float:
-        ratio = scaling.context / (2 * math.pi * turns)
+        ratio = config.rope_context / (2 * math.pi * turns)
         return config.rotated * math.log(ratio) / (2 * math.log(config.rope_base))
 
-    first = max(0, math.floor(number(scaling.fast)))
-    last = min(config.rotated - 1, math.ceil(number(scaling.slow)))
+    first = max(0, math.floor(number(config.rope_fast)))
+    last = min(config.rotated - 1, math.ceil(number(config.rope_slow)))
     numbers = torch.arange(config.rotated // 2, dtype=torch.float64)
     return 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
 
@@ -347,7 +315,7 @@ class BucketedBiases(Module):
 
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
         super().__init__()
-        self.is_causal, self.farthest, self.is_asked = is_causal, config.farthest, config.attention != "full"
+        self.is_causal, self.farthest, self.is_asked = is_causal, config.max_distance, config.attention != "full"
         self.biases, self.std = nn.Parameter(torch.empty(BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
@@ -428,7 +396,7 @@ class RelativePositions(DistanceTables):
     """
 
     def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
-        super().__init__(config, n_layers, before=config.farthest, after=0 if is_causal else config.farthest)
+        super().__init__(config, n_layers, before=config.max_distance, after=0 if is_causal else config.max_distance)
 
     def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
         """The scope of `length` tokens, with the tables of each layer."""

@@ -201,10 +201,6 @@ def self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> Multi
     return MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)
 
 
-HEADS = ("head.", "transform.", "output_bias", "classifier.")
-"""How the names of what stands behind a model's layers begin."""
-
-
 class Head(Linear):
     """An output layer of its own, without a bias; `zero_init` starts it at zero."""
 
@@ -222,6 +218,8 @@ class Transformer(Module):
     """
 
     parts: ClassVar = {"output_bias": "output bias"}
+    heads: ClassVar[tuple[str, ...]] = ("head", "transform", "output_bias")
+    """The attributes that predict something of final states, whichever of them a model has."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -297,6 +295,10 @@ class Transformer(Module):
         )
         x = self.decoder(embedded, own, memory)
         return x if self.transform is None else self.transform(x)
+
+    def head_of(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Select, by name, the weights that predict something of final states, also of a model with another head."""
+        return {name: value for name, value in weights.items() if name.partition(".")[0] in self.heads}
 
     @property
     def output(self) -> Linear | TokenEmbedding:
@@ -379,6 +381,8 @@ class EncoderOnly(Transformer):
 
     Source: Devlin et al. 2019.
     """
+
+    heads: ClassVar[tuple[str, ...]] = (*Transformer.heads, "classifier")
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -127,10 +128,10 @@ def restore_optimizers(
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
+    states: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, value in tensors.items():
+        owner, _, key = name.rpartition(".")
+        states[owner][key] = value
     for name, parameter in (each for each in model.named_parameters() if each[1].requires_grad):
-        prefix = name + "."
-        owners[id(parameter)].state[parameter] = {
-            key.removeprefix(prefix): place(parameter, value)
-            for key, value in tensors.items()
-            if key.startswith(prefix) and "." not in key.removeprefix(prefix)
-        }
+        state = {key: place(parameter, value) for key, value in states[name].items()}
+        owners[id(parameter)].state[parameter] = state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.errors import UsageError
 from lm.model.lora import trained_weights
-from lm.model.transformer import HEADS, build_model, without_weights
+from lm.model.transformer import build_model, without_weights
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.run import Run
@@ -23,16 +22,15 @@ from lm.training.run import Run
 
 def check_weights(model: ModelConfig, path: Path) -> None:
     """UsageError unless a model can start from the weights of a run or checkpoint, vocabularies and labels aside."""
-    theirs = dataclasses.replace(load_config(find_checkpoint(path)).model, labels=())
-    ours = dataclasses.replace(
-        model, vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size, labels=()
-    )
+    theirs = load_config(find_checkpoint(path)).model.replace(labels=())
+    ours = model.replace(vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size, labels=())
     if _shapes(ours) == _shapes(theirs):
         return
+    settings = ours.settings()  # what follows from others is not the cause
     differing = [
         described.name
         for described in options(ModelConfig)
-        if _reshapes(theirs, {described.name: getattr(ours, described.name)})
+        if _reshapes(theirs, {described.name: settings[described.name]})
     ]
     values = "; ".join(
         f"{name} is {getattr(ours, name)} here and {getattr(theirs, name)} in {path}" for name in differing
@@ -69,7 +67,7 @@ def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
 def _reshapes(model: ModelConfig, change: dict[str, Any]) -> bool:
     """Whether a model's weights have other shapes with a setting changed."""
     try:
-        return _shapes(ModelConfig(**{**model.settings(), **change})) != _shapes(model)
+        return _shapes(model.replace(**change)) != _shapes(model)
     except UsageError:  # it goes only with another setting that differs too
         return True
 
@@ -98,10 +96,7 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
 
 def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Weights with the run's own head in the place of one of another shape."""
-    head, theirs = (
-        {name: value for name, value in tensors.items() if name.startswith(HEADS)}
-        for tensors in (run.model.state_dict(), weights)
-    )
+    head, theirs = (run.model.head_of(tensors) for tensors in (run.model.state_dict(), weights))
     if {name: value.shape for name, value in head.items()} == {name: value.shape for name, value in theirs.items()}:
         return weights
     return {name: value for name, value in weights.items() if name not in theirs} | head

@@ -87,9 +87,7 @@ class Resolution:
         config, reasons = self.config, dict(self.reasons)
         for section, fields in values.items():
             left_open = {name: value for name, value in fields.items() if name not in self.fixed[section]}
-            config = dataclasses.replace(
-                config, **{section: dataclasses.replace(getattr(config, section), **left_open)}
-            )
+            config = dataclasses.replace(config, **{section: getattr(config, section).replace(**left_open)})
             reasons |= {f"{section}.{name}": reason for name in left_open}
         return dataclasses.replace(self, config=config, reasons=reasons)
 
@@ -269,8 +267,7 @@ def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     """
     source = corpus.source_tokenizer
     source_size = None if source is None or source.shares_ids(corpus.tokenizer) else source.vocab_size
-    model = dataclasses.replace(
-        config.model,
+    model = config.model.replace(
         vocab_size=corpus.vocab_size,
         source_vocab_size=source_size,
         labels=corpus.labels if config.model.is_masked and config.data.supervised else (),

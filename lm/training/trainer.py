@@ -16,6 +16,7 @@ from typing import Any, Self
 from lm.base import refuse_adapted
 from lm.checkpoint import load_weights
 from lm.config.model import check_heads_given
+from lm.config.portable import not_portable
 from lm.config.presets import DEFAULT_PRESET, configure, is_portable
 from lm.config.run import CHANGEABLE, RunConfig
 from lm.config.run_spec import RunSpec
@@ -29,7 +30,6 @@ from lm.errors import InputError, UsageError
 from lm.evaluation.ngram_models import bits_per_byte
 from lm.files import check_folder
 from lm.hardware import found_device
-from lm.interop.hugging_face.configuration import nearest_family
 from lm.run_folder import (
     checkpoints,
     find_checkpoint,
@@ -409,12 +409,10 @@ class Trainer:
         refuse_existing(folder, can_resume=True)
         refuse_trained(folder)
         check_model(config.model, pairs=pairs)
-        if is_portable(config.preset):
-            _, differing = nearest_family(config.model)
-            if differing:
-                raise UsageError(
-                    f"other systems don't run {differing}: leave it out of a portable model", settings=("portable",)
-                )
+        if is_portable(config.preset) and (differing := not_portable(config.model)):
+            raise UsageError(
+                f"other systems don't run {differing}: leave it out of a portable model", settings=("portable",)
+            )
         if spec.from_run is not None:
             check_weights(config.model, Path(spec.from_run))
             if spec.tokenizer is not None:

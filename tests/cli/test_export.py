@@ -43,7 +43,7 @@ def test_a_type_that_the_system_has_not(tmp_path, capsys):
     folder, out = make_run(tmp_path / "novel"), tmp_path / "out"
     assert run(["export", str(folder), "--to", "gguf", "--type", "int8", "-o", str(out)]) == 2
     assert capsys.readouterr().err == (
-        "lm: --to gguf cannot have the type 'int8'; choose from float32, float16, q8_0 (--type)\n"
+        "lm: gguf cannot have the type 'int8'; choose from float32, float16, q8_0 (--type)\n"
     )
     assert not out.exists()
 

@@ -54,8 +54,12 @@ CHANGED: tuple[tuple[str, str], ...] = (
     (r"^tools/(info|presets)/.*cache_bytes_per_token$", "compressed attention caches nothing"),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
     (
-        r"(config\.json:|command \d+:config\.)model\.(n_kv_heads|d_head|d_ff|init_std|attention_bias)$",
-        "null where the value follows from other settings; earlier versions wrote it if it was given",
+        r"(config\.json:|command \d+:config\.)model\.max_tree_distance$",
+        "a field of its own; max_distance was both",
+    ),
+    (
+        r"^(train/portable/|tools/presets/command 14:)",
+        "portable presets have an output layer of their own, so that the first prediction is uniform",
     ),
 )
 """Values that are not compared: a pattern of CASE/NAME, and why they may differ."""

@@ -33,7 +33,7 @@ CASES = {
     "no number": (["train", "{0}/text.txt", "--steps", "many"], 2, "--steps must be a whole number, not 'many'"),
     "negative size": (["train", "{0}/text.txt", "--d-model", "-8"], 2, "d_model must be at least 1, not -8"),
     "zero steps": (["train", "{0}/text.txt", "--steps", "0"], 2, "steps must be at least 1, not 0"),
-    "two lengths": (["train", "{0}/text.txt", "--steps", "3", "--epochs", "1"], 2, "only one of --steps, --epochs"),
+    "two lengths": (["train", "{0}/text.txt", "--steps", "3", "--epochs", "1"], 2, "only one of steps, epochs (--steps, --epochs)"),
     "heads that don't divide": (["train", "{0}/text.txt", "--n-heads", "3"], 2, "n_heads 3 does not divide d_model"),
     "unknown choice": (["train", "{0}/text.txt", "--schedule", "cosin"], 2, "did you mean 'cosine'"),
     "a folder with a run": (["train", "{0}/text.txt", "-o", "{0}/run", *SMALL], 1, "holds a run already; choose another folder, or resume it (--out, --resume {0}/run)"),

@@ -112,11 +112,14 @@ def test_what_continues_texts_is_refused_in_a_line(folder, command, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--decoder-only", "--n-encoder-layers", "2"], "a --decoder-only model has no encoder"),
-        (["--decoder-only", "--architecture", "lstm"], "--decoder-only is for transformer blocks"),
-        (["--decoder-only", "--separate-vocabularies"], "leave out --separate-vocabularies or --decoder-only"),
+        (["--decoder-only", "--n-encoder-layers", "2"], "a decoder-only model has no encoder"),
+        (["--decoder-only", "--architecture", "lstm"], "decoder_only is for transformer blocks"),
+        (
+            ["--decoder-only", "--separate-vocabularies"],
+            "leave one of the two out (--separate-vocabularies, --decoder-only)",
+        ),
         (["--decoder-only", "--positions", "learned", "--context", "4"], "the longest pair takes"),
-        (["--source-loss", "1"], "leave out --source-loss"),
+        (["--source-loss", "1"], "leave out its loss (--source-loss, --decoder-only)"),
         (["--preset", "tiny"], "--decoder-only"),
     ],
 )

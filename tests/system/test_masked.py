@@ -146,8 +146,11 @@ def test_info_average_and_runs_know_them(folder, tmp_path, capsys):
             "--masked-share has no effect",
         ),
         (["train", "{0}/text.txt", "--whole-words", "--steps", "1"], "--whole-words has no effect"),
-        (["train", "{0}/text.txt", "--objective", "masked", "--architecture", "gru"], "--objective is for transformer"),
-        (["train", "{0}/text.txt", "--objective", "masked", "--n-encoder-layers", "2"], "leave out --n-encoder-layers"),
+        (["train", "{0}/text.txt", "--objective", "masked", "--architecture", "gru"], "objective is for transformer"),
+        (
+            ["train", "{0}/text.txt", "--objective", "masked", "--n-encoder-layers", "2"],
+            "leave one of the two out (--n-encoder-layers, --objective)",
+        ),
         (["train", "{0}/text.txt", "--objective", "mask"], "did you mean 'masked'"),
     ],
 )

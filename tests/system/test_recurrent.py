@@ -79,8 +79,11 @@ def test_generate_perplexity_and_info(folder, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--architecture", "lstm", "--n-heads", "2"], "--n-heads is for transformer blocks"),
-        (["--architecture", "gru", "--positions", "learned"], "--positions is for transformer blocks"),
+        (
+            ["--architecture", "lstm", "--n-heads", "2"],
+            "n_heads is for transformer blocks, not for lstm layers (--n-heads, --architecture)",
+        ),
+        (["--architecture", "gru", "--positions", "learned"], "positions is for transformer blocks"),
         (["--architecture", "lstm", "--recurrent-attention", "dot"], "--recurrent-attention"),
         (["--recurrent-attention", "dot"], "--recurrent-attention"),
         (["--architecture", "gru", "--compile"], "only transformer blocks are compiled"),

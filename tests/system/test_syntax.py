@@ -209,7 +209,7 @@ def test_heads_go_with_a_run_that_reads_them_and_with_no_other(folder, parsed, p
     pairs = [] if rest else files(folder, "test")
     for target, flags, message in (
         (parsed, [], "give files of heads (--heads)"),
-        (plain, ["--heads", str(folder / "test.heads")], "leave out --heads"),
+        (plain, ["--heads", str(folder / "test.heads")], "leave them out (--heads)"),
     ):
         assert run([name, str(target), *rest, *pairs, *flags]) == 2
         output = capsys.readouterr()

@@ -32,8 +32,8 @@ _AS_IT_IS = Hardware("cpu", "float32", 1)
 
 def to_ctranslate2(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a folder, and say what runs it; see `EXPORTERS`."""
-    kind = export(run, out, number_type=config.number_type)
-    return {"model": f"for ctranslate2.{kind}, {config.number_type}"}
+    kind = export(run, out, number_type=config.type)
+    return {"model": f"for ctranslate2.{kind}, {config.type}"}
 
 
 def export(run: Path, folder: Path, *, number_type: NumberType = "float32") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,23 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
+from lm.config.portable import Values, differing, facts
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face.configuration import facts
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import FeedForward
 from lm.model.positions import Embedding
 from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, Stack
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
-_NOWHERE: Mapping[str, tuple[Any, ...]] = {
+_NOWHERE: Values = {
     "architecture": ("transformer",), "decoder_only": (False,), "objective": ("causal",), "attention": ("full",),
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary"), "syntax": ("none",),
     "activation": tuple(_ACTIVATIONS), "softcap": (0,), "value_residual": (False,), "embedding_shortcut": (False,),
     "experts": (0,), "embedding_norm": (False,), "output_transform": (False,), "token_types": (0,),
 }  # fmt: skip
 """What CTranslate2 runs, of the fields in which ours can be more."""
-_IN_DECODERS: Mapping[str, tuple[Any, ...]] = {"rope_scaling": ("none", "linear")}
-_IN_ENCODER_DECODERS: Mapping[str, tuple[Any, ...]] = {
+_IN_DECODERS: Values = {"rope_scaling": ("none", "linear")}
+_IN_ENCODER_DECODERS: Values = {
     "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "rotary_share": (1,), "rope_scaling": ("none",),
 }  # fmt: skip
 
@@ -34,15 +33,14 @@ _IN_ENCODER_DECODERS: Mapping[str, tuple[Any, ...]] = {
 def check(config: ModelConfig) -> None:
     """UsageError if CTranslate2 has nothing like a part of a model; the message names the field."""
     allowed = {**_NOWHERE, **(_IN_ENCODER_DECODERS if config.is_encoder_decoder else _IN_DECODERS)}
-    known = facts(config)
-    refused = [name for name, values in allowed.items() if known[name] not in values]
+    refused = differing(config, allowed)
     if config.is_encoder_decoder and config.attention_bias != ("all" if config.bias else "none"):
         refused.append("attention_bias")
     if config.parallel_residual and config.norm == "rmsnorm":
         refused.append("parallel_residual")
     if refused:
         kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
-        problem = f"CTranslate2 runs no {kind} with {refused[0]} {known[refused[0]]!r}"
+        problem = f"CTranslate2 runs no {kind} with {refused[0]} {facts(config)[refused[0]]!r}"
         if config.n_encoder_layers:
             raise UsageError(problem)
         raise UsageError(f"{problem}: train one without to export it", settings=["portable"])
@@ -91,7 +89,7 @@ def _of_decoders(config: ModelConfig) -> dict[str, Any]:
     if config.n_heads * config.d_head != config.d_model:
         more["head_dim"] = config.d_head
     if config.rope_scaling == "linear":
-        more |= {"rotary_scaling_type": RotaryScalingType.Linear, "rotary_scaling_factor": config.rope_factor or 1.0}
+        more |= {"rotary_scaling_type": RotaryScalingType.Linear, "rotary_scaling_factor": config.rope_factor}
     return more
 
 

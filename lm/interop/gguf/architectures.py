@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from lm.config.model import ModelConfig
+from lm.config.portable import Values
 from lm.errors import UsageError
 from lm.interop.hugging_face.configuration import nearest_family
 from lm.interop.hugging_face.families import GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3
 from lm.interop.hugging_face.family import Family, Part
-from lm.model.positions import Scaling
 
 _OUTER = {"embedding.tokens": "token_embd", "embedding.positions": "position_embd", "decoder.final_norm": "output_norm"}
 _BLOCK = {
@@ -41,9 +41,7 @@ _YARN = {"rope_fast": 32.0, "rope_slow": 1.0}
 """The ends of the ramp of YaRN, which files of these architectures cannot say."""
 
 
-def _architecture(
-    name: str, family: Family, inner: Mapping[str, Part], requires: Mapping[str, tuple[Any, ...]]
-) -> Family:
+def _architecture(name: str, family: Family, inner: Mapping[str, Part], requires: Values) -> Family:
     """A family by the names that llama.cpp has for it; biases that it has in any case are zero where ours has none."""
     return replace(
         family,
@@ -79,9 +77,7 @@ def architecture_of(config: ModelConfig) -> Family:
     architecture, differing = nearest_family(config, ARCHITECTURES)
     if not differing and config.rope_scaling == "yarn":
         differing = " and ".join(
-            f"{name} {getattr(config, name)}"
-            for name, only in _YARN.items()
-            if getattr(config, name) not in (None, only)
+            f"{name} {getattr(config, name)}" for name, only in _YARN.items() if getattr(config, name) != only
         )
     if differing:
         raise UsageError(
@@ -118,12 +114,11 @@ def _scaling(config: ModelConfig) -> dict[str, Any]:
     """How rotary frequencies are slowed down, where that has a name; else factors of each are a tensor."""
     if config.rope_scaling not in ("linear", "yarn"):
         return {}
-    scaling = Scaling.of(config)
-    keys: dict[str, Any] = {"rope.scaling.type": config.rope_scaling, "rope.scaling.factor": float(scaling.factor)}
+    keys: dict[str, Any] = {"rope.scaling.type": config.rope_scaling, "rope.scaling.factor": float(config.rope_factor)}
     if config.rope_scaling == "yarn":
-        usual = Scaling.of(replace(config, rope_temperature=None)).temperature
+        usual = config.replace(rope_temperature=None).rope_temperature
         keys |= {
-            "rope.scaling.original_context_length": scaling.context,
-            "rope.scaling.attn_factor": scaling.temperature / usual,
+            "rope.scaling.original_context_length": config.rope_context,
+            "rope.scaling.attn_factor": config.rope_temperature / usual,
         }
     return keys

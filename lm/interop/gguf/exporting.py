@@ -38,10 +38,10 @@ class ExportedGGUF:
 
 def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a file, and say what llama.cpp takes it for; see `EXPORTERS`."""
-    exported = export(run, out, number_type=config.number_type)
+    exported = export(run, out, number_type=config.type)
     words, left_out = exported.vocabulary.words, exported.vocabulary.left_out
     return {
-        "model": f"{exported.architecture.architecture} of llama.cpp, {config.number_type}: {exported.decided_by}",
+        "model": f"{exported.architecture.architecture} of llama.cpp, {config.type}: {exported.decided_by}",
         "words": f"parted as by {words}" + (f"; {left_out}" if left_out else ""),
     }
 
@@ -72,7 +72,8 @@ def export(run: Path, path: Path, *, number_type: NumberType = "float32") -> Exp
         for key, value in {**about, **settings(config, architecture), **vocabulary.settings}.items():
             _add(writer, key, value)
         for name, tensor in named(checkpoint.load_weights(found), config, architecture):
-            numbers, kind = _stored(name, tensor, number_type, package)
+            is_exact = name == _weight(architecture.outer.get("embedding.positions"))
+            numbers, kind = _stored(tensor, "float32" if is_exact else number_type, package)
             writer.add_tensor(name, numbers, raw_dtype=kind)
         _write(writer)
     return ExportedGGUF(architecture, telling(config, architecture), vocabulary)
@@ -100,10 +101,10 @@ def _add(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (the packag
         writer.add_array(key, value)
 
 
-def _stored(name: str, value: Tensor, number_type: NumberType, package: Any) -> tuple[NDArray[Any], Any]:  # noqa: ANN401
+def _stored(value: Tensor, number_type: NumberType, package: Any) -> tuple[NDArray[Any], Any]:  # noqa: ANN401
     """The numbers of a tensor as they are kept, and the format's name for their type."""
     numbers, kinds = value.float().numpy(), package.GGMLQuantizationType
-    if number_type == "float32" or numbers.ndim == 1 or name.startswith("position_embd"):
+    if number_type == "float32" or numbers.ndim == 1:
         return numbers, kinds.F32
     if number_type == "q8_0" and numbers.shape[-1] % package.GGML_QUANT_SIZES[kinds.Q8_0][0] == 0:
         return package.quants.quantize(numbers, kinds.Q8_0), kinds.Q8_0
@@ -119,8 +120,7 @@ def _write(writer: Any) -> None:  # noqa: ANN401
         writer.close()
 
 
-_PAIRED = ("attn_q", "attn_k")
-_OUTPUT, _EMBEDDING, _FACTORS = "output.weight", "token_embd.weight", "rope_freqs.weight"
+_FACTORS = "rope_freqs.weight"
 
 
 def named(weights: Mapping[str, Tensor], config: ModelConfig, architecture: Family) -> Iterator[tuple[str, Tensor]]:
@@ -130,17 +130,18 @@ def named(weights: Mapping[str, Tensor], config: ModelConfig, architecture: Fami
     them, and not a half of the head apart, as ours and transformers have them. GPT-NeoX has an output layer of its own
     even where ours is the embedding.
     """
-    is_llama = architecture.model_type == LLAMA_NAME
+    paired = architecture.inner["attention.input"].names[:2] if architecture.model_type == LLAMA_NAME else ()
+    needs_output = config.tie_embeddings and architecture.model_type == GPT_NEOX_NAME
     for name, value in to_theirs(weights, config, architecture):
-        yield name, _pairs_together(value, config.d_head) if is_llama and _is_paired(name) else value
-        if name == _EMBEDDING and config.tie_embeddings and architecture.model_type == GPT_NEOX_NAME:
-            yield _OUTPUT, value
+        yield name, _pairs_together(value, config.d_head) if any(f".{part}." in name for part in paired) else value
+        if needs_output and name == _weight(architecture.outer["embedding.tokens"]):
+            yield _weight(architecture.head[0]), value
     if config.rope_scaling == "llama3":
         yield _FACTORS, (unscaled(config) / frequencies(config)).float()
 
 
-def _is_paired(name: str) -> bool:
-    return any(f".{part}." in name for part in _PAIRED)
+def _weight(layer: str | None) -> str:
+    return f"{layer}.weight"
 
 
 def _pairs_together(value: Tensor, head_size: int) -> Tensor:

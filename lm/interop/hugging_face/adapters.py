@@ -173,7 +173,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
     low = _to_ours(folder, config.model, family_of(config.model, tokenizer), settings)
     rank = max(len(part.a) for parts in low.values() for part in parts)
-    kinds = [kind for kind in KINDS if any(kind.replace("-", "_") in name for name in low)]
+    kinds = [kind for kind in KINDS if low.keys() & _layers(config.model, LoraConfig(rank=1, on=kind)).keys()]
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     refer(out, found)
@@ -244,8 +244,8 @@ def _of_one_rank(low: Mapping[str, list[Low]], model: ModelConfig, lora: LoraCon
     """The tensors of a checkpoint: adapters of lower ranks, and layers without any, are filled up with zeros."""
     tensors: dict[str, Tensor] = {}
     for name, layer in _layers(model, lora).items():
-        a = torch.zeros(len(layer.projected), lora.width, layer.in_features)
-        b = torch.zeros(layer.out_features, lora.width)
+        a = torch.zeros(len(layer.projected), lora.rank, layer.in_features)
+        b = torch.zeros(layer.out_features, lora.rank)
         for number, (part, rows) in enumerate(zip(low.get(name, []), b.split(layer.projected), strict=False)):
             a[number, : len(part.a)], rows[:, : part.b.shape[1]] = part.a, part.b
         tensors |= {f"{name}.lora_a": a.flatten(0, 1), f"{name}.lora_b": b}
@@ -346,7 +346,7 @@ def to_json(ranks: Mapping[str, int], config: RunConfig, family: Family) -> dict
     return {
         "peft_type": "LORA", "task_type": "CAUSAL_LM" if continues else None, "base_model_name_or_path": None,
         "inference_mode": True,
-        "r": lora.rank, "lora_alpha": lora.scale * lora.width, "lora_dropout": lora.dropout,
+        "r": lora.rank, "lora_alpha": lora.scale * lora.rank, "lora_dropout": lora.dropout,
         "target_modules": sorted(of_kind), "rank_pattern": others,
         "alpha_pattern": {name: lora.scale * rank for name, rank in others.items()},
         "fan_in_fan_out": any(part.layout == "transposed" for part in family.inner.values()), "bias": "none",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lm.interop.hugging_face.family import ACTIVATIONS, COMMON, FILLING, LABELLING, Family, Part, Setting
+from lm.config.portable import ARCHITECTURES
+from lm.interop.hugging_face.family import ACTIVATIONS, FILLING, LABELLING, Family, Part, Setting
 
 _OUTER = {
     "embedding.tokens": "bert.embeddings.word_embeddings",
@@ -26,7 +27,6 @@ _SETTINGS = (
     Setting("attention_probs_dropout_prob", "attention_dropout", 0.1),
     Setting("initializer_range", "init_std", 0.02),
 )
-_COMMON = {name: allowed for name, allowed in COMMON.items() if name != "token_types"}
 _TYPES = {"embedding.types": "bert.embeddings.token_type_embeddings.weight"}
 
 
@@ -34,7 +34,6 @@ def _bert(
     architecture: str,
     auto: str,
     *,
-    requires: Mapping[str, tuple[Any, ...]],
     implies: Mapping[str, Any],
     outer: Mapping[str, str],
     tensors: Mapping[str, str],
@@ -46,12 +45,7 @@ def _bert(
         architecture=architecture,
         auto=auto,
         settings=_SETTINGS,
-        requires={
-            **_COMMON, "objective": ("masked",), "norm": ("layernorm",), "norm_position": ("post",),
-            "positions": ("learned",), "activation": tuple(ACTIVATIONS.values()), "qk_norm": (False,),
-            "n_kv_heads": (None,), "d_head": (None,), "embedding_norm": (True,), "parallel_residual": (False,),
-            "tie_embeddings": (True,), "output_bias": (True, False), **requires,
-        },
+        requires=ARCHITECTURES[architecture],
         implies={
             "objective": "masked", "norm": "layernorm", "norm_position": "post", "positions": "learned", "bias": True,
             "embedding_norm": True, **implies,
@@ -83,7 +77,6 @@ FAMILIES = (
     _bert(
         "BertForMaskedLM",
         FILLING,
-        requires={"labels": ((),), "output_transform": (True,)},
         implies={"output_transform": True},
         outer={
             "transform.up": "cls.predictions.transform.dense",
@@ -98,7 +91,6 @@ FAMILIES = (
     _bert(
         "BertForSequenceClassification",
         LABELLING,
-        requires={"output_transform": (True, False), "tie_embeddings": (True, False)},
         implies={},
         outer={"classifier.pooler": "bert.pooler.dense", "classifier.labels": "classifier"},
         tensors={},

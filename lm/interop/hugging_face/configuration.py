@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
+from lm.config.portable import described, differing
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face import own, rotary, window
@@ -33,10 +34,10 @@ def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
         UsageError: there is none; the message names the fields that decide.
     """
     for family in FAMILIES:
-        if not _differing(config, family) and _takes(tokenizer, family):
+        if not differing(config, family.requires) and _takes(tokenizer, family):
             return family
     for family in own.OWN:
-        if not _differing(config, family):
+        if not differing(config, family.requires):
             return family
     widest = [MARIAN] if config.is_encoder_decoder else own.OWN
     raise UsageError(
@@ -45,7 +46,7 @@ def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
     )
 
 
-def nearest_family(config: ModelConfig, families: Sequence[Family] = FAMILIES) -> tuple[Family, str]:
+def nearest_family(config: ModelConfig, families: Sequence[Family]) -> tuple[Family, str]:
     """The family that has the fewest fields otherwise than a model, and these with their values; empty if it fits."""
     family = _nearest(config, families)
     return family, _named(config, family)
@@ -56,37 +57,29 @@ def telling(config: ModelConfig, family: Family) -> str:
     if family.keeps_names:
         nearest = _nearest(config, [one for one in FAMILIES if one.auto == family.auto])
         return f"without {_named(config, nearest) or 'its tokenizer'} it would be {nearest.architecture}"
-    known = facts(config)
-    return ", ".join(f"{name} {known[name]}" for name in _TELLING if name in family.requires)
+    return described(config, [name for name in _TELLING if name in family.requires], joined_by=", ")
 
 
 def _nearest(config: ModelConfig, families: Sequence[Family]) -> Family:
-    return min(families, key=lambda family: len(_differing(config, family)))
+    return min(families, key=lambda family: len(differing(config, family.requires)))
 
 
 def _named(config: ModelConfig, family: Family) -> str:
     """The fields that a model has otherwise than a family, with their values."""
-    known = facts(config)
-    return " and ".join(f"{name} {known[name]}" for name in _differing(config, family))
+    return described(config, differing(config, family.requires))
 
 
 def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
     """The settings of a model as config.json has them, without what is said of the tokenizer."""
-    values = {setting.theirs: setting.written(value_of(setting.ours, config)) for setting in family.settings}
+    values = {setting.theirs: setting.written(getattr(config, setting.ours)) for setting in family.settings}
     rotation = rotary.to_json(config, family.rotary) if family.rotary else {}
     neutral = {name: allowed[0] for name, allowed in family.neutral.items() if allowed[0] is not None}
-    resolved = own.resolved(config) if family.keeps_names else {}
     labels = {str(number): label for number, label in enumerate(config.labels)}
     named = {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
     return {
-        "architectures": [family.architecture], "model_type": family.model_type, **values, **rotation, **resolved,
+        "architectures": [family.architecture], "model_type": family.model_type, **values, **rotation,
         **window.to_json(config, family.windowed), **neutral, **(named if labels else {}),
     }  # fmt: skip
-
-
-def value_of(field: str, config: ModelConfig) -> Any:  # noqa: ANN401 (any field)
-    """The value of a field, as it follows from others where it is left open."""
-    return config.dropped_attention if field == "attention_dropout" else getattr(config, field)
 
 
 def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: ANN401 (whatever the file holds)
@@ -144,17 +137,6 @@ def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
     return found
 
 
-def facts(config: ModelConfig) -> dict[str, Any]:
-    """The fields of a model; numbers and widths of heads are None where they follow from others."""
-    left_open = config.settings()
-    return {
-        **vars(config),
-        "n_kv_heads": left_open["n_kv_heads"],
-        "d_head": left_open["d_head"],
-        "is_encoder_decoder": config.is_encoder_decoder,
-    }
-
-
 def _takes(tokenizer: Tokenizer, family: Family) -> bool:
     """Whether transformers leaves a tokenizer as it is in this family."""
     if family.words is None:
@@ -163,11 +145,6 @@ def _takes(tokenizer: Tokenizer, family: Family) -> bool:
     first: Mapping[str, Any] = next(iter(words.get("pretokenizers", [])), {})
     is_alike = (normalizer or {}).get("type") == "NFC" and first.get("pattern") == {"Regex": family.words}
     return is_alike and END_OF_TEXT in tokenizer.special_tokens  # which is added where it is missing
-
-
-def _differing(config: ModelConfig, family: Family) -> list[str]:
-    known = facts(config)
-    return [name for name, allowed in family.requires.items() if known[name] not in allowed]
 
 
 def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401

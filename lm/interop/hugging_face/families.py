@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lm.config.portable import ARCHITECTURES
 from lm.interop.hugging_face import bert
-from lm.interop.hugging_face.family import ACTIVATIONS, COMMON, Family, Part, Rotary, Setting
+from lm.interop.hugging_face.family import ACTIVATIONS, Family, Part, Rotary, Setting
 from lm.interop.hugging_face.marian import MARIAN
 from lm.interop.hugging_face.window import Windowed
 
@@ -37,10 +38,7 @@ GPT2 = Family(
         Setting("attn_pdrop", "attention_dropout", 0.1),
         Setting("initializer_range", "init_std", 0.02),
     ),
-    requires={
-        **COMMON, "norm": ("layernorm",), "positions": ("learned",), "activation": tuple(ACTIVATIONS.values()),
-        "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "parallel_residual": (False,),
-    },
+    requires=ARCHITECTURES["GPT2LMHeadModel"],
     implies={"norm": "layernorm", "positions": "learned", "bias": True},
     neutral={
         "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,),
@@ -79,10 +77,7 @@ GPT_NEOX = Family(
         Setting("attention_dropout", "attention_dropout", 0.0),
         Setting("initializer_range", "init_std", 0.02),
     ),
-    requires={
-        **COMMON, "norm": ("layernorm",), "positions": ("rotary",), "activation": tuple(ACTIVATIONS.values()),
-        "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "attention_bias": ("all", "none"),
-    },
+    requires=ARCHITECTURES["GPTNeoXForCausalLM"],
     implies={"norm": "layernorm", "positions": "rotary", "bias": True},
     prefix="gpt_neox.",
     outer={"embedding.tokens": "embed_in", "decoder.final_norm": "final_layer_norm"},
@@ -110,7 +105,6 @@ _LLAMA_BLOCK = {
     "feed_forward.down": Part(("mlp.down_proj",)),
 }
 _QK_NORMS = {"attention.query_norm": Part(("self_attn.q_norm",)), "attention.key_norm": Part(("self_attn.k_norm",))}
-_ANY_WINDOW = {"attention": ("full", "window")}
 
 
 def _like_llama(
@@ -119,7 +113,6 @@ def _like_llama(
     *,
     sizes: Mapping[str, Any],
     settings: tuple[Setting, ...] = (),
-    requires: Mapping[str, tuple[Any, ...]],
     implies: Mapping[str, Any] | None = None,
     windowed: Windowed = "never",
     words: str | None = None,
@@ -143,10 +136,7 @@ def _like_llama(
             Setting("initializer_range", "init_std", 0.02),
             *settings,
         ),
-        requires={
-            **COMMON, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",),
-            "rotary_share": (1.0,), "parallel_residual": (False,), **requires,
-        },
+        requires=ARCHITECTURES[architecture],
         implies={"norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", **(implies or {})},
         neutral={"hidden_act": ("silu", "swish")},
         prefix="model.",
@@ -168,13 +158,11 @@ LLAMA = _like_llama(
         Setting("attention_bias", "attention_bias", False, _ALL_OR_NONE, also={"inputs": True}),
         Setting("mlp_bias", "bias", False),
     ),
-    requires={"qk_norm": (False,)},
 )
 QWEN2 = _like_llama(
     "qwen2",
     "Qwen2ForCausalLM",
     sizes={"vocab_size": 151_936, "context_length": 32_768, "n_kv_heads": 32, "d_ff": 22_016},
-    requires={"qk_norm": (False,), "attention_bias": ("inputs",), "bias": (False,), **_ANY_WINDOW},
     implies={"attention_bias": "inputs"},
     windowed="by switch",
     words=_QWEN2_WORDS,
@@ -184,7 +172,6 @@ QWEN3 = _like_llama(
     "Qwen3ForCausalLM",
     sizes={"vocab_size": 151_936, "context_length": 32_768, "n_kv_heads": 32, "d_ff": 22_016, "d_head": 128},
     settings=(Setting("attention_bias", "attention_bias", False, _ALL_OR_NONE),),
-    requires={"qk_norm": (True,), "attention_bias": ("all", "none"), "bias": (False,), **_ANY_WINDOW},
     implies={"qk_norm": True},
     windowed="by switch",
 )
@@ -192,7 +179,6 @@ MISTRAL = _like_llama(
     "mistral",
     "MistralForCausalLM",
     sizes={"vocab_size": 32000, "context_length": 131_072, "n_kv_heads": 8, "d_ff": 14_336},
-    requires={"qk_norm": (False,), "attention_bias": ("none",), "bias": (False,), "attention": ("window",)},
     windowed="by width",
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lm.config.portable import Values
 from lm.interop.hugging_face.window import Windowed
 
 CONTINUING, FILLING, LABELLING, TRANSLATING = (
@@ -73,7 +74,7 @@ class Family:
         architecture: the class of the model.
         auto: the class that loads it.
         settings: what varies.
-        requires: what doesn't, as fields or properties of our ModelConfig with the values that they may have.
+        requires: what doesn't.
         implies: fields of our ModelConfig that follow from the family and from nothing in config.json.
         neutral: keys of config.json whose other values mean another model, with those that they may have.
         prefix: of the names of all tensors but the output layer's, which some files leave out.
@@ -96,7 +97,7 @@ class Family:
     model_type: str
     architecture: str
     settings: tuple[Setting, ...]
-    requires: Mapping[str, tuple[Any, ...]]
+    requires: Values
     prefix: str
     outer: Mapping[str, str]
     inner: Mapping[str, Part]
@@ -116,13 +117,6 @@ class Family:
     words: str | None = None
 
 
-COMMON: Mapping[str, tuple[Any, ...]] = {
-    "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
-    "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
-    "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
-    "attention": ("full",), "token_types": (0,), "output_bias": (False,),
-}  # fmt: skip
-"""What a family has, unless it says otherwise."""
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh",
     "gelu_fast": "gelu-tanh", "relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu",

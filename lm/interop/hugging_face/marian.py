@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lm.interop.hugging_face.family import ACTIVATIONS, COMMON, TRANSLATING, Family, Part, Setting
+from lm.config.portable import ARCHITECTURES
+from lm.interop.hugging_face.family import ACTIVATIONS, TRANSLATING, Family, Part, Setting
 
 MARIAN = Family(
     model_type="marian",
@@ -24,13 +25,7 @@ MARIAN = Family(
         Setting("attention_dropout", "attention_dropout", 0.0),
         Setting("init_std", "init_std", 0.02),
     ),
-    requires={
-        **{name: allowed for name, allowed in COMMON.items() if name not in {"n_encoder_layers", "scale_embeddings"}},
-        "is_encoder_decoder": (True,), "norm": ("layernorm",), "norm_position": ("post",), "norm_eps": (1e-5,),
-        "positions": ("sinusoidal-half",), "activation": tuple(ACTIVATIONS.values()), "qk_norm": (False,),
-        "n_kv_heads": (None,), "d_head": (None,), "parallel_residual": (False,), "tie_embeddings": (True,),
-        "source_vocab_size": (None,), "syntax": ("none",), "output_bias": (True, False),
-    },
+    requires=ARCHITECTURES["MarianMTModel"],
     implies={
         "norm": "layernorm", "norm_position": "post", "norm_eps": 1e-5, "positions": "sinusoidal-half", "bias": True,
         "output_bias": True,

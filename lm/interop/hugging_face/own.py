@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,23 +10,17 @@ from typing import Any
 
 from lm.config.model import ModelConfig
 from lm.config.options import build
+from lm.config.portable import Values
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face import rotary
 from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, Family, Setting
 
 _CODE = Path(__file__).parent / "remote"
 _MODULES = ("configuration_lm", "positions_lm", "modeling_lm")
-_SETTINGS = (
-    "objective", "vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff",
-    "attention", "attention_window", "attention_bias", "qk_norm", "value_residual", "positions", "max_distance",
-    "rope_base", "rotary_share", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
-    "rope_temperature", "norm", "norm_position", "norm_eps", "activation", "bias", "parallel_residual",
-    "embedding_shortcut", "embedding_norm", "scale_embeddings", "tie_embeddings", "token_types", "output_transform",
-    "output_bias", "softcap", "dropout", "attention_dropout", "init_std",
-)  # fmt: skip
-_RENAMED = {"rope_scaling": "rotary_scaling"}
-"""Fields whose names mean something else to every model of transformers."""
-_COVERED: Mapping[str, tuple[Any, ...]] = {
+_OF_CLASS = ("keys_to_ignore_at_inference", "attribute_map")
+"""Annotations of `LMConfig` that are for transformers."""
+_RENAMED = {"rotary_scaling": "rope_scaling"}
+"""Settings whose names in ours mean something else to every model of transformers."""
+_COVERED: Values = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "attention": ("full", "window"),
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"),
@@ -36,13 +31,23 @@ _COVERED: Mapping[str, tuple[Any, ...]] = {
 """Values that the code in `remote/` computes; a new one is refused until that code knows it."""
 
 
-def _own(architecture: str, auto: str, requires: Mapping[str, tuple[Any, ...]]) -> Family:
+def _settings() -> tuple[Setting, ...]:
+    """Return the settings that `LMConfig` declares; importing its module would take transformers."""
+    parsed = ast.parse((_CODE / f"{_MODULES[0]}.py").read_text())
+    (declared,) = (node.body for node in parsed.body if isinstance(node, ast.ClassDef))
+    names = [
+        node.target.id for node in declared if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    return tuple(Setting(name, _RENAMED.get(name, name)) for name in names if name not in _OF_CLASS)
+
+
+def _own(architecture: str, auto: str, requires: Values) -> Family:
     classes = {"AutoConfig": "configuration_lm.LMConfig", auto: f"modeling_lm.{architecture}"}
     return Family(
         model_type="lm",
         architecture=architecture,
         auto=auto,
-        settings=tuple(Setting(_RENAMED.get(name, name), name) for name in _SETTINGS),
+        settings=_settings(),
         requires={**_COVERED, **requires},
         neutral={"auto_map": (classes, None)},
         prefix="",
@@ -60,13 +65,6 @@ OWN = (
     _own("LMForSequenceClassification", LABELLING, {"objective": ("masked",)}),
 )
 """The first that fits a model is the one that it is exported as."""
-
-
-def resolved(config: ModelConfig) -> dict[str, Any]:
-    """Settings that may be left open in ours, and that the code takes as they are."""
-    farthest = {"max_distance": config.farthest} if config.farthest else {}
-    scaling = {f"rope_{name}": value for name, value in rotary.numbers(config).items()}
-    return {**config.attention_settings, **farthest, **scaling}
 
 
 def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...], path: Path) -> ModelConfig:

@@ -10,7 +10,6 @@ from typing import Any
 from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.interop.hugging_face.family import Rotary
-from lm.model.positions import Scaling
 
 _CONTEXT = "original_max_position_embeddings"
 _NUMBERS: Mapping[str, Mapping[str, str]] = {
@@ -24,7 +23,7 @@ _NUMBERS: Mapping[str, Mapping[str, str]] = {
         "attention_factor": "temperature",
     },
 }  # fmt: skip
-"""The numbers of each kind of scaling: their keys, and the attributes of our Scaling."""
+"""The numbers of each kind of scaling: their keys, and our fields without `rope_`."""
 _OF_YARN = ("mscale", "mscale_all_dim")
 """Numbers that the temperature may follow from."""
 
@@ -35,16 +34,9 @@ def to_json(config: ModelConfig, rotary: Rotary) -> dict[str, Any]:
     if rotary.default_share != 1 or config.rotary_share != 1:
         keys[rotary.share] = config.rotary_share
     if config.rope_scaling != "none":
-        ours = numbers(config)
-        scaled = {theirs: ours[name] for theirs, name in _NUMBERS[config.rope_scaling].items()}
+        scaled = {theirs: getattr(config, f"rope_{name}") for theirs, name in _NUMBERS[config.rope_scaling].items()}
         keys["rope_scaling"] = {"rope_type": config.rope_scaling, **scaled}
     return keys
-
-
-def numbers(config: ModelConfig) -> dict[str, float]:
-    """The attributes of our Scaling that the model's kind of scaling has; none if it has no scaling."""
-    scaling = Scaling.of(config)
-    return {name: getattr(scaling, name) for name in _NUMBERS.get(config.rope_scaling, {}).values()}
 
 
 def from_json(values: Mapping[str, Any], rotary: Rotary, *, context_length: int, path: Path) -> dict[str, Any]:

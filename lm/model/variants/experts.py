@@ -197,10 +197,10 @@ def _watched(model: nn.Module, note: Callable[[str, Routes], None]) -> Iterator[
     """While open, `note` is called whenever a gate of a model runs, with the name of its layer and its routes."""
 
     def hook(name: str) -> Callable[[nn.Module, Any, Routes], None]:
-        return lambda _, __, routes: note(name.removesuffix(".gate"), routes)
+        return lambda _, __, routes: note(name, routes)
 
-    gates = [(name, module) for name, module in model.named_modules() if isinstance(module, Gate)]
-    hooks = [gate.register_forward_hook(hook(name)) for name, gate in gates]
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, Experts)]
+    hooks = [layer.gate.register_forward_hook(hook(name)) for name, layer in layers]
     try:
         yield
     finally:

@@ -132,9 +132,8 @@ def _initialise(layers: nn.ModuleList, std: float) -> None:
             else:
                 nn.init.normal_(parameter, std=std)
         if isinstance(layer, nn.LSTM):
-            for name, bias in layer.named_parameters():
-                if name.startswith("bias_ih"):  # as torch calls those of either direction
-                    nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
+            for _, _, bias, _ in layer.all_weights:  # of either direction
+                nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
 
 
 def _matrices(layers: nn.ModuleList) -> float:

@@ -90,7 +90,7 @@ class TreeDistances(DistanceTables):
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        farthest = config.farthest_in_tree
+        farthest = config.max_tree_distance
         super().__init__(config, config.n_encoder_layers, before=farthest, after=farthest)
 
     def forward(self, scope: Scope, places: Tensor) -> Scope:

@@ -350,7 +350,8 @@ def _refused_by_the_model():
         if described.name in _OF_EXPERTS:
             yield {}, described
     yield {"positions": "learned"}, next(each for each in options(ModelConfig) if each.name == "max_distance")
-    yield {}, next(each for each in options(ModelConfig) if each.name == "recurrent_attention")
+    for name in ("recurrent_attention", "max_tree_distance"):
+        yield {}, next(each for each in options(ModelConfig) if each.name == name)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ def test_a_held_out_file_may_have_any_name():
 @pytest.mark.parametrize(
     ("config", "values", "message"),
     [
-        (DataConfig, {"supervised": True, "field": "body"}, "the fields of --supervised examples are fixed"),
+        (DataConfig, {"supervised": True, "field": "body"}, "the fields of supervised examples are fixed"),
         (ParallelConfig, {"bidirectional": True, "separate_vocabularies": True}, "share one vocabulary"),
-        (ParallelConfig, {"source_language": "English!"}, r"a code such as de or pt-BR, .*\(--source-language\)"),
+        (ParallelConfig, {"source_language": "English!"}, r"a code such as de or pt-BR, "),
     ],
 )
 def test_what_contradicts_itself_is_refused(config, values, message):

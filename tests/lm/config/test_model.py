@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -26,24 +27,26 @@ def test_feed_forward_width_follows_the_model(activation, width):
         ({"d_model": 12, "n_heads": 4}, "even head size, not 3"),
         ({"d_head": 7}, "even part of a head, not 7 of 7"),
         ({"rotary_share": 0.01}, "even part of a head, not 0 of 64"),
-        ({"rotary_share": 0.5, "positions": "learned"}, "--rotary-share is for rotary positions"),
-        ({"rope_scaling": "yarn", "positions": "alibi"}, "--rope-scaling is for rotary positions"),
+        ({"rotary_share": 0.5, "positions": "learned"}, "rotary_share is for rotary positions"),
+        ({"rope_scaling": "yarn", "positions": "alibi"}, "rope_scaling is for rotary positions"),
         ({"rope_factor": 2.0}, "rope_scaling none has no rope_factor"),
         ({"rope_scaling": "linear", "rope_slow": 2.0}, "rope_scaling linear has no rope_slow"),
+        ({"rope_scaling": "llama3", "rope_slow": 9.0}, "rope_slow 9.0 is not below rope_fast 4.0"),
+        ({"max_tree_distance": 9}, "syntax none has no max_tree_distance"),
         ({"rope_scaling": "llama3", "rope_slow": 4.0, "rope_fast": 2.0}, "rope_slow 4.0 is not below rope_fast 2.0"),
         ({"parallel_residual": True, "norm_position": "post"}, "parallel_residual is for decoder-only models"),
         ({"parallel_residual": True, "n_encoder_layers": 2}, "parallel_residual is for decoder-only models"),
         ({"d_model": 15, "n_heads": 3, "positions": "sinusoidal"}, "even d_model, not 15"),
         ({"source_vocab_size": 9}, "needs an encoder"),
         ({"experts_per_token": 2}, "experts_per_token is for a model with experts"),
-        ({"expert_every": 2}, "--expert-every"),
+        ({"expert_every": 2}, "expert_every is for a model with experts"),
         ({"expert_capacity": 1.5}, "expert_capacity is for a model with experts"),
         ({"gate_noise": 1.0}, "gate_noise is for a model with experts"),
         ({"experts": 2, "experts_per_token": 3}, "experts_per_token 3 is more than experts 2"),
         ({"experts": 2, "expert_every": 5, "n_encoder_layers": 4}, "expert_every 5 is more than there are layers"),
-        ({"architecture": "lstm", "d_ff": 9}, "--d-ff is for transformer blocks"),
-        ({"architecture": "lstm", "decoder_only": True}, "--decoder-only is for transformer blocks"),
-        ({"decoder_only": True, "n_encoder_layers": 1}, "a --decoder-only model has no encoder"),
+        ({"architecture": "lstm", "d_ff": 9}, "d_ff is for transformer blocks"),
+        ({"architecture": "lstm", "decoder_only": True}, "decoder_only is for transformer blocks"),
+        ({"decoder_only": True, "n_encoder_layers": 1}, "a decoder-only model has no encoder"),
         ({"decoder_only": True, "source_vocab_size": 9}, "share one vocabulary"),
         ({"architecture": "gru", "n_encoder_layers": 1, "d_model": 9}, "even d_model, not 9"),
         ({"architecture": "gru", "recurrent_attention": "dot"}, "recurrent encoder-decoder"),
@@ -92,7 +95,33 @@ def test_what_is_left_open_has_a_value_and_is_left_open_again_for_a_changed_mode
         assert wider == ModelConfig(**{**given, "d_model": 512})
 
 
+FOLLOWING = [
+    ({"dropout": 0.1}, "attention_dropout", 0.1, {"dropout": 0.3}, 0.3),
+    ({"dropout": 0.1, "attention_dropout": 0.1}, "attention_dropout", 0.1, {"dropout": 0.3}, 0.1),
+    ({"positions": "relative"}, "max_distance", 16, {"positions": "t5"}, 128),
+    ({"positions": "t5", "max_distance": 40}, "max_distance", 40, {"positions": "relative"}, 40),
+    ({"n_encoder_layers": 1, "syntax": "both"}, "max_tree_distance", 16, {"max_distance": 4}, 4),
+    ({"n_encoder_layers": 1, "syntax": "both", "positions": "t5"}, "max_tree_distance", 16, {"positions": "none"}, 16),
+    ({"rope_scaling": "linear"}, "rope_factor", 1.0, {"rope_factor": 2.0}, 2.0),
+    ({"rope_scaling": "llama3"}, "rope_context", 256, {"context_length": 64}, 64),
+    ({"rope_scaling": "llama3", "rope_context": 256}, "rope_context", 256, {"context_length": 64}, 256),
+    ({"rope_scaling": "llama3"}, "rope_fast", 4.0, {"rope_scaling": "yarn"}, 32.0),
+    ({"rope_scaling": "yarn", "rope_factor": math.e}, "rope_temperature", 1.1, {"rope_factor": 1.0}, 1.0),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "value", "changes", "then"), FOLLOWING, ids=str)
+def test_a_field_that_follows_from_others_follows_when_they_change_and_one_that_was_given_stays(
+    given, name, value, changes, then
+):
+    config = ModelConfig(**given)
+    assert getattr(config, name) == pytest.approx(value)
+    assert getattr(config.replace(**changes), name) == pytest.approx(then)
+    assert config.settings()[name] == given.get(name)
+
+
 def test_a_model_has_none_of_what_is_not_its_own():
+    assert {ModelConfig().rope_factor, ModelConfig().max_distance, ModelConfig().max_tree_distance} == {None}
     assert ModelConfig().recurrent_attention is None
     assert ModelConfig().attention_window is None
     assert ModelConfig(architecture="lstm").d_ff is None
@@ -107,5 +136,5 @@ def test_a_run_written_with_fields_left_open_is_loaded(given, was):
     if was == "absent":
         values["model"] = {name: value for name, value in values["model"].items() if value is not None}
     elif was == "a value":
-        values["model"] = vars(config.model)
+        values["model"] = dataclasses.asdict(config.model)
     assert RunConfig.from_dict(values, where="config.json") == config

@@ -32,7 +32,7 @@ def test_no_two_sections_share_a_flag():
 @pytest.mark.parametrize(
     ("config", "values", "message"),
     [
-        (ModelConfig, {"d_model": -4}, r"d_model must be at least 1, not -4 \(--d-model\)"),
+        (ModelConfig, {"d_model": -4}, r"d_model must be at least 1, not -4"),
         (ModelConfig, {"d_model": 2.5}, "d_model must be a whole number, not 2.5"),
         (ModelConfig, {"n_layers": True}, "n_layers must be a whole number, not True"),
         (ModelConfig, {"positions": "rotory"}, r"did you mean 'rotary'\?"),
@@ -57,10 +57,10 @@ def test_numbers_are_finite_and_texts_are_utf8(config):
     for described in options.options(config):
         if described.kind is float:
             for value in (float("inf"), float("-inf"), float("nan"), 10**400):
-                with pytest.raises(UsageError, match=rf"{described.name} must be a finite number.*{described.flag}"):
+                with pytest.raises(UsageError, match=f"{described.name} must be a finite number"):
                     described.check(value)
         elif described.kind in (str, tuple) and not described.choices and described.name != "validation":
-            with pytest.raises(UsageError, match=rf"{described.name} is not valid UTF-8: .*{described.flag}"):
+            with pytest.raises(UsageError, match=f"{described.name} is not valid UTF-8"):
                 described.check("caf\udce9" if described.kind is str else ["one", "caf\udce9"])
 
 
@@ -91,7 +91,7 @@ def test_every_number_is_one_that_a_computer_has_or_is_refused_in_a_line(describ
         if said is None:
             assert abs(value) <= largest
         else:
-            assert described.flag in said
+            assert described.name in said
             assert len(said) < 300
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from lm.config.portable import ARCHITECTURES, differing, not_portable
 from lm.config.presets import PRESETS, configure, named_by_depth, portable, preset
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
-from lm.interop.hugging_face.configuration import nearest_family
 
 
 def test_unknown_presets_suggest_the_nearest():
@@ -80,7 +80,7 @@ def test_a_recurrent_architecture_leaves_out_what_goes_with_blocks(name):
 @pytest.mark.parametrize("name", [*(name for name in PRESETS if name != "bert-base"), "depth-2", "translation-depth-3"])
 def test_one_stack_has_the_layers_of_two(name):
     if configure(name).model.is_recurrent:
-        with pytest.raises(UsageError, match="--decoder-only is for transformer blocks"):
+        with pytest.raises(UsageError, match="decoder_only is for transformer blocks"):
             configure(name, {"model": {"decoder_only": True}})
         return
     one, two = configure(name, {"model": {"decoder_only": True}}), configure(name)
@@ -97,14 +97,14 @@ def test_a_portable_preset_differs_in_its_blocks_and_their_rate(name):
     assert replace(theirs.training, learning_rate=ours.training.learning_rate) == ours.training
     assert theirs.tokenizer == ours.tokenizer
     assert (theirs.model.d_model, theirs.model.n_layers) == (ours.model.d_model, ours.model.n_layers)
-    family, differing = nearest_family(theirs.model)
-    assert (family.model_type, differing) == ("qwen3", "")
-    assert nearest_family(ours.model)[1]
+    assert not differing(theirs.model, ARCHITECTURES["Qwen3ForCausalLM"])
+    assert not not_portable(theirs.model)
+    assert "value_residual True" in not_portable(ours.model)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "translation", "translation-depth-3", "llama-15m"])
 def test_presets_with_blocks_of_their_own_have_no_portable_form(name):
-    with pytest.raises(UsageError, match="--portable"):
+    with pytest.raises(UsageError, match="have a portable form"):
         configure(portable(name))
 
 

@@ -27,7 +27,7 @@ def test_a_toml_file_is_read_by_section(tmp_path):
         ("preset = 3\n", "run.toml: preset must be a name"),
         ("preset = 'gtp2'\n", "run.toml: no preset 'gtp2'"),
         ("[model]\nsteps = 3\n", r"\[model\]: unknown key 'steps' \(put it under \[training\]\)"),
-        ("[model]\ncontext = 64\n", r"unknown key 'context' \(--context is 'context_length' under \[model\]\)"),
+        ("[model]\ncontext = 64\n", r"unknown key 'context' \(it is 'context_length' under \[model\]\)"),
         ("[model\n", "run.toml: not TOML"),
         ('{"preset": "tiny"}', "run.toml: this is JSON"),
         ("[model]\nd_modl = 3\n", r"run.toml, \[model\]: unknown key 'd_modl' \(did you mean 'd_model'\?\)"),

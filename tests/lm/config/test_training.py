@@ -10,7 +10,7 @@ from lm.errors import UsageError
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"steps": 5, "epochs": 1.0}, "only one of --steps, --epochs"), ({"epochs": 0}, "epochs must be more than 0")],
+    [({"steps": 5, "epochs": 1.0}, "only one of steps, epochs"), ({"epochs": 0}, "epochs must be more than 0")],
 )
 def test_a_run_has_one_length(values, message):
     with pytest.raises(UsageError, match=message):
@@ -21,9 +21,9 @@ def test_a_run_has_one_length(values, message):
     ("values", "message"),
     [
         ({"schedule": "cosine"}, "takes the schedule wsd"),
-        ({"decay_fraction": 1.0}, "a --decay-fraction below 1"),
-        ({"steps": 3}, "only one of --steps, --budget"),
-        ({"budget": "soon"}, r"a time is written like 90s, .*\(--budget\)"),
+        ({"decay_fraction": 1.0}, "a decay_fraction below 1"),
+        ({"steps": 3}, "only one of steps, budget"),
+        ({"budget": "soon"}, r"a time is written like 90s, "),
     ],
 )
 def test_what_a_budget_does_not_go_with(values, message):

@@ -252,11 +252,11 @@ VALUES = {
     "vocab_size": [1, 50], "source_vocab_size": [45], "labels": [("good", "bad")], "context_length": [1, 5, 3000],
     "d_model": [8, 24], "n_layers": [1, 3], "n_encoder_layers": [1, 2], "n_heads": [1, 2], "n_kv_heads": [1, 2],
     "d_ff": [1, 33], "attention_window": [1, 2, 40], "attention_block": [2], "global_blocks": [0], "random_blocks": [0],
-    "attention_rank": [3], "attention_stride": [2], "max_distance": [20], "rope_base": [1.0, 500.0], "d_head": [2, 18],
-    "rotary_share": [0.5], "rope_factor": [3.0], "rope_context": [4], "rope_slow": [0.5], "rope_fast": [9.0],
-    "rope_temperature": [0.7], "norm_eps": [0.0, 0.1], "dropout": [0.5], "attention_dropout": [0.5],
-    "init_std": [0.0, 1.0], "softcap": [2.0], "experts": [2], "experts_per_token": [2], "expert_every": [2],
-    "expert_capacity": [1.0], "gate_noise": [1.0], "token_types": [2],
+    "attention_rank": [3], "attention_stride": [2], "max_distance": [20], "max_tree_distance": [2],
+    "rope_base": [1.0, 500.0], "d_head": [2, 18], "rotary_share": [0.5], "rope_factor": [3.0], "rope_context": [4],
+    "rope_slow": [0.5], "rope_fast": [9.0], "rope_temperature": [0.7], "norm_eps": [0.0, 0.1], "dropout": [0.5],
+    "attention_dropout": [0.5], "init_std": [0.0, 1.0], "softcap": [2.0], "experts": [2], "experts_per_token": [2],
+    "expert_every": [2], "expert_capacity": [1.0], "gate_noise": [1.0], "token_types": [2],
 }  # fmt: skip
 """What fields may be that have no end of values; of all others every value is tried."""
 _PAIRS, _MASKED = {"n_encoder_layers": 1}, {"objective": "masked"}
@@ -265,7 +265,8 @@ NEEDS = {
     "recurrent_attention": {"architecture": "gru", **_PAIRS}, "attention_window": {"attention": "window"},
     **{key: {"attention": "bigbird"} for key in ("attention_block", "global_blocks", "random_blocks")},
     "attention_rank": {"attention": "linformer", **_PAIRS}, "attention_stride": {"attention": "compressed"},
-    "max_distance": {"positions": "t5"}, "rope_factor": {"rope_scaling": "linear"},
+    "max_distance": {"positions": "t5"}, "max_tree_distance": {"syntax": "distance", **_PAIRS},
+    "rope_factor": {"rope_scaling": "linear"},
     **{key: {"rope_scaling": "llama3", "rope_factor": 2.0} for key in ("rope_context", "rope_slow", "rope_fast")},
     "rope_temperature": {"rope_scaling": "yarn", "rope_factor": 2.0},
     **{key: {"experts": 2} for key in ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")},

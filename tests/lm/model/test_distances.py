@@ -43,7 +43,7 @@ def their_attention(config: ModelConfig, *, is_causal: bool) -> T5Attention:
     """T5's attention of Hugging Face, of the same shape."""
     shape = T5Config(
         d_model=config.d_model, d_kv=config.d_head, num_heads=config.n_heads, is_decoder=is_causal,
-        relative_attention_max_distance=config.farthest, dropout_rate=0.0,
+        relative_attention_max_distance=config.max_distance, dropout_rate=0.0,
     )  # fmt: skip
     return T5Attention(shape, has_relative_attention_bias=True, layer_idx=0).eval()
 
@@ -116,8 +116,8 @@ def test_keys_may_stand_anywhere(positions):
 
 
 def test_flags_that_mean_nothing_together_are_refused():
-    with pytest.raises(UsageError, match=r"rotary positions have no max_distance \(--max-distance, --positions\)"):
+    with pytest.raises(UsageError, match=r"rotary positions have no max_distance"):
         ModelConfig(max_distance=8)
-    with pytest.raises(UsageError, match=r"t5 positions need a max_distance over 16, not 16 \(--max-distance\)"):
+    with pytest.raises(UsageError, match=r"t5 positions need a max_distance over 16, not 16"):
         ModelConfig(positions="t5", max_distance=16)
-    assert [ModelConfig(positions=name).farthest for name in ("relative", "t5")] == [16, 128]
+    assert [ModelConfig(positions=name).max_distance for name in ("relative", "t5")] == [16, 128]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from lm.config.model import ModelConfig
-from lm.config.presets import PRESETS, configure
+from lm.config.presets import PRESETS, configure, portable
 from lm.model.module import initialise
 from lm.model.transformer import build_model
 
@@ -101,6 +103,17 @@ def test_every_parameter_is_initialised(fields):
     for name, parameter in model.named_parameters():
         assert parameter.isfinite().all(), name
         assert parameter.ndim > 1 or set(parameter.tolist()) <= {0.0, 0.5, 1.0}, name
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "depth-2"])
+def test_the_first_prediction_of_a_portable_model_is_uniform(name):
+    """Tied to the embedding, its output layer would predict the token that it reads, at 10.9 nats in `small`."""
+    config = configure(portable(name)).model
+    model = build_model(config).eval()
+    tokens = torch.randint(config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    assert loss.item() == pytest.approx(math.log(config.vocab_size), abs=1e-5)
 
 
 if __name__ == "__main__":

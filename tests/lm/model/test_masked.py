@@ -42,7 +42,7 @@ def test_bert_base_has_the_published_parameters_but_for_its_head():
     config = configure("bert-base").model
     masked = sum(parameters_by_part(config).values())
     assert masked == 109_482_240 - pooler - types_of_tokens + transform + bias == 109_512_762
-    labels = ModelConfig(**{**vars(config), "labels": ("no", "yes")})
+    labels = config.replace(labels=("no", "yes"))
     assert sum(parameters_by_part(labels).values()) == 109_482_240 - types_of_tokens + 2 * (768 + 1)
 
 
@@ -111,15 +111,15 @@ def test_flops_count_the_output_layer_where_something_is_predicted():
     pairs = 2 * 2 * 16 * 12  # each position sees all
     assert training_flops_per_token(config) == 6 * (blocks + pairs + 31 * 16)
     assert training_flops_per_token(config, predicted=0.25) == pytest.approx(6 * (blocks + pairs + 31 * 16 / 4))
-    labels = ModelConfig(**{**vars(config), "output_transform": False, "labels": ("a", "b")})
+    labels = config.replace(output_transform=False, labels=("a", "b"))
     assert training_flops_per_token(labels) == pytest.approx(6 * (blocks - 256 + pairs + (16 * 16 + 2 * 16) / 12))
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_encoder_layers": 2}, "leave out --n-encoder-layers"),
-        ({"architecture": "gru"}, "--objective is for transformer blocks"),
+        ({"n_encoder_layers": 2}, "leave one of the two out"),
+        ({"architecture": "gru"}, "objective is for transformer blocks"),
         ({"objective": "causal", "labels": ("a", "b")}, "labels are for a classifier"),
         ({"labels": ("a", "a")}, "labels must be different"),
         ({"objective": "causal", "token_types": 2}, "token_types are for masked models"),

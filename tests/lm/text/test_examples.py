@@ -49,5 +49,5 @@ def test_a_bad_line_is_named(line: Any, message: str, tmp_path: Path) -> None:
 
 
 def test_the_field_of_texts_has_no_meaning() -> None:
-    with pytest.raises(UsageError, match="--field"):
+    with pytest.raises(UsageError, match="field names"):
         DataConfig(supervised=True, field="body")

@@ -53,8 +53,8 @@ OF_WEIGHTS = {
 """Fields that a description or its weights say."""
 OF_OTHERS = {
     "recurrent_attention", "attention_window", "attention_block", "global_blocks", "random_blocks", "attention_rank",
-    "attention_stride", "max_distance", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
-    "experts_per_token", "expert_every", "expert_capacity", "gate_noise",
+    "attention_stride", "max_distance", "max_tree_distance", "rope_context", "rope_slow", "rope_fast",
+    "rope_temperature", "experts_per_token", "expert_every", "expert_capacity", "gate_noise",
 }  # fmt: skip
 """Fields of models that are refused for another."""
 OF_TRAINING = {"dropout", "attention_dropout", "init_std", "zero_init"}

@@ -152,7 +152,7 @@ def test_word_pieces_have_the_same_ids(tmp_path):
 
 def test_blanks_are_filled_as_in_transformers(tmp_path):
     tokenizer = make_tokenizer("bpe", has_mask=True)
-    ours, theirs = exported(tmp_path, ModelConfig(**{**vars(random_config(0)), "vocab_size": tokenizer.vocab_size}))
+    ours, theirs = exported(tmp_path, random_config(0).replace(vocab_size=tokenizer.vocab_size))
     text = "The owl saw the [MASK] by the mill."
     [filled] = Filler(ours, tokenizer).fill([text], k=3)
     found = pipeline("fill-mask", model=theirs, tokenizer=AutoTokenizer.from_pretrained(tmp_path / "out"))(
@@ -166,7 +166,7 @@ def test_blanks_are_filled_as_in_transformers(tmp_path):
 
 def test_weights_of_a_run_come_back(tmp_path):
     config = random_config(2)
-    exported(tmp_path, ModelConfig(**{**vars(config), "bias": True, "attention_bias": None, "token_types": 2}))
+    exported(tmp_path, config.replace(bias=True, attention_bias=None, token_types=2))
     import_model(tmp_path / "out", tmp_path / "again")
     before, after = (load_weights(find_checkpoint(tmp_path / name)) for name in ("run", "again"))
     assert before.keys() == after.keys()

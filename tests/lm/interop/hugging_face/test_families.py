@@ -19,9 +19,9 @@ ELSEWHERE = {
     "attention_window",  # in window.py
 }  # fmt: skip
 FOLLOWING = {
-    "source_vocab_size", "recurrent_attention", "max_distance", "experts_per_token", "expert_every", "expert_capacity",
-    "gate_noise", "labels", "syntax", "attention_block", "global_blocks", "random_blocks", "attention_rank",
-    "attention_stride",
+    "source_vocab_size", "recurrent_attention", "max_distance", "max_tree_distance", "experts_per_token",
+    "expert_every", "expert_capacity", "gate_noise", "labels", "syntax", "attention_block", "global_blocks",
+    "random_blocks", "attention_rank", "attention_stride",
 }  # fmt: skip
 """Fields that only a model can have which is refused for another."""
 OF_TRAINING = {"dropout", "attention_dropout", "zero_init", "init_std"}

@@ -188,7 +188,7 @@ def test_what_we_are_not_is_named(changed, named, tmp_path):
 
 def test_weights_of_a_run_come_back(tmp_path):
     config = random_config(2)
-    config = ModelConfig(**{**vars(config), "bias": True, "attention_bias": None, "output_bias": True})
+    config = config.replace(bias=True, attention_bias=None, output_bias=True)
     exported(tmp_path, config)
     import_model(tmp_path / "out", tmp_path / "again")
     before, after = (load_weights(find_checkpoint(tmp_path / name)) for name in ("run", "again"))

@@ -111,7 +111,7 @@ def test_logits_are_those_of_the_run_in_many_shapes(seed, tmp_path):
 @pytest.mark.parametrize("preset", ["tiny", "depth-4"])
 def test_default_presets_go_out(preset, tmp_path):
     model = configure(preset).model
-    compare(tmp_path, ModelConfig(**{**vars(model), "vocab_size": VOCABULARY, "context_length": 32}))
+    compare(tmp_path, model.replace(vocab_size=VOCABULARY, context_length=32))
 
 
 @pytest.mark.parametrize("seed", range(8))

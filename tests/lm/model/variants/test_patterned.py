@@ -152,17 +152,17 @@ def test_all_weights_get_a_gradient(kind):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"attention_window": 9}, r"full attention has no attention_window \(--attention-window, --attention\)"),
-        ({"attention": "window", "random_blocks": 9}, r"window attention has no random_blocks \(--random-blocks"),
+        ({"attention_window": 9}, r"full attention has no attention_window"),
+        ({"attention": "window", "random_blocks": 9}, r"window attention has no random_blocks"),
         ({"attention": "bigbird", "attention_stride": 9}, r"bigbird attention has no attention_stride"),
-        ({"attention": "linformer"}, r"linformer attention is for encoders and masked models: .* \(--attention\)"),
+        ({"attention": "linformer"}, r"linformer attention is for encoders and masked models: "),
         ({"attention": "linformer", "n_encoder_layers": 1, "positions": "t5"}, r"no distances for t5 positions"),
         (
             {"attention": "window", "n_encoder_layers": 1, "syntax": "both"},
             r"distances in trees need full attention",
         ),
         ({"attention": "compressed", "attention_stride": 1}, r"attention_stride must be at least 2, not 1"),
-        ({"attention": "window", "architecture": "lstm"}, r"--attention is for transformer blocks"),
+        ({"attention": "window", "architecture": "lstm"}, r"attention is for transformer blocks"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_in_a_line(fields, message):

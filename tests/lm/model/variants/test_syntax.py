@@ -185,7 +185,7 @@ def test_a_model_without_it_is_the_same_model():
         ({"n_encoder_layers": 0}, "for the encoder of a translation model"),
         ({"n_encoder_layers": 0, "decoder_only": True}, "for the encoder of a translation model"),
         ({"d_model": 27, "n_heads": 3, "positions": "none"}, "depths in trees need an even d_model, not 27"),
-        ({"architecture": "lstm"}, "--syntax is for transformer blocks"),
+        ({"architecture": "lstm"}, "syntax is for transformer blocks"),
     ],
 )
 def test_what_has_no_trees_is_refused(fields, message):
