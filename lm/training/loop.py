@@ -145,7 +145,8 @@ def _out_of_patience(run: Run) -> bool:
     training, state = run.config.training, run.state
     if training.patience is None or state.best_step is None:
         return False
-    return state.step - state.best_step >= training.patience * max(1, training.evaluate_every)
+    since = max(state.best_step, run.plan.extended_at or 0)
+    return state.step - since >= training.patience * max(1, training.evaluate_every)
 
 
 def _criterion(run: Run) -> Criterion:
