@@ -56,6 +56,13 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"(config\.json:|command \d+:config\.)model\.(n_kv_heads|d_head|d_ff|init_std|attention_bias)$",
         "null where the value follows from other settings; earlier versions wrote it if it was given",
     ),
+    (r"config\.json:plan\.extended_at$", "new: where a run was extended; earlier versions did not note it"),
+    (r":improved$", "new in the summary of a run"),
+    (
+        r"^(?!.*step-[36]/(model|optimizer)\.safetensors:)train/(tuned|lora)",
+        "a run from another's weights is evaluated and saved before its first step; its weights are as before",
+    ),
+    (r"^resume/[^/]*(?<!-branch)/", "an extended run's learning rate falls again, where its schedule was stretched"),
 )
 """Values that are not compared: a pattern of CASE/NAME, and why they may differ."""
 
