@@ -119,7 +119,7 @@ _Weights = Annotated[
     typer.Option(
         "--from",
         metavar="RUN",
-        help="Start from the weights of this run, with its tokenizer; the new text decides the learning rate and length.",
+        help="Start from the weights of this run, with its tokenizer; learning rate and length fit the new text.",
         autocompletion=completion.runs,
     ),
 ]
@@ -137,9 +137,8 @@ _Resume = Annotated[
     typer.Option(
         "--resume",
         help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
-        "is not finished. More --steps, --epochs or --budget extend it: the learning rate falls again, from a tenth of "
-        "its peak, and the best weights are taken if the last ones have overfit, unless a checkpoint is named. A corpus "
-        "is needed only if the run's tokens are gone.",
+        "is not finished. More --steps, --epochs or --budget extend it, from its best weights if the last have overfit. "
+        "A corpus is needed only if the run's tokens are gone.",
         metavar="RUN",
         autocompletion=completion.runs,
     ),

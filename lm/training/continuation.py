@@ -34,7 +34,9 @@ _EPOCHS, _MOST_EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 3.0, 10.0, 50, 2000
 _WARMUP, _EVALUATIONS, _PATIENCE = 0.1, 10, 3
 
 _EXTENSION_RATE = 0.1
-"""Of the peak for random weights: what the learning rate of an extended run falls from, unless it is higher anyway."""
+"""Of the peak: what the learning rate of an extended run falls from, unless it is higher anyway."""
+_MOST_OF_OWN = 0.5
+"""Of a run's own peak, where that is far below the one for random weights, as in continued training."""
 _OVERFIT = 0.01
 """How far the validation loss of the last checkpoint is above the best, as a fraction of it, where it has overfit."""
 
@@ -217,13 +219,11 @@ def _decay(config: RunConfig, plan: Plan, step: int) -> tuple[int | None, float]
 
     None and 1 where its schedule can be stretched, since it has not begun to fall, or does not depend on the end.
     """
-    training, steps = config.training, plan.steps if plan.deadline is None else None
-    rate, own_peak = (
-        learning_rate(step, config=training, steps=steps, falls_from=plan.falls_from),
-        training.learning_rate,
-    )
+    training, own_peak = config.training, config.training.learning_rate
+    steps = plan.steps if plan.deadline is None else None
+    rate = learning_rate(step, config=training, steps=steps, falls_from=plan.falls_from)
     is_endless = plan.falls_from is None and training.schedule in ("constant", "inverse-sqrt")
     if is_endless or step < training.warmup_steps or rate >= own_peak:
         return None, 1.0
-    again = min(own_peak, _EXTENSION_RATE * max(own_peak, peak(config)))  # the own one is lower in a run of `continued`
+    again = min(_MOST_OF_OWN * own_peak, _EXTENSION_RATE * max(own_peak, peak(config)))
     return step, max(rate, again) / own_peak
