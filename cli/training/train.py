@@ -137,8 +137,8 @@ _Resume = Annotated[
     typer.Option(
         "--resume",
         help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
-        "is not finished. More --steps, --epochs or --budget extend it, from its best weights if the last have overfit. "
-        "A corpus is needed only if the run's tokens are gone.",
+        "is not finished. More --steps, --epochs or --budget extend it, from its best weights if the last have "
+        "overfit. A corpus is needed only if the run's tokens are gone.",
         metavar="RUN",
         autocompletion=completion.runs,
     ),

@@ -35,8 +35,6 @@ _WARMUP, _EVALUATIONS, _PATIENCE = 0.1, 10, 3
 
 _EXTENSION_RATE = 0.1
 """Of the peak: what the learning rate of an extended run falls from, unless it is higher anyway."""
-_MOST_OF_OWN = 0.5
-"""Of a run's own peak, where that is far below the one for random weights, as in continued training."""
 _OVERFIT = 0.01
 """How far the validation loss of the last checkpoint is above the best, as a fraction of it, where it has overfit."""
 
@@ -204,7 +202,7 @@ def prolong(
         steps, deadline = state.step + steps, state.elapsed + seconds_of(longer.budget)
     changed = dataclasses.replace(plan, steps=steps, deadline=deadline)
     if deadline is not None or plan.deadline is not None or steps > plan.steps:
-        decay_step, share = _decay(config, plan, state.step)
+        decay_step, share = _decay(config.training, plan, state.step)
         changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_share=share)
         if may_drop:
             dropout = dropout_for(steps / data.steps_per_epoch, pairs=data.holds_pairs)
@@ -214,16 +212,14 @@ def prolong(
     return dataclasses.replace(config, model=model, training=training), changed
 
 
-def _decay(config: RunConfig, plan: Plan, step: int) -> tuple[int | None, float]:
+def _decay(training: TrainingConfig, plan: Plan, step: int) -> tuple[int | None, float]:
     """After which step the learning rate of an extended run falls, and from what share of its peak.
 
     None and 1 where its schedule can be stretched, since it has not begun to fall, or does not depend on the end.
     """
-    training, own_peak = config.training, config.training.learning_rate
-    steps = plan.steps if plan.deadline is None else None
+    peak_rate, steps = training.learning_rate, plan.steps if plan.deadline is None else None
     rate = learning_rate(step, config=training, steps=steps, falls_from=plan.falls_from)
     is_endless = plan.falls_from is None and training.schedule in ("constant", "inverse-sqrt")
-    if is_endless or step < training.warmup_steps or rate >= own_peak:
+    if is_endless or step < training.warmup_steps or rate >= peak_rate:
         return None, 1.0
-    again = min(_MOST_OF_OWN * own_peak, _EXTENSION_RATE * max(own_peak, peak(config)))
-    return step, max(rate, again) / own_peak
+    return step, max(rate / peak_rate, _EXTENSION_RATE)
