@@ -182,7 +182,7 @@ def prolong(
 
     It is extended if that is more than it had. A schedule that has begun to fall would jump up again if it were
     stretched: the learning rate falls from where it is instead, or from a tenth of the peak if that is more.
-    What sees its data many times needs dropout not to overfit.
+    What sees its data many times needs dropout then, not to overfit.
 
     Args:
         config: of the run.
@@ -204,7 +204,7 @@ def prolong(
     if deadline is not None or plan.deadline is not None or steps > plan.steps:
         decay_step, share = _decay(config.training, plan, state.step)
         changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_share=share)
-        if may_drop:
+        if may_drop and decay_step is not None:
             dropout = dropout_for(steps / data.steps_per_epoch, pairs=data.holds_pairs)
             model = dataclasses.replace(model, dropout=max(model.dropout, dropout))
     elif steps < plan.steps and plan.extended_at is None:

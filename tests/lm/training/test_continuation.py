@@ -20,7 +20,7 @@ from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError
 from lm.training.begin import resume, start
-from lm.training.continuation import continued, overfit, with_optimizer_of
+from lm.training.continuation import continued, overfit, prolong, with_optimizer_of
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, Stopped
 from lm.training.history import improved
@@ -409,6 +409,27 @@ def test_a_schedule_that_has_not_begun_to_fall_is_that_of_a_run_of_this_length_f
     list(train(longer))
     list(train(whole))
     assert sums(longer)["model.safetensors"] == sums(whole)["model.safetensors"]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("epochs", [1.0, 4.0, 40.0])
+def test_dropout_that_nobody_gave_follows_the_epochs_of_an_extended_run(make_run, pairs, epochs):
+    run = make_run(model={"dropout": 0.0})
+    run.data.steps_per_epoch, run.data.holds_pairs = 20 / epochs, pairs
+    state = dataclasses.replace(run.state, step=12)
+    drops = epochs > (8 if pairs else 2.5)
+    for given, model in ((False, run.config.model), (True, run.config.model), (False, ModelConfig(dropout=0.3))):
+        config = dataclasses.replace(run.config, model=model)
+        longer, _ = prolong(config, run.plan, state, TrainingConfig(steps=20), data=run.data, may_drop=not given)
+        found = longer.model.dropout
+        if given or model.dropout:
+            assert found == model.dropout
+        else:
+            assert (found > 0) == drops
+        assert dataclasses.replace(longer.model, dropout=0.0) == dataclasses.replace(model, dropout=0.0)
+    unfallen, _ = prolong(run.config, run.plan, dataclasses.replace(state, step=1), TrainingConfig(steps=20),
+                          data=run.data, may_drop=True)  # fmt: skip
+    assert unfallen.model == run.config.model
 
 
 def test_patience_counts_from_the_extension(make_run):
