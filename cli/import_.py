@@ -46,7 +46,7 @@ def import_(
     Examples:
       lm import downloads/SmolLM2-135M -o runs/smollm
       lm import downloads/smollm-letters --from runs/smollm -o runs/letters
-      lm train letters.txt --from runs/smollm --learning-rate 1e-4 --steps 300
+      lm train letters.txt --from runs/smollm
     """
     from lm.interop.hugging_face.adapters import import_adapters, is_adapter
     from lm.interop.hugging_face.importing import import_model

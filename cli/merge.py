@@ -22,7 +22,7 @@ def merge(
     merged run needs nothing else, computes the same, and can be trained on whole with `lm train --from`.
 
     Examples:
-      lm train letters.txt --from runs/novel --lora 8 --steps 300 -o runs/letters
+      lm train letters.txt --from runs/novel --lora 8 -o runs/letters
       lm merge runs/letters -o runs/letters-merged
     """
     from lm import checkpoint

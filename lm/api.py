@@ -45,8 +45,10 @@ from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.adapters import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
+from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.text.files import text_files
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.history import improved
 from lm.training.ranks import train_in_processes
 from lm.training.trainer import Event, Trainer
 
@@ -73,9 +75,14 @@ class Model:
     Keywords are the flags of the commands, with the same defaults. What a model of its kind cannot do is a UsageError.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        """A model that was loaded."""
-        self.loaded = loaded
+    def __init__(self, loaded: LoadedModel, *, improved: bool | None = None) -> None:
+        """A model that was loaded.
+
+        Args:
+            loaded: the model.
+            improved: whether training has made it better than it began; None where that is not known.
+        """
+        self.loaded, self.improved = loaded, improved
 
     @property
     def config(self) -> ModelConfig:
@@ -245,6 +252,7 @@ def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **
 
     An exception in `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
     instead, and leave the loop at any time: `with lm.Trainer(lm.run_spec("my.txt", budget="10m")) as trainer`.
+    `improved` of the model says whether training from another run's weights, or a run's extension, has made it better.
 
     Args:
         corpus: files of text, globs, folders, or a folder of prepared tokens.
@@ -259,12 +267,19 @@ def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **
     """
     spec = run_spec(*corpus, **options)
     if spec.processes > 1 and launched.size() == 1:
-        return load(train_in_processes(spec, on_event=on_event))
+        return _trained(train_in_processes(spec, on_event=on_event))
     with Trainer(spec) as trainer:
         for event in trainer:
             on_event(event)
     assert trainer.run is not None
-    return load(trainer.run.folder)
+    return _trained(trainer.run.folder)
+
+
+def _trained(run: Path) -> Model:
+    """The model of a run that was trained."""
+    model, last = load(run), find_checkpoint(run, which="last")
+    model.improved = improved(load_config(last), load_state(last))
+    return model
 
 
 def export(run: Place, out: Place, to: System = "huggingface", number_type: NumberType | None = None) -> None:

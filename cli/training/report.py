@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cli.console.messages import fact, note
-from cli.console.numbers import count, duration, size
+from cli.console.numbers import count, duration, many, size
 from cli.flags.settings import with_flags
 from cli.flags.without_effect import drops_nothing
 from cli.preparing import MUCH_REPEATED, note_repetition
@@ -18,6 +18,7 @@ from lm.model.lora import trained_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
 from lm.training.compiling import COMPILATION_SECONDS
+from lm.training.continuation import Continued
 from lm.training.corpus import CorpusPrepared, TokenizerSampled
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, Started
@@ -32,6 +33,8 @@ def report(event: Event) -> None:
         note(f"tokenizer trained on a sample: {size(event.bytes)} of {size(event.corpus_bytes)}")
     elif isinstance(event, CorpusPrepared):
         _report_corpus(event)
+    elif isinstance(event, Continued):
+        _report_continuation(event)
     elif isinstance(event, Planned):
         show_plan(event)
     elif isinstance(event, Started) and event.is_resumed:
@@ -85,10 +88,25 @@ def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
         fact("warning", f"{name}: source and target are the same text, so the model learns to copy (--target)")
 
 
+def _report_continuation(event: Continued) -> None:
+    """What was chosen for a run that starts with another one's weights, and the losses that it was chosen by."""
+    rate = f"learning rate {event.config.training.learning_rate:.1e}"
+    if event.fraction is not None:
+        rate += f" ({event.fraction:.1%} of a new model's)"
+    losses = ""
+    if event.initial_loss is not None:
+        losses = f"loss {event.initial_loss:.2f} on this text"
+        losses += "" if event.parent_loss is None else f", {event.parent_loss:.2f} on the one it was trained on"
+    length = "" if event.steps is None else f", {many(event.steps, 'step')} ({event.epochs:.1f} epochs)"
+    fact("from", f"{losses}{': ' if losses else ''}{rate}{length}")
+
+
 def _report_resumption(event: Started) -> None:
     """Where a run goes on, and what of it is lost or differs."""
     run = event.run
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    if run.plan.extended_at == run.state.step:
+        _report_extension(run)
     if event.lost:
         lost = f"what was learned after step {run.state.step:,} is lost"
         note(f"        {event.lost}, the last checkpoint, is gone: {lost}")
@@ -102,6 +120,20 @@ def _report_resumption(event: Started) -> None:
         fact(
             "note", f"{run.folder / CONFIG} had another length than the checkpoint ({was}); to train that long: {flags}"
         )
+
+
+def _report_extension(run: Run) -> None:
+    """What an extended run goes on with: the weights of which checkpoint, and which learning rate."""
+    if (found := run.overfit) is not None:
+        losses = f"validation loss {found.last_loss:.4f} at step {run.state.step:,}, {found.loss:.4f} at its best"
+        note(f"        it has overfit ({losses}): from the weights of step-{found.step}, the best")
+    chosen = []
+    if run.plan.decay_step is not None:
+        chosen.append(f"learning rate {run.rate:.1e}, {run.plan.decay_share:.0%} of its peak, falling to the end")
+    if run.config.model.dropout:
+        chosen.append(f"dropout {run.config.model.dropout}")
+    if chosen:
+        note(f"        {'; '.join(chosen)}")
 
 
 def describe_run(run: Run, *, is_tuned: bool = False) -> None:

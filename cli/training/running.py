@@ -25,6 +25,7 @@ from lm.distributed import launched
 from lm.hardware import matrix_rate, peak_memory
 from lm.signals import StopSignals
 from lm.training.events import Warned
+from lm.training.history import improved
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 
@@ -163,6 +164,8 @@ def _describe_finished(run: Run) -> None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
         scores = f"validation loss {state.best_loss:.4f}, perplexity {perplexity(state.best_loss)}{bleu}"
         fact("best", f"{scores}, at step {state.best_step:,}{_since_best(run)}")
+        if not improved(run.config, state):
+            fact("", "no improvement: no later step was better than what training began with")
     for place, command in enumerate(_next_commands(run)):
         note(f"{'' if place else 'next':<8}{command}")
 
@@ -194,5 +197,6 @@ def _summary(run: Run) -> dict[str, object]:
     return {
         "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,
         "best_loss": state.best_loss, "best_bleu": state.best_bleu, "best_step": state.best_step,
-        "last_loss": run.last_loss, "seconds": state.seconds, "flops": state.flops,
+        "last_loss": run.last_loss, "improved": improved(run.config, state),
+        "seconds": state.seconds, "flops": state.flops,
     }  # fmt: skip

@@ -119,7 +119,7 @@ _Weights = Annotated[
     typer.Option(
         "--from",
         metavar="RUN",
-        help="Start from the weights of this run, with its tokenizer and a new schedule.",
+        help="Start from the weights of this run, with its tokenizer; learning rate and length fit the new text.",
         autocompletion=completion.runs,
     ),
 ]
@@ -137,8 +137,8 @@ _Resume = Annotated[
     typer.Option(
         "--resume",
         help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
-        "is not finished. A larger --steps trains on, with the schedule stretched to it. A corpus is needed only "
-        "if the run's tokens are gone.",
+        "is not finished. More --steps, --epochs or --budget extend it, from its best weights if the last have "
+        "overfit. A corpus is needed only if the run's tokens are gone.",
         metavar="RUN",
         autocompletion=completion.runs,
     ),
@@ -223,11 +223,12 @@ def train(
       lm train book.txt
       lm train book.txt --budget 10m
       lm train texts/ --preset small --epochs 3 -o runs/novel
-      lm train letters.txt --from runs/novel --steps 200 --learning-rate 3e-4 -o runs/letters
+      lm train letters.txt --from runs/novel -o runs/letters
       lm train questions.jsonl --supervised --from runs/novel --epochs 3 -o runs/answers
       lm train book.txt --objective masked -o runs/masked
       lm train --source train.en --target train.de --budget 10m -o runs/german
       lm train --resume runs/novel
+      lm train --resume runs/novel --steps 5000
       lm train texts/ --preset gpt2 --processes 8
     """
     data = DataFiles(

@@ -22,7 +22,7 @@ class LoraConfig(Checked):
     rank: int = option(
         None,
         "With --from: leave the weights of that run as they are, and train adapters of this rank beside its matrices. "
-        "Only they are saved; the run refers to the other. AdamW trains them, at half the rate of a preset's Muon "
+        "Only they are saved; the run refers to the other. AdamW trains them, at a rate of their own "
         "[default: train all weights].",
         minimum=1,
         maximum=LONGEST,

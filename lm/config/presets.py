@@ -37,13 +37,18 @@ def _small_translator(n_layers: int, d_model: int, dropout: float) -> dict[str, 
     }  # fmt: skip
 
 
-def _recipe_training(d_model: int) -> dict[str, Any]:
-    """How the recipe is trained (docs/recipe.md); the learning rate falls with the square root of the width.
+def muon_rate(d_model: int, *, translates: bool = False) -> float:
+    """The peak learning rate of Muon for random weights, which falls with the square root of the width.
 
     The update of a matrix, whose root mean square Muon keeps, then changes its outputs by as much at any width.
     """
+    return round(6e-3 * (192 / d_model) ** 0.5 if translates else 0.02 * (128 / d_model) ** 0.5, 5)
+
+
+def _recipe_training(d_model: int) -> dict[str, Any]:
+    """How the recipe is trained (docs/recipe.md)."""
     return {
-        "optimizer": "muon", "learning_rate": round(0.02 * (128 / d_model) ** 0.5, 5), "schedule": "linear",
+        "optimizer": "muon", "learning_rate": muon_rate(d_model), "schedule": "linear",
         "warmup_steps": 10, "decay_fraction": 0.5, "final_learning_rate": 0.0,
     }  # fmt: skip
 
@@ -369,8 +374,7 @@ def translation_of_depth(depth: int) -> Preset:
         {"vocab_size": 4000},
         training={
             **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 3072, "epochs": 10.0, "label_smoothing": 0.1,
-            "learning_rate": round(6e-3 * (192 / width) ** 0.5, 5), "evaluate_every": 500,
-            "bleu_sentences": 500,
+            "learning_rate": muon_rate(width, translates=True), "evaluate_every": 500, "bleu_sentences": 500,
         },
     )  # fmt: skip
 

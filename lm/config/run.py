@@ -37,8 +37,9 @@ class Plan:
         data_key: hash of everything that the data were made from.
         deadline: seconds that a run under a budget has, until the decay of its learning rate has begun: from then on
             the steps are exact, and there is none.
-        decay_step: of a run under a budget, the step after which its learning rate falls.
+        decay_step: of a run under a budget, or of one that was extended, the step after which its learning rate falls.
         decay_share: the share of the peak that it falls from.
+        extended_at: the step at which the run was extended beyond its former end, where it was.
     """
 
     device: str
@@ -50,13 +51,14 @@ class Plan:
     deadline: float | None = None
     decay_step: int | None = None
     decay_share: float = 1.0
+    extended_at: int | None = None
     optimizer_dtype: str = "bfloat16"
     processes: int = 1
     micro_batch_tokens: int | None = None
 
     @property
     def falls_from(self) -> tuple[int, float] | None:
-        """The step after which the learning rate falls, and from what share of its peak, where a clock decided that."""
+        """The step after which the learning rate falls, and from what share of its peak, if that was decided later."""
         return None if self.decay_step is None else (self.decay_step, self.decay_share)
 
 

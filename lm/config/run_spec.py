@@ -19,6 +19,11 @@ TYPED = ("flag", "python")
 """Sources of values given for this run alone: these contradict what a run or a corpus says, others give way to it."""
 
 
+def is_given(source: str | None) -> bool:
+    """Whether a value was, or may have been, given by a person; see `RunSpec.sources`, and `None` for not known."""
+    return source in (*TYPED, "environment", "file", "given", None)
+
+
 @dataclass(frozen=True)
 class DataFiles:
     """The files that a run learns from, of text or examples, or of sentence pairs.

@@ -15,15 +15,16 @@ def learning_rate(
     """The learning rate of a step, counted from 0, in a run of `steps`, or of one that does not end yet.
 
     It rises linearly over the warm-up and then follows the schedule down to `final_learning_rate` of the peak
-    (inverse-sqrt and constant end where they end). Under a budget it falls linearly from where the clock said that it
-    has to: after so many steps, from that share of the peak.
+    (inverse-sqrt and constant end where they end). With `falls_from` it falls linearly instead, after so many steps and
+    from that share of the peak, as a budget's clock or the extension of a run has decided; until the end is known, it
+    stays there.
 
     Source: cosine: Loshchilov and Hutter 2017; inverse-sqrt: Vaswani et al. 2017; wsd: Hu et al. 2024 (MiniCPM).
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / (config.warmup_steps + 1)
     if steps is None:
-        return config.learning_rate
+        return config.learning_rate * (1.0 if falls_from is None else falls_from[1])
     if falls_from is not None:
         return config.learning_rate * _falling(step, *falls_from, steps=steps, final=config.final_learning_rate)
     after, remaining = step - config.warmup_steps, max(1, steps - config.warmup_steps)
@@ -53,12 +54,13 @@ def steps_for(batches: float, *, config: TrainingConfig) -> int:
     return math.ceil(growing / growth * (math.sqrt(_FIRST_BATCH**2 + 2 * growth * batches / growing) - _FIRST_BATCH))
 
 
-def steps_in_all(step: int, *, config: TrainingConfig) -> int:
-    """How many steps a run has whose wsd schedule begins to decay after `step` of them."""
-    stable = step - config.warmup_steps
+def steps_in_all(step: int, *, config: TrainingConfig, since: int = 0) -> int:
+    """How many steps a run has whose wsd schedule begins to decay after `step` of them, or after `step - since`."""
+    began = max(config.warmup_steps, since)
+    stable = step - began
     if stable <= 0:
         return step
-    return config.warmup_steps + math.ceil(stable / (1 - config.decay_fraction))
+    return began + math.ceil(stable / (1 - config.decay_fraction))
 
 
 def _share(config: TrainingConfig, after: int, remaining: int) -> float:

@@ -13,6 +13,7 @@ import torch
 from lm import checkpoint, run_folder
 from lm.base import adapting, base_weights, keep_weights, refer
 from lm.config.run import CHANGEABLE, SECTIONS, Plan, RunConfig
+from lm.config.run_spec import is_given
 from lm.config.training import LENGTHS, TrainingConfig
 from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
@@ -22,12 +23,12 @@ from lm.locks import LockFile
 from lm.model.lora import load_frozen
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors
-from lm.training import resolve
+from lm.training import continuation, resolve
 from lm.training.arithmetic import training_hardware
 from lm.training.budget import Pace
 from lm.training.corpus import TrainingCorpus, data_files, data_key, open_data, verify
 from lm.training.evaluation import check_samples
-from lm.training.initial_weights import check_tokenizers, start_from
+from lm.training.initial_weights import check_tokenizers, has_head_of, start_from
 from lm.training.journal import Journal
 from lm.training.memory import fitting_tokens
 from lm.training.run import Run, RunSetup, Tensors, claimed, lock_of
@@ -127,7 +128,8 @@ def start_planned(
         config: what to train, with its plan.
         corpus: what to learn from.
         data: the same, open.
-        weights: to start from, instead of random ones; UsageError if they don't fit the model.
+        weights: to start from, instead of random ones; UsageError if they don't fit the model. Unless a part of the
+            model starts at random all the same, they are evaluated before the first step, and are the first best.
         base: the checkpoint that they are of, where the run has adapters to them.
         pace: how fast the run goes, where that was measured, as a budget wants it.
         spent: seconds of a budget that are gone already.
@@ -139,8 +141,10 @@ def start_planned(
     if base is not None:
         check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
         config = adapting(config, base)
+    is_comparable = weights is not None and has_head_of(config.model, weights)
+    state = TrainingState(evaluation_due=is_comparable and data.validation_bytes > 0)
     setup = RunSetup(
-        folder, config, TrainingState(), corpus, spent,
+        folder, config, state, corpus, spent,
         pace=pace, open_settings=open_settings, has_weights=weights is not None,
     )  # fmt: skip
     run = _built(world.told(setup), world, data=data, weights=weights, now=now)
@@ -175,6 +179,8 @@ def resume(
     Args:
         path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
         longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
+            Where the last checkpoint has overfit, a run that is extended, and not one of its checkpoints, goes on with
+            the weights of its best one; steps and samples are counted on, so that all checkpoints stay as they are.
         data: folder of the prepared data, where they are no longer where the run's plan says.
         changed: by section, settings of `CHANGEABLE` that are not as before; losses differ by rounding then.
         spent: seconds that are gone already of what a run under a budget has left.
@@ -199,28 +205,39 @@ def resume(
             checkpoint.point_to(run_folder.checkpoint_folder(folder, state.best_step), "best")
         plan = _with_data(plan, data, run=folder)
         opened = open_data(Path(plan.data), config)
+        source, by, overfit = found, "resume", None
         if longer is not None:
-            config, plan = resolve.prolong(config, plan, state, longer, data=opened, spent=spent)
+            chosen_by = Journal(folder).chosen_by("model.dropout")
+            config, plan = continuation.prolong(
+                config, plan, state, longer, data=opened, spent=spent, may_drop=not is_given(chosen_by)
+            )
+            if plan.extended_at == state.step and path == folder:
+                overfit = continuation.overfit(state, Journal(folder).validation_loss(state.step))
+        if overfit is not None:
+            source = run_folder.checkpoint_folder(folder, overfit.step)
+            run_folder.verify(source)
+            state = dataclasses.replace(state, evaluation_due=False)
+            by = f"extended from the weights of {source.name}, as {found.name} has overfit"
         parts = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changed.items()}
         config = dataclasses.replace(config, **parts)
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
         config = dataclasses.replace(config, plan=_shared_by(world, plan))
         other_branch = run_folder.later_than(folder, state.step)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
-        setup = RunSetup(folder, config, state, corpus, spent, checkpoint=found)
+        setup = RunSetup(folder, config, state, corpus, spent, checkpoint=source)
         run = _built(
             world.told(setup),
             world,
             data=opened,
             lock=lock,
-            weights=load_tensors(found / run_folder.MODEL),
-            optimizer=load_tensors(found / run_folder.OPTIMIZER),
+            weights=load_tensors(source / run_folder.MODEL),
+            optimizer=load_tensors(source / run_folder.OPTIMIZER),
             base=load_tensors(keep_weights(folder, base_weights(found, config))) if config.lora else None,
             now=now,
         )
-        run.journal.revise(state.step, before, config, by="resume")
+        run.journal.revise(state.step, before, config, by=by)
         run.write_config()
-        run.other_branch = other_branch
+        run.other_branch, run.overfit = other_branch, overfit
         if other_branch:
             run.journal.set_aside()
         run.journal.forget_after(state.step, evaluation_due=state.evaluation_due)
@@ -336,7 +353,7 @@ def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
     """InputError if the settings in a run's folder are not those of the checkpoint that it resumes from.
 
     How long the run is and how it is computed may differ: a resumed run writes that before its first checkpoint. The
-    schedule changes with a budget.
+    schedule changes with a budget, and dropout with the length.
     """
     path, restore = run / run_folder.CONFIG, f"restore it: cp {found / run_folder.CONFIG} {run / run_folder.CONFIG}"
     if not path.exists():
@@ -348,6 +365,7 @@ def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
     length = {name for name in LENGTHS if getattr(now.training, name) != getattr(config.training, name)}
     changeable = {section: {*names} for section, names in CHANGEABLE.items()}
     changeable["training"] |= {*LENGTHS, *(("schedule",) if length else ())}
+    changeable["model"] = {"dropout"} if length else set()
     places = [
         (section, each.name)
         for section, kind in SECTIONS.items()

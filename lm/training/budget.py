@@ -119,12 +119,17 @@ class Clock:
         """Whether one more pause, and the last one, are within the time that may go into all that is not training."""
         return sum(self._pauses) + 2 * self._a_pause <= self._aside
 
-    def steps_in_all(self, step: int, *, config: TrainingConfig) -> int | None:
+    def steps_in_all(self, step: int, *, config: TrainingConfig, since: int = 0) -> int | None:
         """How many steps there will be in all if the decay has to begin now, after `step`; None if there is time.
 
         Where it should have begun before, as after a step that took very long, there are only as many as fit.
+
+        Args:
+            step: steps taken.
+            config: of the run.
+            since: the step at which the run was extended.
         """
-        steps = steps_in_all(step, config=config)
+        steps = steps_in_all(step, config=config, since=since)
         if self._seconds_for(step, steps, config=config) < self.left:
             return None
         return min(max(step + 1, steps), self.fitting(step, steps, config=config))

@@ -75,8 +75,9 @@ class EndMoved:
     steps: int
 
 
+VALIDATION_LOSS = "validation_loss"
 METRICS: Mapping[str, str] = {
-    "validation_loss": "loss",
+    VALIDATION_LOSS: "loss",
     "validation_bits_per_byte": "bits_per_byte",
     "validation_tokens": "tokens",
     "validation_bleu": "bleu",

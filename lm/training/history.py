@@ -79,6 +79,22 @@ def _of_base(checkpoint: Path, base: str | None) -> int:
     return run_folder.count_parameters(Path(base)) if base and run_folder.is_checkpoint(Path(base)) else 0
 
 
+def improved(config: RunConfig, state: TrainingState) -> bool | None:
+    """Whether training has made a model better than it began: than another run's weights, or before it was extended.
+
+    Args:
+        config: of the last checkpoint, with its plan.
+        state: of the same.
+
+    Returns:
+        None where nothing was evaluated.
+    """
+    if state.best_step is None:
+        return None
+    extended_at = config.plan.extended_at if config.plan is not None else None
+    return state.best_step > (extended_at or 0)
+
+
 def newest_unfinished(folder: Path) -> Path:
     """The run in a folder of runs that was changed last and has steps left; InputError if there is none."""
     unfinished = [summary.folder for summary in runs(folder)[0] if not summary.state.finished]

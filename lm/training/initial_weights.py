@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm.checkpoint import load_tokenizers
+from lm.checkpoint import load_tokenizers, ready
 from lm.config.model import ModelConfig
 from lm.config.options import options
+from lm.config.run import RunConfig
+from lm.data.training_data import TrainingData
 from lm.errors import UsageError
+from lm.hardware import inference_hardware
 from lm.model.lora import trained_weights
 from lm.model.transformer import build_model, without_weights
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.objective import summed_loss
 from lm.training.run import Run
+
+_EVALUATED_TOKENS = 8192
+"""To know a loss to about 0.03 nats."""
 
 
 def check_weights(model: ModelConfig, path: Path) -> None:
@@ -94,11 +102,48 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
         run.average.load(run.model.state_dict())
 
 
+def has_head_of(model: ModelConfig, weights: Mapping[str, Tensor]) -> bool:
+    """Whether what stands behind the layers of a model has the shape that it has in some weights; else it is random."""
+    if not model.is_masked:
+        return True
+    with without_weights():
+        built = build_model(model)
+    own, theirs = (
+        {name: value.shape for name, value in built.head_of(tensors).items()}
+        for tensors in (built.state_dict(), weights)
+    )
+    return own == theirs
+
+
+@torch.inference_mode()
+def initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data: TrainingData) -> float | None:
+    """Nats per token of the weights to start from on the beginning of the held-out data.
+
+    None where nothing is held out, or the weights aren't all of the model's.
+    """
+    if not data.validation_bytes or not has_head_of(config.model, weights):
+        return None
+    hardware = inference_hardware(dataclasses.replace(config.hardware, dtype="float32"))
+    with without_weights():
+        model = build_model(config.model)
+    try:
+        model.load_state_dict(weights, assign=True)
+    except RuntimeError:  # `start_from` says what is wrong
+        return None
+    model, nats, predicted = ready(model, hardware), 0.0, 0
+    for batch in data.validation():
+        for part in batch.split(max(1, _EVALUATED_TOKENS // batch.inputs.shape[1])):
+            nats, predicted = nats + float(summed_loss(model, part, hardware)), predicted + part.predicted
+            if predicted >= _EVALUATED_TOKENS:
+                return nats / predicted
+    return nats / predicted
+
+
 def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Weights with the run's own head in the place of one of another shape."""
-    head, theirs = (run.model.head_of(tensors) for tensors in (run.model.state_dict(), weights))
-    if {name: value.shape for name, value in head.items()} == {name: value.shape for name, value in theirs.items()}:
+    if has_head_of(run.config.model, weights):
         return weights
+    head, theirs = (run.model.head_of(tensors) for tensors in (run.model.state_dict(), weights))
     return {name: value for name, value in weights.items() if name not in theirs} | head
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from lm import files, run_folder
 from lm.config.options import options
 from lm.config.run import SECTIONS, RunConfig
-from lm.training.events import Evaluation, Sample, Step
+from lm.training.events import VALIDATION_LOSS, Evaluation, Sample, Step
 
 _OF_STEPS = {"loss", "tokens_per_second"}
 """Entries of optimizer steps have one of these; all others are of the evaluation after one."""
@@ -126,6 +126,26 @@ class Journal:
                 raise
         del self._waiting[path]
 
+    def chosen_by(self, name: str) -> str | None:
+        """What chose a setting last, by its name, as in "training.steps"; None where that was not noted."""
+        by = None
+        for line in lines(self.decisions) if self.decisions.is_file() else []:
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                entry = json.loads(line)
+                if name in entry["chosen"]:
+                    by = str(entry["by"])
+        return by
+
+    def validation_loss(self, step: int) -> float | None:
+        """The validation loss of the last evaluation up to a step; None without one."""
+        name, found = VALIDATION_LOSS, None
+        for line in lines(self.metrics) if self.metrics.is_file() else []:
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                entry = json.loads(line)
+                if name in entry and step_of(entry) <= step:
+                    found = float(entry[name])
+        return found
+
     def forget_after(self, step: int, *, evaluation_due: bool = False) -> None:
         """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped.
 
@@ -148,7 +168,7 @@ class Journal:
     def clear(self) -> None:
         """Drop the entries of a run that was started in this folder before and has saved nothing."""
         self.settle()
-        self.forget_after(0)
+        self.forget_after(-1)
         self.decisions.unlink(missing_ok=True)
 
     def settle(self) -> None:

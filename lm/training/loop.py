@@ -152,7 +152,7 @@ def _out_of_patience(run: Run) -> bool:
     training, state, decays_since = run.config.training, run.state, run.plan.decay_step
     if training.patience is None or state.best_step is None:
         return False
-    since = state.best_step
+    since = max(state.best_step, run.plan.extended_at or 0)
     if training.decay_patience is not None:
         if decays_since is None:
             return False

@@ -112,3 +112,8 @@ def novelty(counted: Sequence[float]) -> float:
 def expected_bits(counted: Sequence[float]) -> float:
     """Bits a byte that a few minutes of training lead to, where models that count need so many (docs/recipe.md)."""
     return min(counted) * novelty(counted) ** 0.5
+
+
+def dropout_for(epochs: float, *, pairs: bool) -> float:
+    """The dropout, alone, of a model that sees a text, or pairs, so many times."""
+    return round(float(np.interp(epochs, *(_DROPOUT_OF_PAIRS if pairs else _DROPOUT))), 2)

@@ -48,7 +48,6 @@ from lm.hardware import Hardware
 from lm.model.cost import parameters_by_part
 from lm.optimization.optimizers import training_bytes
 from lm.optimization.schedules import steps_for
-from lm.run_folder import TrainingState
 from lm.training import sizing
 from lm.training.budget import Cost, Pace, aside
 from lm.training.corpus import TrainingCorpus
@@ -412,31 +411,6 @@ def plan(
         deadline=None if config.training.budget is None else seconds_of(config.training.budget),
     )
     return dataclasses.replace(config, plan=made)
-
-
-def prolong(
-    config: RunConfig, plan: Plan, state: TrainingState, longer: TrainingConfig, *, data: TrainingData, spent: float
-) -> tuple[RunConfig, Plan]:
-    """The settings and the plan of a run that is resumed with another length in the place of its own.
-
-    Args:
-        config: of the run.
-        plan: of the run.
-        state: how far it has come.
-        longer: has the steps, epochs or tokens of the whole run, or a budget for what is still to come.
-        data: of the run, open.
-        spent: seconds that are gone of that budget.
-    """
-    lengths = {name: getattr(longer, name) for name in LENGTHS}
-    if longer.budget is not None:
-        lengths["schedule"] = longer.schedule  # the one that goes with a budget
-    config = dataclasses.replace(config, training=dataclasses.replace(config.training, **lengths))
-    pace = state.seconds / max(1, state.step)
-    steps = planned_steps(config.training, data, pace=pace, spent=spent)
-    deadline = None
-    if longer.budget is not None:
-        steps, deadline = state.step + steps, state.elapsed + seconds_of(longer.budget)
-    return config, dataclasses.replace(plan, steps=steps, deadline=deadline, decay_step=None, decay_share=1.0)
 
 
 def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, spent: float = 0.0) -> int:

@@ -29,6 +29,7 @@ from lm.run_folder import TrainingState
 from lm.training.ahead import Ahead
 from lm.training.budget import Clock, Pace, aside
 from lm.training.compiling import compiled
+from lm.training.continuation import Overfit
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Decay, EndMoved, Replanned, Saved
 from lm.training.journal import Journal
@@ -83,6 +84,7 @@ class Run:
         resumed_at: the step of the checkpoint that it was resumed from; 0 for a new run.
         saved_at: the step of the last checkpoint.
         other_branch: checkpoints later than the one gone on with, which go as soon as this run has saved its own.
+        overfit: of a run that is extended from the weights of its best checkpoint, why; else None.
         lock: held from the start to the end of training.
         clock: of a run under a budget, what says when the learning rate falls; else None.
         world: the processes that train it together.
@@ -115,6 +117,7 @@ class Run:
         self.resumed_at, self.saved_at = setup.state.step, setup.state.step
         self.other_branch: list[Path] = []
         self.last_loss: float | None = None
+        self.overfit: Overfit | None = None
         self.lock = lock_of(setup.folder) if lock is None else lock
         self.world, self.journal = world, Journal(setup.folder, writes=world.writes)
         self.writer = Writer(writes=world.writes, now=now)
@@ -212,7 +215,8 @@ class Run:
             return None
         step, training = self.state.step, self.config.training
         if begins := self.plan.deadline is not None:
-            steps, share = self.clock.steps_in_all(step, config=training), 1.0
+            steps = self.clock.steps_in_all(step, config=training, since=self.plan.decay_step or 0)
+            share = self.plan.decay_share
         else:
             steps = self.clock.moved_end(step, self.plan.steps, config=training)
             share = self.rate / training.learning_rate if training.learning_rate else 1.0

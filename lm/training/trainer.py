@@ -36,14 +36,16 @@ from lm.run_folder import (
     holds_runs,
     is_run,
     load_config,
+    load_state,
     lost_last,
     refuse_existing,
     run_of,
 )
-from lm.training import events, measuring, resolve
+from lm.training import continuation, events, measuring, resolve
 from lm.training.begin import follow, plan, resume, start_planned
 from lm.training.budget import Pace
 from lm.training.compiling import check_compiler
+from lm.training.continuation import Continued
 from lm.training.corpus import (
     CorpusPrepared,
     PairCorpus,
@@ -58,7 +60,7 @@ from lm.training.corpus import (
     without_progress,
 )
 from lm.training.history import newest_unfinished
-from lm.training.initial_weights import check_tokenizers, check_weights, spare_tokens
+from lm.training.initial_weights import check_tokenizers, check_weights, initial_loss, spare_tokens
 from lm.training.loop import train
 from lm.training.resolve import Outlook, Resolution
 from lm.training.run import Run, refuse_trained
@@ -126,7 +128,7 @@ class Started:
     other_length: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = TokenizerSampled | CorpusPrepared | SettingsChosen | Planned | Started | events.Event
+Event = TokenizerSampled | CorpusPrepared | SettingsChosen | Continued | Planned | Started | events.Event
 Steps = Generator[Event, None, Run]
 
 
@@ -292,8 +294,10 @@ class Trainer:
         """Start a new run: choose its settings, prepare its corpus, and write its plan down."""
         spec, corpus = self.spec, corpus_of(self.spec.data)
         from_run = None if spec.from_run is None else Path(spec.from_run)
-        base = None if from_run is None else load_config(find_checkpoint(from_run)).model
-        chosen = resolve.from_spec(spec, base=base)
+        parent = None if from_run is None else load_config(find_checkpoint(from_run))
+        chosen = resolve.from_spec(spec, base=None if parent is None else parent.model)
+        if parent is not None:
+            chosen = continuation.with_optimizer_of(parent, chosen, spec)
         needs_size = resolve.needs_size(spec)
         if needs_size or resolve.needs_time(spec):
             chosen = self._size(chosen, corpus, needs_size=needs_size)
@@ -316,6 +320,14 @@ class Trainer:
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.settle("corpus", resolve.fit_to_corpus(chosen.config, prepared))
             data, pace, outlook = open_data(prepared.folder, chosen.config), None, None
+            if from_run is not None and weights is not None:
+                chosen, continued = continuation.continued(
+                    chosen,
+                    data,
+                    parent_loss=load_state(find_checkpoint(from_run)).best_loss,
+                    initial_loss=initial_loss(chosen.config, weights, data),
+                )
+                yield continued
             if chosen.config.training.budget is not None:
                 chosen, pace, outlook = self._fit_to_pace(chosen, prepared, data)
                 if data.holds_pairs and chosen.is_regularised:  # BPE dropout makes other batches

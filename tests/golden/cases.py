@@ -145,25 +145,41 @@ RECURRENT: Mapping[str, str] = {
 EXAMPLES: Mapping[str, tuple[str, str]] = {
     "questions": ("text/train-questions.jsonl --supervised --preset tiny --context 64", ""),
     "labels": ("text/train-labels.jsonl --supervised --preset tiny --context 48", ""),
-    "tuned-questions": ("text/train-questions.jsonl --supervised --from runs/gpt", "gpt"),
-    "classifier": ("text/train-labels.jsonl --supervised --from runs/masked", "masked"),
-    "bert-classifier": ("text/train-labels.jsonl --supervised --from runs/bert", "bert"),
+    "tuned-questions": (
+        "text/train-questions.jsonl --supervised --from runs/gpt --optimizer muon --learning-rate 2e-2",
+        "gpt",
+    ),
+    "classifier": (
+        "text/train-labels.jsonl --supervised --from runs/masked --optimizer muon --learning-rate 2e-2",
+        "masked",
+    ),
+    "bert-classifier": (
+        "text/train-labels.jsonl --supervised --from runs/bert --optimizer muon --learning-rate 2e-2",
+        "bert",
+    ),
 }
+_MUON = "--optimizer muon --learning-rate 3e-3"
 FROM: Mapping[str, tuple[str, str]] = {
-    "tuned": ("text/heldout.txt --from runs/gpt --validation text/stories.txt --learning-rate 3e-3", "gpt"),
-    "tuned-gpt2": ("text/heldout.txt --from runs/gpt2 --validation 0.3 --learning-rate 3e-3", "gpt2"),
-    "tuned-masked": ("text/heldout.txt --from runs/masked --validation 0.3 --learning-rate 3e-3", "masked"),
-    "lora": ("text/heldout.txt --from runs/gpt --validation 0.3 --lora 4", "gpt"),
+    "tuned": (f"text/heldout.txt --from runs/gpt --validation text/stories.txt {_MUON}", "gpt"),
+    "tuned-gpt2": (f"text/heldout.txt --from runs/gpt2 --validation 0.3 {_MUON}", "gpt2"),
+    "tuned-masked": (f"text/heldout.txt --from runs/masked --validation 0.3 {_MUON}", "masked"),
+    "lora": ("text/heldout.txt --from runs/gpt --validation 0.3 --lora 4 --learning-rate 1e-2", "gpt"),
     "lora-attention": (
         "text/heldout.txt --from runs/gpt2 --validation 0.3 --lora 2 --lora-on attention --lora-alpha 8 "
-        "--lora-dropout 0.1",
+        "--learning-rate 1e-2 --lora-dropout 0.1",
         "gpt2",
     ),
-    "lora-experts": ("text/heldout.txt --from runs/llama --validation 0.3 --lora 2 --lora-on feed-forward", "llama"),
-    "lora-questions": ("text/train-questions.jsonl --supervised --from runs/gpt --lora 2", "gpt"),
-    "lora-labels": ("text/train-labels.jsonl --supervised --from runs/masked --lora 2", "masked"),
-    "lora-translation": (f"{_PAIRS} --from runs/translation --lora 2 --batch-tokens 300", "translation"),
-    "tuned-translation": (f"{_PAIRS} --from runs/translation --learning-rate 3e-3 --batch-tokens 300", "translation"),
+    "lora-experts": (
+        "text/heldout.txt --from runs/llama --validation 0.3 --lora 2 --lora-on feed-forward --learning-rate 1e-2",
+        "llama",
+    ),
+    "lora-questions": ("text/train-questions.jsonl --supervised --from runs/gpt --lora 2 --learning-rate 1e-2", "gpt"),
+    "lora-labels": ("text/train-labels.jsonl --supervised --from runs/masked --lora 2 --learning-rate 1e-2", "masked"),
+    "lora-translation": (
+        f"{_PAIRS} --from runs/translation --lora 2 --learning-rate 3e-3 --batch-tokens 300",
+        "translation",
+    ),
+    "tuned-translation": (f"{_PAIRS} --from runs/translation {_MUON} --batch-tokens 300", "translation"),
 }
 
 _RESUMED = (

@@ -61,6 +61,13 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"^(train/portable/|tools/presets/command 14:)",
         "portable presets have an output layer of their own, so that the first prediction is uniform",
     ),
+    (r"config\.json:plan\.extended_at$", "new: where a run was extended; earlier versions did not note it"),
+    (r":improved$", "new in the summary of a run"),
+    (
+        r"^(?!.*step-[36]/(model|optimizer)\.safetensors:)train/(tuned|lora)",
+        "a run from another's weights is evaluated and saved before its first step; its weights are as before",
+    ),
+    (r"^resume/[^/]*(?<!-branch)/", "an extended run's learning rate falls again, where its schedule was stretched"),
 )
 """Values that are not compared: a pattern of CASE/NAME, and why they may differ."""
 

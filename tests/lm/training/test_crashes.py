@@ -222,6 +222,23 @@ def base_trained_on(tmp_path, begin) -> Callable[..., Case]:
     return make
 
 
+@pytest.fixture
+def extending(tmp_path, begin) -> Callable[..., Case]:
+    """A run of 4 steps that has overfit is extended to 8, from the weights of its best checkpoint."""
+
+    def make(settings: dict) -> Case:
+        list(train(begin(tmp_path / "runs" / "run", steps=4, **settings)))
+
+        def act(root: Path) -> None:
+            run = resume(root / "run", longer=TrainingConfig(steps=8))
+            assert run.overfit is not None or run.state.step > 4
+            list(train(run))
+
+        return Case(tmp_path / "runs", act, act)
+
+    return make
+
+
 def states_of(case: Case, copies: Path, *, each: bool) -> tuple[list[Path], Branch]:
     """The folder of the runs as each kill in the course of what is done leaves it, and the end without any."""
     root = copies / "whole"
@@ -241,10 +258,11 @@ ALL = [
     ("later_saves", BETTER),
     ("branching", WORSE),
     ("first_saves_of_adapters", WORSE),
+    ("extending", WORSE),
 ]
 
 
-@pytest.mark.parametrize(("name", "settings"), [*QUICK, ("first_saves_of_adapters", WORSE)])
+@pytest.mark.parametrize(("name", "settings"), [*QUICK, ("first_saves_of_adapters", WORSE), ("extending", WORSE)])
 def test_nothing_is_lost_wherever_training_is_killed(name, settings, tmp_path, request):
     case = request.getfixturevalue(name)(settings)
     states, end = states_of(case, tmp_path / "copies", each=False)

@@ -60,7 +60,7 @@ def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(m
     list(train(run))
     assert run.state.seconds == 12 * 0.25
     longer = resume(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"), spent=10.0)
-    assert (longer.plan.steps, longer.plan.deadline, longer.plan.falls_from) == (12 + 160, 50.0, None)
+    assert (longer.plan.steps, longer.plan.deadline, longer.plan.extended_at) == (12 + 160, 50.0, 12)
     assert longer.clock is not None
     assert longer.clock.left == 40
     assert longer.config.training.schedule == "wsd"

@@ -1,0 +1,72 @@
+"""What a run that starts from another one's weights, or is extended, says on stderr, and in its summary."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli.main import run
+from lm.run_folder import load_config
+
+SMALL = [
+    "--kind", "byte", "--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--context", "16", "--batch-size", "4",
+]  # fmt: skip
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch, capsys):
+    """A folder with two texts and a run on the first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "one.txt").write_text("the fox and the owl sing to the moon. " * 200)
+    (tmp_path / "two.txt").write_text("a sailor sells shells by the shore; " * 60)
+    assert run(["train", "one.txt", "-o", "base", "--steps", "40", "--evaluate-every", "20", *SMALL]) == 0
+    assert "no improvement" not in capsys.readouterr().err
+    return tmp_path
+
+
+def told(capsys, *arguments: str) -> tuple[dict[str, object], str]:
+    assert run(["train", *arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    return json.loads(out), err
+
+
+def test_what_was_chosen_is_told_with_the_losses_that_it_was_chosen_by(base, capsys):
+    summary, err = told(capsys, "two.txt", "--from", "base", "-o", "tuned")
+    (line,) = [line for line in err.splitlines() if line.startswith("from ")]
+    assert "on this text" in line
+    assert "of a new model's), " in line
+    assert f"{load_config(base / 'tuned').plan.steps} steps (" in line
+    assert "step      0  validation loss" in err
+    assert summary["improved"] is True
+    assert "no improvement" not in err
+
+
+def test_a_run_that_does_not_improve_says_so(base, capsys):
+    summary, err = told(capsys, "two.txt", "--from", "base", "-o", "still", "--learning-rate", "0", "--steps", "3")
+    assert (summary["best_step"], summary["improved"]) == (0, False)
+    assert "of a new model's" not in err  # the rate was given
+    assert "no improvement: no later step was better than what training began with" in err
+
+
+def test_an_extended_run_tells_which_rate_and_weights_it_takes(base, capsys):
+    summary, err = told(capsys, "--resume", "base", "--steps", "50")
+    assert "resume  base at step 40 of 50" in err
+    assert "10% of its peak, falling to the end" in err
+    assert "it has overfit" not in err
+    assert summary["steps"] == 50
+
+
+def test_an_extended_run_that_has_overfit_tells_so(base, capsys):
+    """A single line, over and over, which is memorised, and a validation split of other letters."""
+    (base / "learned.txt").write_text("aaaabbbbccccdddd\n" * 60)
+    (base / "held-out.txt").write_text("zyxw vuts rqpo nmlk " * 20)
+    settings = ["--validation", "held-out.txt", "--steps", "100", "--evaluate-every", "5", "--keep", "0", *SMALL]
+    first, _ = told(capsys, "learned.txt", "-o", "overfit", "--preset", "tiny", *settings)
+    assert first["best_step"] < 100
+    summary, err = told(capsys, "--resume", "overfit", "--steps", "110")
+    assert f"from the weights of step-{first['best_step']}, the best" in err
+    assert "it has overfit (validation loss " in err
+    assert summary["best_loss"] <= first["best_loss"]
+    (base / "overfit" / "checkpoints" / "step-100").stat()

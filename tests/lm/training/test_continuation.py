@@ -1,0 +1,444 @@
+"""Training from another run's weights, or beyond a run's end, leaves no worse model behind, and says if it helped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import lm
+from lm import run_folder
+from lm.checkpoint import load_weights
+from lm.config.keywords import run_spec
+from lm.config.lora import LoraConfig
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
+from lm.errors import InputError
+from lm.training.begin import resume, start
+from lm.training.continuation import continued, overfit, prolong, with_optimizer_of
+from lm.training.corpus import TrainingCorpus
+from lm.training.events import Evaluation, Saved, Step, Stopped
+from lm.training.history import improved
+from lm.training.loop import train
+from lm.training.resolve import from_spec
+from lm.training.run import Run
+from tests.lm.training import test_lora
+from tests.lm.training.conftest import journal, loss_of, stop_after, sums
+from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
+
+RUINOUS = {"learning_rate": 5.0, "warmup_steps": 0}
+
+
+@pytest.fixture
+def parent(make_run) -> Run:
+    run = make_run("parent", learning_rate=5e-3, steps=30)
+    list(train(run))
+    return run
+
+
+@pytest.fixture
+def tune(parent, shards, byte_tokenizer):
+    """Start a run with the weights of `parent`."""
+
+    def begin(name: str = "tuned", *, lora: LoraConfig | None = None, **training: object) -> Run:
+        settings = dataclasses.replace(parent.config.training, **{"steps": 12, "learning_rate": 1e-3, **training})
+        config = dataclasses.replace(parent.config, training=settings, plan=None, lora=lora or LoraConfig())
+        found, data = run_folder.find_checkpoint(parent.folder), TrainingCorpus(shards, byte_tokenizer)
+        return start(
+            parent.folder.parent / name, config, data, weights=load_weights(found), base=found if lora else None
+        )
+
+    return begin
+
+
+def same(ours: Path, theirs: Path) -> bool:
+    """Whether two runs, or checkpoints, have the same weights, adapters added in."""
+    weights, others = load_weights(ours), load_weights(theirs)
+    return weights.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in weights.items())
+
+
+def evaluations(run: Run) -> dict[int, float]:
+    entries = [json.loads(line) for line in journal(run) if line]
+    return {entry["step"]: entry["validation_loss"] for entry in entries if "validation_loss" in entry}
+
+
+@pytest.mark.parametrize(
+    ("lora", "settings"),
+    [(None, {}), (LoraConfig(rank=2), {}), (None, {"ema": 0.9}), (None, {"optimizer": "muon", "checkpoint_every": 0})],
+)
+def test_a_run_that_ends_no_better_than_it_began_has_the_weights_of_its_parent(parent, tune, lora, settings):
+    run = tune(lora=lora, **{**RUINOUS, **settings})
+    events = list(train(run))
+    assert isinstance(events[0], Evaluation)
+    assert (events[0].step, events[0].is_best) == (0, True)
+    assert events[0].loss == pytest.approx(parent.state.best_loss, rel=1e-6)
+    assert run.state.best_step == 0
+    assert improved(run.config, run.state) is False
+    assert run_folder.find_checkpoint(run.folder).name == "step-0"
+    assert same(run.folder, parent.folder)
+
+
+def test_a_run_that_improves_says_so_and_its_first_checkpoint_goes_as_others_do(parent, tune):
+    run = tune(learning_rate=3e-3, keep=1, steps=30)
+    list(train(run))
+    assert improved(run.config, run.state) is True
+    assert run.state.best_loss < parent.state.best_loss
+    assert "step-0" not in [folder.name for folder in run_folder.checkpoints(run.folder)]
+
+
+def test_without_an_evaluation_nothing_is_said(make_run):
+    run = make_run(steps=2, evaluate_every=0)
+    assert improved(run.config, run.state) is None
+
+
+def test_a_scratch_run_is_not_evaluated_before_its_first_step(make_run):
+    run = make_run()
+    assert isinstance(next(train(run)), Step)
+    list(train(resume_of(run)))
+    assert 0 not in evaluations(run)
+
+
+def resume_of(run: Run) -> Run:
+    run.lock.release()
+    return start(run.folder.parent / "again", run.config, TrainingCorpus(Path(run.plan.data), run.tokenizer))
+
+
+@pytest.mark.parametrize("stop", [1, 5])
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
+def test_an_interrupted_run_resumes_exactly(tune, lora, stop):
+    whole, parts = tune("whole", lora=lora, ema=0.8), tune("parts", lora=lora, ema=0.8)
+    list(train(whole))
+    list(train(parts, stop=stop_after(stop)))
+    parts = resume(parts.folder)
+    list(train(parts))
+    assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
+    assert sums(whole)["optimizer.safetensors"] == sums(parts)["optimizer.safetensors"]
+    assert journal(whole) == journal(parts)
+
+
+def test_a_run_that_is_killed_after_its_first_evaluation_resumes_from_step_0(tune):
+    whole, parts = tune("whole"), tune("parts")
+    list(train(whole))
+    for event in (events := train(parts)):
+        if isinstance(event, Saved) and event.step == 0:
+            break
+    events.close()
+    parts = resume(parts.folder)
+    list(train(parts))
+    assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
+    assert journal(whole) == journal(parts)
+
+
+def test_a_run_that_is_killed_before_it_has_saved_begins_again(tune):
+    whole, parts = tune("whole"), tune("parts")
+    list(train(whole))
+    events = train(parts)
+    assert isinstance(next(events), Evaluation)  # noted in the journal, and not saved
+    events.close()
+    with pytest.raises(InputError, match="no checkpoint yet"):
+        resume(parts.folder)
+    parts = tune("parts")
+    list(train(parts))
+    assert journal(whole) == journal(parts)
+
+
+def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, examples):  # noqa: F811
+    first = test_lora.masked(tmp_path / "masked", corpus)
+    list(train(first))
+    found, settings = run_folder.find_checkpoint(first.folder), {"batch_size": 8, "steps": 4, "evaluate_every": 2}
+
+    def begin(name: str, data: TrainingCorpus, model: ModelConfig, weights: Path) -> Run:
+        labelled = (data.folder / "train-examples.npy").exists()
+        config = RunConfig(
+            model,
+            data=dataclasses.replace(RunConfig().data, supervised=labelled),
+            training=TrainingConfig(**settings),
+        )
+        return start(tmp_path / name, config, data, weights=load_weights(weights))
+
+    labels = begin("labels", examples, first.config.model, found)
+    assert 0 not in [event.step for event in train(labels) if isinstance(event, Evaluation)]
+    again = begin("again", examples, first.config.model, labels.folder)
+    assert 0 in [event.step for event in train(again) if isinstance(event, Evaluation)]
+    more = begin("more", corpus, first.config.model, found)
+    assert 0 in [event.step for event in train(more) if isinstance(event, Evaluation)]
+
+
+def chosen(
+    data: object, *, parent: RunConfig | None = None, losses: tuple[float | None, float | None], **given: object
+):
+    parent = parent or RunConfig(training=TrainingConfig(optimizer="muon", steps=1))
+    spec = run_spec("text.txt", from_run="runs/base", **given)
+    resolution = with_optimizer_of(parent, from_spec(spec, base=parent.model), spec)
+    return continued(resolution, data, initial_loss=losses[0], parent_loss=losses[1])
+
+
+@pytest.fixture
+def data(make_run):
+    found = make_run().data
+    found.steps_per_epoch = 100.0
+    return found
+
+
+def test_the_further_the_text_the_higher_the_learning_rate_and_never_above_the_peak(data):
+    losses = [3.0, 3.0 + 1e-9, 3.5, 4.0, 5.0, 6.0, 9.0]
+    rates = [chosen(data, losses=(loss, 3.0))[0].config.training.learning_rate for loss in losses]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1] <= 0.02
+    assert rates[0] == rates[1]  # no threshold that rounding could cross
+    assert chosen(data, losses=(1.0, 3.0))[0].config.training.learning_rate == rates[0]
+    for unknown in ((None, 3.0), (3.0, None), (None, None)):
+        assert rates[0] <= chosen(data, losses=unknown)[0].config.training.learning_rate <= rates[-1]
+
+
+def test_the_rate_follows_the_optimizer_of_the_parent_and_the_width(data):
+    def rate(width: int, learned_by: str, **given: object) -> float:
+        parent = RunConfig(ModelConfig(d_model=width), training=TrainingConfig(optimizer=learned_by, steps=1))
+        found = chosen(data, parent=parent, losses=(3.0, 3.0), **given)[0].config.training
+        assert found.optimizer == given.get("optimizer", "adamw" if "lora" in given else learned_by)
+        return found.learning_rate
+
+    assert rate(128, "adamw") < rate(128, "muon")
+    assert rate(768, "adamw") < rate(128, "adamw")
+    assert rate(128, "muon", optimizer="adamw") == rate(128, "adamw")
+    assert rate(128, "adamw") < rate(128, "adamw", lora=4)
+
+
+def test_few_data_are_seen_more_often_and_many_not_as_often(data):
+    found = {}
+    for data.steps_per_epoch in (0.5, 3.0, 30.0, 300.0, 30_000.0):
+        resolution, said = chosen(data, losses=(3.0, 3.0))
+        training = resolution.config.training
+        assert (training.steps, training.epochs, training.tokens) == (said.steps, None, None)
+        assert training.warmup_steps <= said.steps / 10 + 1
+        assert training.evaluate_every * 10 >= said.steps
+        assert training.patience is not None
+        found[data.steps_per_epoch] = said
+    steps, epochs = [each.steps for each in found.values()], [each.epochs for each in found.values()]
+    assert steps == sorted(steps)
+    assert epochs == sorted(epochs, reverse=True)
+    assert 1 <= steps[0] <= 10
+    assert epochs[-1] < 1
+    assert steps[-1] < 10_000
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [({"learning_rate": 0.7}, {"learning_rate": 0.7}), ({"steps": 7}, {"steps": 7}),
+     ({"epochs": 2.0}, {"epochs": 2.0, "steps": None}), ({"warmup_steps": 33}, {"warmup_steps": 33}),
+     ({"evaluate_every": 3}, {"evaluate_every": 3}), ({"patience": 9}, {"patience": 9}),
+     ({"optimizer": "adamw"}, {"optimizer": "adamw"}), ({"tokens": 5000}, {"tokens": 5000, "steps": None}),
+     ({"budget": "9m"}, {"budget": "9m", "steps": None})],
+)  # fmt: skip
+def test_what_is_given_wins_and_all_else_is_chosen(data, given, kept):
+    alone, other = (chosen(data, losses=(3.2, 3.0), **more)[0] for more in ({}, given))
+    training = other.config.training
+    assert {name: getattr(training, name) for name in kept} == kept
+    for name in {"learning_rate", "steps", "optimizer"} - given.keys() - kept.keys():
+        if name != "learning_rate" or "optimizer" not in given:
+            assert getattr(training, name) == getattr(alone.config.training, name)
+    (name,) = given
+    assert other.reasons[f"training.{name}"] == "python"
+    assert "loss 3.20 at step 0" in alone.reasons["training.learning_rate"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "one.txt").write_text("the fox and the owl sing to the moon. " * 200)
+    (tmp_path / "two.txt").write_text("a sailor sells shells by the shore; " * 60)
+    return tmp_path
+
+
+def test_python_and_the_journal_tell_what_was_chosen_and_whether_it_helped(files):
+    small = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4}
+    base = lm.train("one.txt", out="base", steps=60, evaluate_every=20, **small)
+    assert base.improved is True
+    events: list[object] = []
+    tuned = lm.train("two.txt", from_run="base", out="tuned", on_event=events.append)
+    first = next(event for event in events if isinstance(event, Evaluation))
+    state = run_folder.load_state(run_folder.find_checkpoint(Path("tuned")))
+    assert (first.step, tuned.improved) == (0, True)
+    assert state.best_loss < first.loss
+    decided = [json.loads(line) for line in Path("tuned/decisions.jsonl").read_text().splitlines()]
+    by = {name: entry["by"] for entry in decided for name in entry["chosen"]}
+    assert f"loss {first.loss:.2f} at step 0" in by["training.learning_rate"]
+    assert by["training.steps"] == "size of the new data"
+    still = lm.train("two.txt", from_run="base", out="still", learning_rate=0.0, steps=4)
+    assert still.improved is False
+    assert same(Path("still"), Path("base"))
+    assert lm.train(resume="still", steps=6).improved is False
+
+
+@pytest.fixture
+def make_overfitted(make_run):
+    """Train a run of 16 steps whose last evaluation is far worse than its best: its weights are lost on the way."""
+
+    def make(name: str = "run") -> Run:
+        run, chance = make_run(name, learning_rate=3e-2, steps=16, evaluate_every=4, keep=0), torch.Generator()
+        for event in train(run):
+            if isinstance(event, Step) and event.step == 13:
+                for parameter in run.model.parameters():
+                    parameter.data.normal_(generator=chance.manual_seed(0))
+        losses = evaluations(run)
+        assert run.state.best_step == min(losses, key=lambda step: losses[step]) < 16
+        assert losses[16] > 1.1 * run.state.best_loss
+        return run
+
+    return make
+
+
+@pytest.fixture
+def overfitted(make_overfitted) -> Run:
+    return make_overfitted()
+
+
+def first_weights(run: Run) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in run.model.state_dict().items()}
+
+
+def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_checkpoints(overfitted):
+    before = {folder.name: (folder / "manifest.json").read_bytes() for folder in checkpoints(overfitted)}
+    log, best = journal(overfitted), load_weights(run_folder.find_checkpoint(overfitted.folder))
+    run = resume(overfitted.folder, longer=TrainingConfig(steps=24))
+    assert run.overfit is not None
+    assert run.overfit.step == overfitted.state.best_step
+    assert all(torch.equal(value, best[name]) for name, value in first_weights(run).items())
+    assert (run.state.step, run.plan.steps, run.plan.extended_at) == (16, 24, 16)
+    events = list(train(run))
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(17, 25))
+    assert journal(run)[: len(log) - 1] == log[:-1]
+    after = {folder.name: (folder / "manifest.json").read_bytes() for folder in checkpoints(run)}
+    assert before.items() <= after.items()
+    assert run.state.best_loss <= overfitted.state.best_loss
+    assert (run.folder / "last").read_text() == "step-24\n"
+    decided = [json.loads(line) for line in (run.folder / "decisions.jsonl").read_text().splitlines()][-1]
+    assert decided["step"] == 16
+    assert f"step-{overfitted.state.best_step}" in decided["by"]
+
+
+def checkpoints(run: Run) -> list[Path]:
+    return run_folder.checkpoints(run.folder)
+
+
+@pytest.mark.parametrize("step", [12, 16])
+def test_a_checkpoint_that_is_named_is_always_used(overfitted, step):
+    named = overfitted.folder / "checkpoints" / f"step-{step}"
+    run = resume(named, longer=TrainingConfig(steps=24))
+    assert run.overfit is None
+    expected = load_weights(named)
+    assert all(torch.equal(value, expected[name]) for name, value in first_weights(run).items())
+
+
+@pytest.mark.parametrize("stop", [1, 5])
+def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, stop):
+    whole, parts = make_overfitted("whole"), make_overfitted("parts")
+    whole, parts = (resume(run.folder, longer=TrainingConfig(steps=24)) for run in (whole, parts))
+    list(train(whole))
+    list(train(parts, stop=stop_after(stop)))
+    resume(parts.folder).lock.release()
+    parts = resume(parts.folder, longer=TrainingConfig(steps=24))
+    assert parts.overfit is None  # the same length again is no extension
+    list(train(parts))
+    assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
+    assert sums(whole)["optimizer.safetensors"] == sums(parts)["optimizer.safetensors"]
+    assert journal(whole) == journal(parts)
+
+
+def test_an_extension_that_is_killed_before_it_has_saved_has_lost_nothing(overfitted):
+    before = {name: (overfitted.folder / name).read_bytes() for name in ("metrics.jsonl", "best", "last")}
+    events = train(resume(overfitted.folder, longer=TrainingConfig(steps=24)))
+    next(events)
+    events.close()
+    again = resume(overfitted.folder, longer=TrainingConfig(steps=20))
+    assert again.overfit is not None
+    again.lock.release()
+    assert {name: (overfitted.folder / name).read_bytes() for name in before} == before
+
+
+def test_the_best_of_an_extended_run_is_replaced_by_a_better_one_alone(overfitted):
+    """However badly the extension goes: here at a rate that ruins the weights."""
+    best = run_folder.find_checkpoint(overfitted.folder)
+    run = resume(overfitted.folder, longer=TrainingConfig(steps=24))
+    run.config = dataclasses.replace(run.config, training=dataclasses.replace(run.config.training, learning_rate=50.0))
+    list(train(run))
+    assert run_folder.find_checkpoint(run.folder) == best
+    assert improved(run.config, run.state) is False
+
+
+@pytest.mark.parametrize(
+    ("last_loss", "is_overfit"),
+    [(None, False), (1.9, False), (2.0, False), (2.001, False), (2.1, True), (math.inf, True)],
+)
+def test_only_a_loss_well_above_the_best_one_is_overfitting(last_loss, is_overfit):
+    state = run_folder.TrainingState(step=9, best_step=4, best_loss=2.0)
+    assert (overfit(state, last_loss) is not None) == is_overfit
+    assert overfit(dataclasses.replace(state, best_step=None, best_loss=None), last_loss) is None
+    assert overfit(dataclasses.replace(state, best_step=9), last_loss) is None
+
+
+def rates(run: Run) -> list[float]:
+    return [event.learning_rate for event in train(run) if isinstance(event, Step)]
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
+@pytest.mark.parametrize("stop", [None, 10])
+def test_the_rate_of_an_extended_run_falls_from_where_it_is_or_from_a_fraction_of_its_peak(make_run, schedule, stop):
+    run = make_run(schedule=schedule, learning_rate=1e-2, final_learning_rate=0.0, decay_fraction=0.5)
+    first = (
+        rates(run) if stop is None else [e.learning_rate for e in train(run, stop=stop_after(stop)) if type(e) is Step]
+    )
+    again = rates(resume(run.folder, longer=TrainingConfig(steps=40)))
+    assert again == sorted(again, reverse=True)
+    assert again[0] <= max(first[-1], 0.25e-2)
+    assert 0 < again[-1] < 1e-3
+
+
+@pytest.mark.parametrize(("schedule", "stop"), [("constant", None), ("inverse-sqrt", None), ("wsd", 8), ("linear", 2)])
+def test_a_schedule_that_has_not_begun_to_fall_is_that_of_a_run_of_this_length_from_the_start(make_run, schedule, stop):
+    settings = {"schedule": schedule, "decay_fraction": 0.2}
+    run, whole = make_run(**settings), make_run("whole", **settings, steps=20)
+    list(train(run, stop=stop_after(12 if stop is None else stop)))
+    longer = resume(run.folder, longer=TrainingConfig(steps=20))
+    list(train(longer))
+    list(train(whole))
+    assert sums(longer)["model.safetensors"] == sums(whole)["model.safetensors"]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("epochs", [1.0, 4.0, 40.0])
+def test_dropout_that_nobody_gave_follows_the_epochs_of_an_extended_run(make_run, pairs, epochs):
+    run = make_run(model={"dropout": 0.0})
+    run.data.steps_per_epoch, run.data.holds_pairs = 20 / epochs, pairs
+    state = dataclasses.replace(run.state, step=12)
+    drops = pairs or epochs > 2.5
+    for given, model in ((False, run.config.model), (True, run.config.model), (False, ModelConfig(dropout=0.3))):
+        config = dataclasses.replace(run.config, model=model)
+        longer, _ = prolong(config, run.plan, state, TrainingConfig(steps=20), data=run.data, may_drop=not given)
+        found = longer.model.dropout
+        if given or model.dropout:
+            assert found == model.dropout
+        else:
+            assert (found > 0) == drops
+        assert dataclasses.replace(longer.model, dropout=0.0) == dataclasses.replace(model, dropout=0.0)
+    unfallen, _ = prolong(run.config, run.plan, dataclasses.replace(state, step=1), TrainingConfig(steps=20),
+                          data=run.data, may_drop=True)  # fmt: skip
+    assert unfallen.model == run.config.model
+
+
+def test_patience_counts_from_the_extension(make_run):
+    run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
+    assert list(train(run))[-1] == Stopped(9, patience_ran_out=True)
+    assert list(train(resume(run.folder, longer=TrainingConfig(steps=200))))[-1] == Stopped(15, patience_ran_out=True)
+
+
+def test_the_weights_are_not_changed_by_what_measures_their_loss(parent, tune):
+    before = load_weights(parent.folder)
+    assert loss_of(tune())[0] == loss_of(parent)[0]
+    assert all(torch.equal(value, before[name]) for name, value in load_weights(parent.folder).items())
