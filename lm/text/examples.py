@@ -44,6 +44,16 @@ class Example:
     completion: str
     line: int
 
+    @property
+    def label(self) -> str:
+        """The completion without its delimiter."""
+        return label_of(self.completion)
+
+
+def label_of(completion: str) -> str:
+    """The label that a completion is: the text behind its delimiter, or all of it."""
+    return completion.removeprefix(DELIMITER)
+
 
 def examples(rows: Iterable[Row]) -> Iterator[Example]:
     """The examples in the rows of a file.
@@ -58,6 +68,11 @@ def examples(rows: Iterable[Row]) -> Iterator[Example]:
             raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn; leave it out")
         prompt = text(row, first)
         yield Example(prompt, completion if second == "completion" else DELIMITER + completion, row.number)
+
+
+def distinct_completions(examples: Iterable[Example]) -> tuple[str, ...]:
+    """The different completions of some examples, in alphabetical order of the labels that they are."""
+    return tuple(sorted({example.completion for example in examples}, key=label_of))
 
 
 def has_fields(names: Iterable[str]) -> bool:
