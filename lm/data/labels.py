@@ -1,8 +1,8 @@
 """Labels in prepared examples: how many have each, which completions are labels, and batches for masked classifiers.
 
-A decoder learns from completions of any kind. They count as labels, which are recorded in its run, scored in evaluations
-and chosen among by `lm classify`, where there are 2 to 200 different ones of at most 100 bytes, with five examples each
-on average (`label_completions`).
+A decoder learns completions of any kind. They are labels, which are recorded in its run, scored in evaluations and
+chosen among by `lm classify`, where there are 2 to 200 different ones of at most 100 bytes, with five examples each on
+average (`label_completions`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lm.data.batch import Batch, batch_rows
 from lm.data.examples import ExampleData, beginning
 from lm.errors import Advice, InputError, UsageError
 from lm.text.examples import DELIMITER, label_of
+from lm.text.files import text_files
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
-
 
 _MOST_LABELS, _LONGEST_LABEL, _FEWEST_EXAMPLES = 200, 100, 5
 """Of completions that are labels: how many, the bytes of one, and examples of each on average."""
@@ -134,9 +134,8 @@ def labels_of(folder: Path) -> tuple[str, ...]:
 def label_completions(folder: Path) -> tuple[str, ...]:
     """The completions of the examples in a folder in alphabetical order, if they are labels; else none.
 
-    They are where they are few, short and seen often, as this module says, and differ in their tokens. The form in which
-    an example was written makes no difference. Folders of earlier versions may lack the text of completions: then there
-    are none.
+    They are labels if they are few, short and seen often, as this module says, and differ in their tokens, whatever the
+    form of the examples. Folders of earlier versions may lack the text of completions: then there are none.
 
     Raises:
         InputError: the folder holds no prepared examples.
@@ -154,11 +153,21 @@ def label_completions(folder: Path) -> tuple[str, ...]:
         examples += len(split)
     completions = tuple(sorted(found, key=label_of))
     is_seen_often = examples >= _FEWEST_EXAMPLES * len(completions)
-    if not is_seen_often or max(len(each.encode()) for each in completions) > _LONGEST_LABEL:
+    if not is_seen_often or max(len(label_of(each).encode()) for each in completions) > _LONGEST_LABEL:
         return ()
     encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
     are_distinct = len({ids.tobytes() for ids in encoded}) == len({*map(label_of, completions)}) == len(completions)
     return completions if are_distinct else ()
+
+
+def completions_of(name: str) -> tuple[str, ...]:
+    """The different completions of a file of examples, in alphabetical order of the labels that they are.
+
+    Raises:
+        InputError: there is no such file, or it has no examples.
+    """
+    found = {example.completion for file in text_files([name], supervised=True) for example in file.examples()}
+    return tuple(sorted(found, key=label_of))
 
 
 @dataclass(frozen=True)

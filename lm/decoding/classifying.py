@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
-from os.path import commonprefix
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -147,7 +146,8 @@ class CompletionClassifier:
     @cached_property
     def _shared(self) -> tuple[int, ...]:
         """Tokens that all completions begin with, which tell nothing about a label, so they are read with the text."""
-        return tuple(commonprefix(self._ids))[: min(map(len, self._ids)) - 1]
+        places = takewhile(lambda tokens: len({*tokens}) == 1, zip(*self._ids, strict=False))
+        return tuple(tokens[0] for tokens in places)[: min(map(len, self._ids)) - 1]
 
     @cached_property
     def _tails(self) -> list[tuple[int, ...]]:

@@ -144,9 +144,7 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
     return (0.0 if not successes else middle - half), (1.0 if successes == trials else middle + half)
 
 
-def score_labels(
-    classifier: Classifier | CompletionClassifier, examples: Iterable[Example]
-) -> ClassificationScores:
+def score_labels(classifier: Classifier | CompletionClassifier, examples: Iterable[Example]) -> ClassificationScores:
     """Classify the prompts of labelled examples, of any number, and compare with their labels.
 
     Raises:

@@ -70,11 +70,6 @@ def examples(rows: Iterable[Row]) -> Iterator[Example]:
         yield Example(prompt, completion if second == "completion" else DELIMITER + completion, row.number)
 
 
-def distinct_completions(examples: Iterable[Example]) -> tuple[str, ...]:
-    """The different completions of some examples, in alphabetical order of the labels that they are."""
-    return tuple(sorted({example.completion for example in examples}, key=label_of))
-
-
 def has_fields(names: Iterable[str]) -> bool:
     """Whether there is a field among some that only examples have: prompt, completion or label."""
     return any(name in FIELDS and name != "text" for name in names)

@@ -44,8 +44,8 @@ _TIMED_SENTENCES = 32
 """Sentences whose translation is timed: few, since a model that has learned nothing makes each as long as it may."""
 
 _SCORED, _FEWEST_LABELLED, _CLASSIFIED_AT_ONCE = 8192, 200, 64
-"""Pairs of an example and a label of which an evaluation computes the probability; the fewest examples for that, however
-many labels there are; and pairs computed together."""
+"""Examples times labels whose probability an evaluation computes; the fewest examples, however many labels there are;
+and how many are computed together."""
 
 _TIMED_LABELLED = 64
 """Examples whose classification is timed."""

@@ -1,4 +1,4 @@
-"""A decoder's labels are ranked by the sum of the log-probabilities of their tokens, the end of the example included."""
+"""A decoder ranks labels by the sum of the log-probabilities of their tokens, the end of the example included."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.decoding.classifying import CompletionClassifier, classifier_of
 from lm.errors import UsageError
-from lm.tokenizer.framing import example_frame
 from lm.tokenizer import training
+from lm.tokenizer.framing import example_frame
 from tests.lm.evaluation.small_models import BPE, CONTEXT, TEXT, make_model
 from tests.tolerances import assert_close
 
@@ -89,10 +89,8 @@ def test_probabilities_are_those_of_one_token_after_another(completions, batch_s
 )
 def test_models_of_all_kinds_rank_alike_whatever_the_batch(fields):
     model = make_model(BPE.vocab_size, **fields)
-    one, many = (
-        [list(each.probabilities.items()) for each in CompletionClassifier(model, BPE, COMPLETIONS[1], size).classify(TEXTS)]
-        for size in (1, 16)
-    )  # fmt: skip
+    classifiers = [CompletionClassifier(model, BPE, COMPLETIONS[1], size) for size in (1, 16)]
+    one, many = ([list(each.probabilities.items()) for each in by.classify(TEXTS)] for by in classifiers)
     for first, second in zip(one, many, strict=True):
         assert [label for label, _ in first] == [label for label, _ in second]
         assert_close([p for _, p in first], [p for _, p in second], model=model, dtype=torch.float32, scale=10.0)

@@ -39,7 +39,7 @@ def harmonic_mean(first: float, second: float) -> float:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_scores_are_those_of_the_definitions(seed):
-    """As in scikit-learn: precision TP/(TP+FP), recall TP/(TP+FN), F1 their harmonic mean, macro over all labels seen."""
+    """As scikit-learn's: precision TP/(TP+FP), recall TP/(TP+FN), F1 their harmonic mean, macro over labels seen."""
     draw = random.Random(seed)
     expected = draw.choices("abcd", weights=[9, 3, 1, 1], k=200)
     predicted = [label if draw.random() < 0.6 else draw.choice("abce") for label in expected]
