@@ -250,13 +250,8 @@ def test_two_hundred_are_labels_and_so_are_labels_of_a_hundred_bytes(tmp_path):
 
 def test_labels_with_the_same_tokens_are_none(tmp_path):
     lines = small_examples.lines([(f"text {n}", ("US", "us")[n % 2]) for n in range(40)], "text", "label")
-    folder = prepare(
-        [small_examples.source(tmp_path, lines)],
-        Tokenizer(bert_like()),
-        DataConfig(supervised=True),
-        tmp_path / "tokens",
-    ).folder
-    assert label_completions(folder) == ()
+    source, config = small_examples.source(tmp_path, lines), DataConfig(supervised=True)
+    assert label_completions(prepare([source], Tokenizer(bert_like()), config, tmp_path / "tokens").folder) == ()
 
 
 def test_completions_of_earlier_versions_are_none_as_their_text_is_not_known(tmp_path):

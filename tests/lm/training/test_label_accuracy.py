@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 from lm.config.data import DataConfig
+from lm.config.keywords import run_spec
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus.examples import open_examples
 from lm.decoding.classifying import CompletionClassifier
 from lm.run_folder import load_config
-from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import evaluation
 from lm.training.begin import resume, start
-from lm.training.corpus import TrainingCorpus
+from lm.training.corpus import CorpusPrepared, TrainingCorpus
 from lm.training.events import Evaluation
 from lm.training.loop import train
 from lm.training.run import Run
+from lm.training.trainer import Trainer
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after
@@ -99,9 +100,22 @@ def test_a_budget_counts_the_time_that_labels_take(tmp_path, examples, monkeypat
 def test_other_completions_have_no_accuracy(tmp_path, byte_tokenizer):
     pairs = [(f"{n} + 1 = ", str(n + 1)) for n in range(60)]
     source = small_examples.source(tmp_path, small_examples.lines(pairs))
-    folder = prepare(
-        [source], byte_tokenizer, DataConfig(validation="0.2", supervised=True), tmp_path / "tokens"
-    ).folder
-    run = begun(tmp_path / "run", TrainingCorpus(folder, Tokenizer.load(folder / "tokenizer.json")))
+    config = DataConfig(validation="0.2", supervised=True)
+    folder = prepare([source], byte_tokenizer, config, tmp_path / "tokens").folder
+    run = begun(tmp_path / "run", TrainingCorpus(folder, byte_tokenizer))
     assert run.config.label_completions == ()
     assert {event.accuracy for event in train(run) if isinstance(event, Evaluation)} == {None}
+
+
+@pytest.mark.parametrize("options", [{}, {"objective": "masked"}])
+def test_the_label_counts_are_data_of_an_event(tmp_path, monkeypatch, options):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    pairs = [(f"text {n}", "joy" if n % 4 else "fear") for n in range(80)]
+    small_examples.source(tmp_path, small_examples.lines(pairs, "text", "label"))
+    shape = {"d_model": 32, "n_heads": 2, "n_layers": 1, "kind": "byte", "context": 16, **options}
+    spec = run_spec(str(tmp_path / "task.jsonl"), out=str(tmp_path / "run"), supervised=True, steps=1, **shape)
+    with Trainer(spec) as trainer:
+        counts = next(event.labels for event in trainer if isinstance(event, CorpusPrepared))
+    assert counts is not None
+    assert {label: counts.train[label] + counts.validation[label] for label in counts.train} == {"joy": 60, "fear": 20}
+    assert counts.majority == ("joy", counts.train["joy"] / sum(counts.train.values()))
