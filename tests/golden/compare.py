@@ -61,6 +61,11 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"^(train/portable/|tools/presets/command 14:)",
         "portable presets have an output layer of their own, so that the first prediction is uniform",
     ),
+    (r"(config\.json:|command \d+:config\.)label_completions$", "labels of decoders are recorded; new"),
+    (
+        r"(questions|labels)[^/]*/.*metrics\.jsonl:.*validation_accuracy$",
+        "evaluations of decoders that learn labels have an accuracy; new",
+    ),
 )
 """Values that are not compared: a pattern of CASE/NAME, and why they may differ."""
 
