@@ -18,7 +18,7 @@ _SHOWN_CONFUSIONS, _SHOWN_UNKNOWN = 20, 5
 def print_report(scores: ClassificationScores, *, run: str) -> None:
     """Print accuracy, interval and baseline, then tables of the labels and of confusions."""
     low, high = scores.interval
-    counted = f"{scores.correct:,} of {scores.examples:,} labels of {run}"
+    counted = f"{scores.correct:,} of {scores.examples:,} examples by {run}"
     paragraph(f"accuracy {scores.accuracy:.1%} ({CONFIDENCE:.0%} interval {low:.1%} to {high:.1%}): {counted}")
     paragraph(f"majority baseline {scores.majority_accuracy:.1%}: always {scores.majority.label!r}")
     paragraph(f"macro F1 {scores.macro_f1:.3f}")
