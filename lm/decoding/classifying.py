@@ -180,11 +180,11 @@ class CompletionClassifier:
         for numbers in length_batches(list(map(len, read)), rows=rows):
             session = DecodeSession(plan)
             following = session.add([read[number] for number in numbers]).last
-            scores[numbers] = self._log_probabilities(session, following.double().log_softmax(-1)).cpu()
+            scores[numbers] = self._log_probabilities(session, following.log_softmax(-1))
         return scores.softmax(-1).numpy()
 
     def _log_probabilities(self, session: DecodeSession, following: Tensor) -> Tensor:
-        """(rows, labels) sums over the tails of all labels after the rows of a session.
+        """(rows, labels) sums over the tails of all labels after the rows of a session, in float64 on the CPU.
 
         Args:
             session: with a row for each text; has the same rows again afterwards.
@@ -194,18 +194,18 @@ class CompletionClassifier:
         at_once = max(1, self.batch_size // len(lengths))
         for tails in (self._tails[first : first + at_once] for first in range(0, len(self._tails), at_once)):
             ids = torch.from_numpy(Ragged.of(tails).padded(IGNORED)).to(following.device)  # (labels, longest)
-            scores = following[:, ids[:, 0]]  # (rows, labels)
+            scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)
             if (n := ids.shape[1] - 1) > 0:
                 session.select([row for row in range(len(lengths)) for _ in tails])
                 logits = session.extend(ids[:, :-1].clamp(min=0).repeat(len(lengths), 1), Want(last=n)).logits
                 assert logits is not None
                 nats = F.cross_entropy(
-                    logits.double().flatten(0, 1),
+                    logits.flatten(0, 1),
                     ids[:, 1:].repeat(len(lengths), 1).flatten(),
                     ignore_index=IGNORED,
                     reduction="none",
                 )
-                scores = scores - nats.view(len(lengths), len(tails), n).sum(-1)
+                scores -= nats.cpu().double().view(len(lengths), len(tails), n).sum(-1)
                 session.truncate([length for length in lengths for _ in tails])
                 session.select(range(0, len(session), len(tails)))
             found.append(scores)
