@@ -1,22 +1,23 @@
-"""`lm classify`: the labels of texts."""
+"""`lm classify`: the labels of texts, with their probabilities."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.flags.loading import RunPath, load_masked
+from cli.flags.loading import Labels, RunPath, load_classifier
 from cli.flags.options import Given, takes
 from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
+from lm.text.files import STDIN, TextFile, lines, refuse_stdin_twice, text_files
 
 if TYPE_CHECKING:
     from lm.decoding.classifying import Classified
-    from lm.text.files import TextFile
 
 _Files = Annotated[
     list[str] | None,
@@ -43,56 +44,57 @@ class _Text(NamedTuple):
 
 
 @takes({"classification": ClassificationConfig, "hardware": HardwareConfig})
-def classify(run: RunPath, files: _Files = None, *, as_json: _AsJson = False, given: Given) -> None:
-    """Label texts: line n out is the label of text n.
+def classify(
+    run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, given: Given
+) -> None:
+    """Label texts: line n out is the label of text n, a tab and its probability.
 
-    The run is one that was trained on texts with labels by lm train --supervised --from a masked model. Where the
-    labels are in the files, how many were found is said on stderr.
+    The run was trained by lm train --supervised on texts with labels: from a masked model it is a classifier; a decoder
+    ranks the labels, or few and short completions, by their probability after the text. Where the labels are in the
+    files, the accuracy is said on stderr; lm evaluate tells more.
 
     Examples:
-      lm classify runs/topics reviews.txt > labels.txt
+      lm classify runs/topics reviews.txt > labels.tsv
+      lm classify runs/topics reviews.txt --top-k 3
       lm classify runs/topics held-out.jsonl --json | jq .probabilities
-      echo "What a lovely day." | lm classify runs/topics
+      echo "What a lovely day." | lm classify runs/topics | cut -f 1
     """
     config = ClassificationConfig(**given["classification"])
     if not files and sys.stdin.isatty():
         raise UsageError("nothing to classify: name files of texts, or - to read them from stdin")
-    from lm.decoding.classifying import Classifier
-    from lm.text.files import STDIN, text_files
-
-    model, loaded = load_masked(run, HardwareConfig(**given["hardware"]), has_labels=True)
-    texts = [each for file in text_files(files or [STDIN]) for each in _texts(file)]
-    classifier = Classifier(model, loaded.tokenizer, config.batch_size)
-    correct = _write(texts, classifier.classify(each.text for each in texts), as_json=as_json)
+    names = files or [STDIN]
+    refuse_stdin_twice([*names, labels or ""])
+    classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
+    texts = [each for file in text_files(names) for each in _texts(file)]
+    correct = _write(texts, classifier.classify(each.text for each in texts), top_k=config.top_k, as_json=as_json)
     expected = [each.expected for each in texts if each.expected is not None]
     _say_accuracy(correct, len(expected))
-    _say_unknown(sorted({*expected} - {*model.config.labels}))
+    _say_unknown(sorted({*expected} - {*classifier.labels}))
 
 
 def _texts(file: TextFile) -> Iterator[_Text]:
     """The texts of a file: of examples with their labels, of rows, or of lines."""
-    from lm.text.examples import DELIMITER
-    from lm.text.files import lines
-
     if file.holds_examples:
-        return (_Text(each.prompt, each.completion.removeprefix(DELIMITER)) for each in file.examples())
+        return (_Text(each.prompt, each.label) for each in file.examples())
     if file.holds_rows:
         return map(_Text, file.documents())
     return map(_Text, lines((part.encode() for part in file.text()), name=file.name))
 
 
-def _write(texts: Sequence[_Text], found: Iterator[Classified], *, as_json: bool) -> int:
-    """Print the label of each text; returns how many are as expected."""
+def _write(texts: Sequence[_Text], found: Iterator[Classified], *, top_k: int | None, as_json: bool) -> int:
+    """Print the likeliest labels of each text with their probabilities; returns how many are as expected."""
     from cli.console.escapes import for_stream, json_line
 
     correct = 0
     for each, classified in zip(texts, found, strict=True):
         correct += classified.label == each.expected
         if as_json:
-            values = {"text": each.text, "label": classified.label, "probabilities": dict(classified.probabilities)}
+            probabilities = dict(islice(classified.probabilities.items(), top_k))
+            values = {"text": each.text, "label": classified.label, "probabilities": probabilities}
             print(json_line(values if each.expected is None else {**values, "expected": each.expected}))
         else:
-            print(for_stream(classified.label))
+            ranked = islice(classified.probabilities.items(), top_k or 1)
+            print("\t".join(f"{for_stream(label)}\t{probability:.4f}" for label, probability in ranked))
     return correct
 
 

@@ -19,6 +19,7 @@ from lm.config.presets import PRESETS, configure, is_preset
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify
+from lm.text.examples import label_of
 from lm.training.history import expert_use
 
 
@@ -228,12 +229,13 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
 
 
 def _masked(described: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a model that sees both sides has learned, or what a classifier chooses from."""
+    """What a classifier chooses among, or what a model that sees both sides has learned."""
     model, training = described["config"]["model"], described["config"]["training"]
+    labels = model["labels"] or [label_of(each) for each in described["config"]["label_completions"]]
+    if labels:
+        return [("labels", f"{len(labels)}: {', '.join(labels)}")]
     if model["objective"] != "masked":
         return []
-    if model["labels"]:
-        return [("labels", f"{len(model['labels'])}: {', '.join(model['labels'])}")]
     unit = "of whole words" if training["whole_words"] else "of the tokens"
     return [("objective", f"masked: {training['masked_share']:.0%} {unit}, from both sides; lm fill")]
 

@@ -41,7 +41,7 @@ COMMANDS = {
     "fill": "cli.fill:fill",
     "classify": "cli.classify:classify",
     "perplexity": "cli.perplexity.perplexity:perplexity",
-    "evaluate": "cli.translation.evaluate:evaluate",
+    "evaluate": "cli.evaluate:evaluate",
     "attention": "cli.attention.attention:attention",
     "average": "cli.average:average",
     "merge": "cli.merge:merge",

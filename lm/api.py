@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lm.checkpoint import LoadedModel
 from lm.checkpoint import merge as write_merged
+from lm.config.decoding import ClassificationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, NumberType, System
 from lm.config.hardware import Device, DType, HardwareConfig
@@ -28,7 +29,8 @@ from lm.config.keywords import (
     translation_config,
 )
 from lm.config.model import ModelConfig
-from lm.decoding.classifying import Classified, Classifier
+from lm.data.labels import completions_of
+from lm.decoding.classifying import Classified, Classifier, CompletionClassifier, classifier_of
 from lm.decoding.filling import Filled, Filler
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Finish, Token
@@ -39,6 +41,7 @@ from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
 from lm.evaluation.attention import of_model
 from lm.evaluation.attention_maps import AttentionMap
+from lm.evaluation.classification import ClassificationScores, score_labels
 from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
 from lm.interop import exporting
@@ -178,12 +181,41 @@ class Model:
             InputError: the tokenizer has no token for a character.
             UsageError: the text is longer than the context.
         """
-        (filled,) = Filler(self._masked(has_labels=False), self.tokenizer).fill([text], k=k)
+        (filled,) = Filler(self._masked, self.tokenizer).fill([text], k=k)
         return filled
 
-    def classify(self, texts: Iterable[str]) -> Iterator[Classified]:
-        """The label of each text, and the probabilities of all labels, by a classifier."""
-        return Classifier(self._masked(has_labels=True), self.tokenizer).classify(texts)
+    def classify(
+        self, texts: Iterable[str], *, labels: Place | None = None, batch_size: int = 16
+    ) -> Iterator[Classified]:
+        """The label of each text, and the probabilities of all labels.
+
+        Args:
+            texts: of a decoder that learned prompts and completions, the prompts.
+            labels: a file of examples with all labels that a decoder chooses among [default: those that its run has
+                recorded].
+            batch_size: texts, of a decoder texts times labels, that are read together.
+
+        Raises:
+            UsageError: the model is no classifier, or a decoder whose labels are not known.
+        """
+        return self._classifier(labels, batch_size).classify(texts)
+
+    def evaluate(self, *files: Place, labels: Place | None = None, batch_size: int = 16) -> ClassificationScores:
+        """How well a classifier labels examples, as `lm evaluate RUN FILE` reports it.
+
+        Args:
+            files: of examples with labels, as supervised training reads them.
+            labels: see `classify`.
+            batch_size: see `classify`.
+
+        Raises:
+            InputError: a file is missing, or a row of it is no example.
+            UsageError: as of `classify`.
+        """
+        named = text_files([os.fspath(file) for file in files], supervised=True)
+        return score_labels(
+            self._classifier(labels, batch_size), (example for file in named for example in file.examples())
+        )
 
     def perplexity(
         self,
@@ -210,7 +242,7 @@ class Model:
         """
         windows = PerplexityConfig(context=context, stride=stride, batch_size=batch_size, every=every)
         data = self.loaded.config.data
-        model = self._masked(has_labels=False) if self.config.is_masked else self._decoder
+        model = self._masked if self.config.is_masked else self._decoder
         scorer = Scorer.of(model, self.tokenizer, windows, separator=data.separator)
         texts = text_files([os.fspath(file) for file in files], field=data.field)
         return Tally.total(event.tally for event in scorer.measure(texts) if isinstance(event, FileScore))
@@ -235,11 +267,17 @@ class Model:
             )
         return self.loaded.model
 
-    def _masked(self, *, has_labels: bool) -> EncoderOnly:
-        model, wanted = self.loaded.model, "classify texts" if has_labels else "fill blanks"
-        if not isinstance(model, EncoderOnly) or bool(model.config.labels) != has_labels:
-            raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it does not {wanted}")
+    @property
+    def _masked(self) -> EncoderOnly:
+        model = self.loaded.model
+        if not isinstance(model, EncoderOnly) or model.config.labels:
+            raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it does not fill blanks")
         return model
+
+    def _classifier(self, labels: Place | None, batch_size: int) -> Classifier | CompletionClassifier:
+        config = ClassificationConfig(batch_size=batch_size)
+        completions = () if labels is None else completions_of(os.fspath(labels))
+        return classifier_of(self.loaded, completions, batch_size=config.batch_size)
 
 
 def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **options: Unpack[RunOptions]) -> Model:

@@ -16,9 +16,18 @@ from lm.run_folder import find_tokenizer
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
+    from lm.decoding.classifying import Classifier, CompletionClassifier
     from lm.model.transformer import DecoderOnly, EncoderOnly
     from lm.tokenizer.tokenizer import Tokenizer
 
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        metavar="FILE",
+        help="Examples with all labels that a decoder chooses among [default: those recorded in its run].",
+    ),
+]
 RunPath = Annotated[
     Path,
     typer.Argument(
@@ -76,14 +85,41 @@ def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> Deco
     return draft
 
 
-def load_masked(run: Path, hardware: HardwareConfig, *, has_labels: bool = False) -> tuple[EncoderOnly, LoadedModel]:
-    """The masked model of a run or checkpoint, or the classifier that was made of one; errors as of `load_decoder`."""
+def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, LoadedModel]:
+    """The masked model of a run or checkpoint; errors as of `load_decoder`."""
     from lm.model.transformer import EncoderOnly
 
     loaded = _load(run, hardware)
-    if not isinstance(loaded.model, EncoderOnly) or bool(loaded.model.config.labels) != has_labels:
+    if not isinstance(loaded.model, EncoderOnly) or loaded.model.config.labels:
         raise _of_another_kind(run, loaded)
     return loaded.model, loaded
+
+
+def load_classifier(
+    run: Path, hardware: HardwareConfig, *, labels: str | None, batch_size: int
+) -> Classifier | CompletionClassifier:
+    """The classifier that a run or checkpoint is.
+
+    Args:
+        run: the run, or one of its checkpoints.
+        hardware: what to run on.
+        labels: of a decoder, a file of examples with the completions that it chooses among, instead of recorded ones.
+        batch_size: texts read together.
+
+    Raises:
+        InputError: there is no such run, it is damaged, or the file of labels has no examples.
+        UsageError: the run doesn't classify, or its labels are not known.
+    """
+    from lm.data.labels import completions_of
+    from lm.decoding.classifying import classifier_of
+
+    completions = () if labels is None else completions_of(labels)
+    loaded = _load(run, hardware)
+    config = loaded.config
+    learned_examples = config.data.supervised and not config.model.is_masked
+    if not (config.model.labels or completions or config.label_completions or learned_examples):
+        raise _of_another_kind(run, loaded)
+    return classifier_of(loaded, completions, batch_size=batch_size)
 
 
 def load_scored(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly | EncoderOnly, LoadedModel]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.config.decoding import PENALTIES, SamplingConfig, TranslationConfig
-from lm.config.evaluation import AttentionConfig, PerplexityConfig
+from lm.config.decoding import PENALTIES, ClassificationConfig, SamplingConfig, TranslationConfig
+from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import OF_BLOCKS, ModelConfig
@@ -485,6 +485,18 @@ _OF_MEASURING = (
     Rule(
         _PERPLEXITY, ("--dtype", "--processes"), lambda mode: bool(mode["--compare-dtypes"]),
         "with --compare-dtypes, which times all types in one process", neutral={"--processes": 1},
+    ),
+    Rule(
+        ("evaluate",),
+        (
+            *flags_of(ScoringConfig), *flags_of(TranslationConfig, but=("n_best", "read_ahead")), "--source",
+            "--target", "--heads", "--hypotheses", "--versus", "--to", "--out",
+        ),
+        lambda mode: bool(mode["files"]), "on labelled examples (FILE), as it is for translations",
+    ),
+    Rule(
+        ("evaluate",), (*flags_of(ClassificationConfig, but=("top_k",)), "--labels"), lambda mode: not mode["files"],
+        "on translations, as it is for labelled examples", "leave it out, or name a file of examples",
     ),
     Rule(
         ("evaluate",),

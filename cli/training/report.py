@@ -13,6 +13,7 @@ from lm.config.presets import could_be_portable
 from lm.config.run import RunConfig
 from lm.config.training import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
+from lm.data.labels import LabelCounts
 from lm.hardware import matrix_rate
 from lm.model.lora import trained_weights
 from lm.model.transformer import count_parameters
@@ -25,6 +26,7 @@ from lm.training.trainer import Event, Planned, Started
 
 _BLOCKS_AROUND = 2
 """Of BigBird's window: a query's own block and the one before it, which encoders have too."""
+_SHOWN_LABELS = 12
 
 
 def report(event: Event) -> None:
@@ -63,7 +65,21 @@ def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
     fact("corpus", f"{size(train.bytes + held_out.bytes)}, vocabulary {tokenizer.vocab_size:,}: {parts}")
     if event.trained is not None and tokenizer.vocab_size < event.trained:
         fact("", f"(no more pairs occur often enough for a vocabulary of {event.trained:,})")
+    if event.labels is not None:
+        _report_labels(event.labels)
     note_repetition(manifest)
+
+
+def _report_labels(counts: LabelCounts) -> None:
+    """How many examples have each label, the most frequent first, and what is learned by none."""
+    total, (majority, fraction) = max(1, sum(counts.train.values())), counts.majority
+    shown = [f"{label} {number:,} ({number / total:.1%})" for label, number in counts.train.items()]
+    more = f" and {len(shown) - _SHOWN_LABELS:,} more" if len(shown) > _SHOWN_LABELS else ""
+    fact("labels", f"{len(shown):,}: {', '.join(shown[:_SHOWN_LABELS])}{more}")
+    fact("", f"always {majority!r} would be right for {fraction:.1%} of the examples to train on")
+    if unseen := [label for label, number in counts.train.items() if not number]:
+        some = ", ".join(map(repr, unseen[:_SHOWN_LABELS]))
+        fact("warning", f"no example to train on has the label {some}: hold out less, or other examples (--validation)")
 
 
 def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:

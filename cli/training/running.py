@@ -183,8 +183,8 @@ def _since_best(run: Run) -> str:
 def _next_commands(run: Run) -> list[str]:
     if run.config.model.translates:
         return [f"lm translate {run.folder} < FILE", f"lm evaluate {run.folder} --source FILE --target FILE"]
-    if run.config.model.labels:
-        return [f"lm classify {run.folder} FILE", f"lm info {run.folder}"]
+    if run.config.model.labels or run.config.label_completions:
+        return [f"lm classify {run.folder} FILE", f"lm evaluate {run.folder} FILE.jsonl", f"lm info {run.folder}"]
     if run.config.model.is_masked:
         fill = f'lm fill {run.folder} "... [MASK] ..."'
         return [fill, f"lm train FILE.jsonl --supervised --from {run.folder}", f"lm info {run.folder}"]

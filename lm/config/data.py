@@ -33,8 +33,8 @@ class DataConfig(Checked):
     supervised: bool = option(
         False,
         "Each line of the JSON Lines is an example, {prompt, completion} or {text, label}; only the completion is "
-        "learned, or the label, which follows the text on a line of its own. From a masked model a classifier is made, "
-        "which chooses among the labels.",
+        "learned, or the label, which follows the text on a line of its own. A masked model becomes a "
+        "classifier of the labels; a decoder classifies too (lm classify) where completions are few and short.",
     )
 
     def __post_init__(self) -> None:

@@ -147,4 +147,9 @@ class FillConfig(Checked):
 class ClassificationConfig(Checked):
     """How texts are classified."""
 
-    batch_size: int = option(16, "Texts read side by side; changes the speed, not the result.", minimum=1)
+    top_k: int | None = option(
+        None, "Labels to print for each text, the likeliest first [default: 1, with --json all].", minimum=1
+    )
+    batch_size: int = option(
+        16, "Texts (of a decoder: texts x labels) read together; changes the speed, not the result.", minimum=1
+    )

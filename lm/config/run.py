@@ -69,6 +69,8 @@ class RunConfig:
     Attributes:
         preset: the name of what its settings started from.
         base_sha256: of the file of the weights that its adapters belong to.
+        label_completions: of a decoder trained on examples whose completions are labels, all of them, delimiters
+            included (see `lm.data.labels`).
         plan: what was decided by looking at the machine and the data.
     """
 
@@ -82,6 +84,7 @@ class RunConfig:
     lora: LoraConfig = field(default_factory=LoraConfig)
     preset: str | None = None
     base_sha256: str | None = None
+    label_completions: tuple[str, ...] = ()
     plan: Plan | None = None
 
     def __post_init__(self) -> None:
@@ -168,10 +171,14 @@ class RunConfig:
         for name in ("preset", "base_sha256"):
             if not isinstance(values.get(name), str | None):
                 raise UsageError(f"{where}: {name} must be a word or nothing, not {options.shown(values[name])}")
+        labels = values.get("label_completions", ())
+        if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
+            raise UsageError(f"{where}: label_completions must be a list of texts, not {options.shown(labels)}")
         return cls(
             **parts,
             preset=values.get("preset"),
             base_sha256=values.get("base_sha256"),
+            label_completions=tuple(labels),
             plan=plan if plan is None else options.build(Plan, plan, where=f"{where}, plan"),
         )
 

@@ -42,7 +42,7 @@ from lm.corpus.shards import (
     token_dtype,
 )
 from lm.errors import InputError
-from lm.text.examples import DELIMITER, Example
+from lm.text.examples import Example
 from lm.tokenizer.framing import Frame, example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
@@ -173,7 +173,7 @@ class ExampleWriter:
         size = len(example.completion.encode())
         record = (len(self._tokens), len(completion) + len(self._frame.after), size, file, example.line)
         self._records.write(np.array([record], dtype=EXAMPLE).tobytes())
-        self._numbers.append(self._labels.number(example.completion.removeprefix(DELIMITER)))
+        self._numbers.append(self._labels.number(example.label))
         self._examples += 1
         self._bytes += len(example.prompt.encode()) + size
 

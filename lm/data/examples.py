@@ -17,7 +17,7 @@ from lm.config.run import RunConfig
 from lm.corpus.examples import Examples, open_examples
 from lm.data.batch import Batch, batch_rows
 from lm.data.bucketing import length_batches
-from lm.data.training_data import TrainingData
+from lm.data.training_data import LabelledPrompt, TrainingData
 from lm.errors import Advice, InputError
 from lm.pseudorandom import mix, permute
 
@@ -67,6 +67,17 @@ class ExampleData(TrainingData):
         rows = max(1, _EVALUATION_TOKENS // self._context)
         for numbers in length_batches(self._validation.lengths(), rows=rows):
             yield self._of(self._validation, numbers.tolist())
+
+    def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
+        """Validation examples with the labels that their completions are; none where the text of labels isn't kept."""
+        split, numbers = self._validation, {label: number for number, label in enumerate(labels)}
+        if split.labels is None:
+            return []
+        found, count = [], min(limit, len(split))
+        for place in (number * len(split) // count for number in range(count)):
+            ids, learned = split.read(place)
+            found.append(LabelledPrompt(ids[1:-learned], numbers[split.labels[place]]))
+        return found
 
     def batch_size(self) -> str:
         """How much a batch is: so many examples."""

@@ -1,9 +1,16 @@
-"""Batches of texts with labels, for classifiers: the same prepared examples, of which each completion is a label."""
+"""Labels in prepared examples: how many have each, which completions are labels, and batches for masked classifiers.
+
+A decoder learns completions of any kind. They are labels, which are recorded in its run, scored in evaluations and
+chosen among by `lm classify`, where there are 2 to 200 different ones of at most 100 bytes, with five examples each on
+average (`label_completions`).
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -17,8 +24,12 @@ from lm.corpus.shards import read_manifest
 from lm.data.batch import Batch, batch_rows
 from lm.data.examples import ExampleData, beginning
 from lm.errors import Advice, InputError, UsageError
-from lm.text.examples import DELIMITER
+from lm.text.examples import DELIMITER, label_of
+from lm.text.files import text_files
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+
+_MOST_LABELS, _LONGEST_LABEL, _FEWEST_EXAMPLES = 200, 100, 5
+"""Of completions that are labels: how many, the bytes of one, and examples of each on average."""
 
 
 class LabelledData(ExampleData):
@@ -120,6 +131,72 @@ def labels_of(folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
+def label_completions(folder: Path) -> tuple[str, ...]:
+    """The completions of the examples in a folder in alphabetical order, if they are labels; else none.
+
+    They are labels if they are few, short and seen often, as this module says, and differ in their tokens, whatever the
+    form of the examples. Folders of earlier versions may lack the text of completions: then there are none.
+
+    Raises:
+        InputError: the folder holds no prepared examples.
+    """
+    if not 2 <= (read_manifest(folder).labels or 0) <= _MOST_LABELS:
+        return ()
+    examples, found = 0, set[str]()
+    for split in (open_examples(folder, name) for name in SPLITS):
+        assert split.labels is not None
+        labels, sizes = split.labels.tolist(), split.index["bytes"].tolist()
+        found |= {
+            label if size == len(label.encode()) else DELIMITER + label
+            for label, size in set(zip(labels, sizes, strict=True))
+        }
+        examples += len(split)
+    completions = tuple(sorted(found, key=label_of))
+    is_seen_often = examples >= _FEWEST_EXAMPLES * len(completions)
+    if not is_seen_often or max(len(label_of(each).encode()) for each in completions) > _LONGEST_LABEL:
+        return ()
+    encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
+    are_distinct = len({ids.tobytes() for ids in encoded}) == len({*map(label_of, completions)}) == len(completions)
+    return completions if are_distinct else ()
+
+
+def completions_of(name: str) -> tuple[str, ...]:
+    """The different completions of a file of examples, in alphabetical order of the labels that they are.
+
+    Raises:
+        InputError: there is no such file, or it has no examples.
+    """
+    found = {example.completion for file in text_files([name], supervised=True) for example in file.examples()}
+    return tuple(sorted(found, key=label_of))
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many examples have each label, the most frequent first.
+
+    Attributes:
+        train: of the training split; 0 for a label that is only held out.
+        validation: of the examples that are held out.
+    """
+
+    train: Mapping[str, int]
+    validation: Mapping[str, int]
+
+    @property
+    def majority(self) -> tuple[str, float]:
+        """The most frequent label, and the fraction of the training split that has it."""
+        label, count = next(iter(self.train.items()))
+        return label, count / max(1, sum(self.train.values()))
+
+
+def label_counts(folder: Path) -> LabelCounts:
+    """Count the labels of the examples in a folder; InputError if it holds none."""
+    tokenizer = Tokenizer.load(folder / FILE_NAME)
+    train, validation = (Counter(_stored_or_decoded(open_examples(folder, split), tokenizer)) for split in SPLITS)
+    labels = sorted({*train, *validation}, key=lambda label: (-train[label], label))
+    return LabelCounts(*({label: counts[label] for label in labels} for counts in (train, validation)))
+
+
 def _numbers(splits: Sequence[Examples], labels: Sequence[str], tokenizer: Tokenizer) -> list[NDArray[np.int64]]:
     """(examples,) which of the labels each example of each split has.
 
@@ -147,5 +224,5 @@ def _decoded(examples: Examples, tokenizer: Tokenizer) -> Iterator[str]:
         completion = ids[-learned:-1]
         key = completion.tobytes()
         if key not in decoded:
-            decoded[key] = tokenizer.decode(completion).removeprefix(DELIMITER)
+            decoded[key] = label_of(tokenizer.decode(completion))
         yield decoded[key]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
@@ -28,6 +31,18 @@ class Reference(NamedTuple):
     target: str
     tag: LanguageTag | None = None
     heads: Heads | None = None
+
+
+class LabelledPrompt(NamedTuple):
+    """A text whose label is known.
+
+    Attributes:
+        ids: (tokens,) of the text, without start of text.
+        label: its number among the labels that were asked about.
+    """
+
+    ids: NDArray[np.int64]
+    label: int
 
 
 class TrainingData(ABC):
@@ -95,6 +110,10 @@ class TrainingData(ABC):
 
     def references(self, limit: int | None = None) -> list[Reference]:  # noqa: ARG002
         """What the validation split has for translation: all of it, or the first `limit` sentences."""
+        return []
+
+    def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:  # noqa: ARG002
+        """Examples of the validation split whose completions are labels: all, or `limit` spread over it evenly."""
         return []
 
 

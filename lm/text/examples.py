@@ -44,6 +44,16 @@ class Example:
     completion: str
     line: int
 
+    @property
+    def label(self) -> str:
+        """The completion without its delimiter."""
+        return label_of(self.completion)
+
+
+def label_of(completion: str) -> str:
+    """The label that a completion is: the text behind its delimiter, or all of it."""
+    return completion.removeprefix(DELIMITER)
+
 
 def examples(rows: Iterable[Row]) -> Iterator[Example]:
     """The examples in the rows of a file.

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from lm.corpus.prepare import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.shards import read_manifest
 from lm.data.examples import ExampleData
-from lm.data.labels import LabelledData, labels_of
+from lm.data.labels import LabelCounts, LabelledData, label_completions, label_counts, labels_of
 from lm.data.pairs import PairData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
@@ -67,6 +68,11 @@ class TrainingCorpus:
         """The labels of its examples; errors as of `labels_of`."""
         return labels_of(self.folder)
 
+    @cached_property
+    def label_completions(self) -> tuple[str, ...]:
+        """The completions of its examples, if they are labels; see `label_completions`."""
+        return label_completions(self.folder)
+
     @property
     def has_merges(self) -> bool:
         """Whether BPE dropout has merges to leave out on both sides."""
@@ -105,6 +111,7 @@ class CorpusPrepared:
         trained: the vocabulary size that was asked for where a tokenizer was trained on the corpus, else None.
         seen_in_training: the fraction of the held-out pairs that are among those to train on.
         copies: names of sources that are the same text as their targets.
+        labels: how many examples have each label, if they have labels.
     """
 
     corpus: TrainingCorpus
@@ -113,6 +120,7 @@ class CorpusPrepared:
     trained: int | None = None
     seen_in_training: float = 0.0
     copies: tuple[str, ...] = ()
+    labels: LabelCounts | None = None
 
 
 Preparation = Generator[TokenizerSampled | CorpusPrepared, None, TrainingCorpus]
@@ -194,7 +202,7 @@ class TextCorpus:
         """
         if self.prepared:
             corpus, manifest = self._prepared_before(self.prepared, tokenizer)
-            yield CorpusPrepared(corpus, manifest, reused=None)
+            yield CorpusPrepared(corpus, manifest, reused=None, labels=_labels(corpus, config))
             return corpus
         given = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
         surveyed, is_trained = self.survey(config.data), given is None
@@ -205,7 +213,9 @@ class TextCorpus:
             prepared = prepare_corpus(surveyed, made, progress=told, with_labels=config.model.is_masked)
         wanted = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
         corpus = TrainingCorpus(prepared.folder, made)
-        yield CorpusPrepared(corpus, prepared.manifest, reused=prepared.reused, trained=wanted)
+        yield CorpusPrepared(
+            corpus, prepared.manifest, reused=prepared.reused, trained=wanted, labels=_labels(corpus, config)
+        )
         return corpus
 
     def _prepared_before(self, folder: Path, tokenizer: Path | None) -> tuple[TrainingCorpus, Manifest]:
@@ -297,6 +307,13 @@ def pair_tokenizers(path: Path) -> Tokenizers:
     if path.is_file():
         return Tokenizer.load(find_tokenizer(path)), None
     return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
+
+
+def _labels(corpus: TrainingCorpus, config: RunConfig) -> LabelCounts | None:
+    """How many examples have each label, if a run learns labels."""
+    if not config.data.supervised or not (config.model.is_masked or corpus.label_completions):
+        return None
+    return label_counts(corpus.folder)
 
 
 def without_progress() -> AbstractContextManager[None]:

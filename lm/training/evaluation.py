@@ -14,8 +14,8 @@ import torch
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.batch import Batch
-from lm.data.training_data import Reference
-from lm.decoding.classifying import Classifier
+from lm.data.training_data import LabelledPrompt, Reference
+from lm.decoding.classifying import Classifier, CompletionClassifier
 from lm.decoding.filling import Filler
 from lm.decoding.generator import Generator, prompt_ids
 from lm.decoding.translation import Translator
@@ -25,6 +25,7 @@ from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import counted, shares
+from lm.text.examples import label_of
 from lm.training.budget import Cost
 from lm.training.events import Evaluation, Sample, Warned
 from lm.training.objective import summed_loss, summed_loss_and_correct
@@ -41,6 +42,13 @@ _TIMED_TOKENS = 2048
 
 _TIMED_SENTENCES = 32
 """Sentences whose translation is timed: few, since a model that has learned nothing makes each as long as it may."""
+
+_SCORED, _FEWEST_LABELLED, _CLASSIFIED_AT_ONCE = 8192, 200, 64
+"""Examples times labels whose probability an evaluation computes; the fewest examples, however many labels there are;
+and how many are computed together."""
+
+_TIMED_LABELLED = 64
+"""Examples whose classification is timed."""
 
 _SHARE_OF_LONGEST = 0.5
 """The time that a model takes for a translation once it knows when to end, as a share of that for the longest."""
@@ -83,7 +91,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     if not math.isfinite(nats):
         raise diverged(run, f"the validation loss is {nats / predicted}")
     loss, (bleu, translated) = nats / predicted, _translations(run)
-    accuracy = None if correct is None else correct / predicted
+    accuracy = _label_accuracy(run) if correct is None else correct / predicted
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
     is_best, run.last_loss = _note_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
@@ -122,10 +130,35 @@ def _validation_sums(run: Run) -> tuple[float, int, int | None]:
     return nats, int(number), int(guesses)
 
 
+def _label_accuracy(run: Run) -> float | None:
+    """The fraction of the validation split whose label is the likeliest of all; None where there are no labels."""
+    labelled = _labelled(run)
+    if not labelled:
+        return None
+    guesses = run.world.spread(labelled, partial(_classified_here, run))
+    return sum(guess == each.label for guess, each in zip(guesses, labelled, strict=True)) / len(labelled)
+
+
+def _labelled(run: Run) -> list[LabelledPrompt]:
+    """Examples of the validation split that a decoder is to classify, fewer where there are more labels to score."""
+    completions = run.config.label_completions
+    if not completions:
+        return []
+    return run.data.labelled_prompts([*map(label_of, completions)], max(_FEWEST_LABELLED, _SCORED // len(completions)))
+
+
+def _classified_here(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]:
+    """The number of the likeliest label of each example, in order."""
+    assert isinstance(run.model, DecoderOnly)
+    classifier = CompletionClassifier(run.model, run.tokenizer, run.config.label_completions, _CLASSIFIED_AT_ONCE)
+    guesses: list[int] = classifier.probabilities([each.ids for each in labelled]).argmax(axis=1).tolist()
+    return guesses
+
+
 def cost(run: Run, *, seconds: float) -> Cost:
     """Measure for about so many seconds what an evaluation of this run takes."""
     with _evaluating(run):
-        return Cost(_seconds_for_loss(run, seconds), _seconds_for_sentence(run))
+        return Cost(_seconds_for_loss(run, seconds) + _seconds_for_labels(run), _seconds_for_sentence(run))
 
 
 @torch.inference_mode()
@@ -145,6 +178,15 @@ def _seconds_for_loss(run: Run, limit: float) -> float:
             if taken > limit:
                 break
     return taken * targets / max(1, looked_at)
+
+
+def _seconds_for_labels(run: Run) -> float:
+    """Seconds for the labels of the validation split, if a decoder is to choose them."""
+    labelled = _labelled(run)
+    if not labelled:
+        return 0.0
+    timed_ones = labelled[:_TIMED_LABELLED]
+    return timed(lambda: _classified_here(run, timed_ones), run.hardware) * len(labelled) / len(timed_ones)
 
 
 def _seconds_for_sentence(run: Run) -> float:

@@ -99,7 +99,8 @@ class Evaluation:
         is_best: whether no earlier evaluation was better.
         bleu: BLEU of greedy translations, of an encoder-decoder.
         expert_use: the share of the tokens that each expert took, by the name of the layer that they are in.
-        accuracy: the share of the targets that are the model's likeliest, of a masked model or a classifier.
+        accuracy: the fraction of the targets that are the model's likeliest, of a masked model or a classifier; of a
+            decoder that learns labels, of up to 4,096 examples whose label is the likeliest of all.
     """
 
     step: int

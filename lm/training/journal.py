@@ -76,7 +76,7 @@ class Journal:
             config: with a plan.
             reasons: what chose a setting, by its name, as in "training.steps"; "given" for those that are missing.
         """
-        by: dict[str, dict[str, Any]] = defaultdict(dict)
+        reasons, by = {"label_completions": "corpus", **reasons}, defaultdict[str, dict[str, Any]](dict)
         for name, value in _values(config).items():
             section, _, field = name.partition(".")
             planned = _OF_PLAN.get(field, "length") if section == "plan" else "given"
@@ -194,7 +194,8 @@ def _values(config: RunConfig) -> dict[str, Any]:
         for described in options(kind)
     }
     planned = dataclasses.asdict(config.plan) if config.plan is not None else {}
-    return {"preset": config.preset, **values, **{f"plan.{name}": value for name, value in planned.items()}}
+    labels = {"label_completions": config.label_completions} if config.label_completions else {}
+    return {"preset": config.preset, **labels, **values, **{f"plan.{name}": value for name, value in planned.items()}}
 
 
 def lines(path: Path) -> list[bytes]:

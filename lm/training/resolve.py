@@ -259,7 +259,7 @@ def _is_fixed(name: str, fixed: Settings) -> bool:
 
 
 def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
-    """Stage 3: an embedding for each token and, of a classifier, an output for each label.
+    """Stage 3: an embedding for each token and, of a classifier, an output for each label, or a decoder's completions.
 
     Sources whose tokens are those of the targets, cut otherwise, share their embedding. Without merges there is no BPE
     dropout, which presets and budgets choose before the tokenizers are known.
@@ -271,10 +271,12 @@ def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
         source_vocab_size=source_size,
         labels=corpus.labels if config.model.is_masked and config.data.supervised else (),
     )
+    has_completions = config.data.supervised and not config.model.is_masked
+    completions = corpus.label_completions if has_completions else ()
     parallel = config.parallel
     if parallel.bpe_dropout and not corpus.has_merges:
         parallel = dataclasses.replace(parallel, bpe_dropout=0.0)
-    return dataclasses.replace(config, model=model, parallel=parallel)
+    return dataclasses.replace(config, model=model, parallel=parallel, label_completions=completions)
 
 
 def fit_to_pace(

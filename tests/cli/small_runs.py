@@ -18,7 +18,13 @@ TEXT = "The owl saw the fox by the mill.\nÜber den Bäumen sang 狐 the owl —
 
 
 def make_run(
-    folder: Path, *, kind: str = "bpe", supervised: bool = False, tokenizer: Tokenizer | None = None, **fields
+    folder: Path,
+    *,
+    kind: str = "bpe",
+    supervised: bool = False,
+    label_completions: tuple[str, ...] = (),
+    tokenizer: Tokenizer | None = None,
+    **fields,
 ) -> Path:
     """A run of a small model that was never trained, on text or on examples; `fields` are those of ModelConfig."""
     tokenizer = tokenizer or make_tokenizer(kind, has_mask=fields.get("objective") == "masked")
@@ -26,7 +32,7 @@ def make_run(
     model = ModelConfig(vocab_size=tokenizer.vocab_size, **shape)
     save_checkpoint(
         folder,
-        config=RunConfig(model=model, data=DataConfig(supervised=supervised)),
+        config=RunConfig(model=model, data=DataConfig(supervised=supervised), label_completions=label_completions),
         tokenizer=tokenizer,
         model=build_model(model, seed=3).state_dict(),
         optimizer={},

@@ -68,6 +68,11 @@ CHANGED: tuple[tuple[str, str], ...] = (
         "a run from another's weights is evaluated and saved before its first step; its weights are as before",
     ),
     (r"^resume/[^/]*(?<!-branch)/", "an extended run's learning rate falls again, where its schedule was stretched"),
+    (r"(config\.json:|command \d+:config\.)label_completions$", "labels of decoders are recorded; new"),
+    (
+        r"(questions|labels)[^/]*/.*metrics\.jsonl:.*validation_accuracy$",
+        "evaluations of decoders that learn labels have an accuracy; new",
+    ),
 )
 """Values that are not compared: a pattern of CASE/NAME, and why they may differ."""
 

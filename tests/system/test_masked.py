@@ -95,10 +95,13 @@ def test_texts_are_labelled_and_what_is_right_is_counted(folder, capsys):
     assert run(["classify", str(folder / "labels"), held_out]) == 0
     out, err = capsys.readouterr()
     expected = [json.loads(line)["label"] for line in (folder / "held-out.jsonl").read_text().splitlines()]
-    right = sum(one == other for one, other in zip(out.splitlines(), expected, strict=True))
+    found = [line.split("\t")[0] for line in out.splitlines()]
+    right = sum(one == other for one, other in zip(found, expected, strict=True))
     assert f"{right} of 50 labels" in err
     assert right > 40
     assert "warning" not in err
+    assert run(["evaluate", str(folder / "labels"), held_out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["correct"] == right
     (folder / "anger.jsonl").write_text('{"text": "The sun and the wolf.", "label": "anger"}\n')
     assert run(["classify", str(folder / "labels"), str(folder / "anger.jsonl")]) == 0
     assert "has not learned 'anger'" in capsys.readouterr().err

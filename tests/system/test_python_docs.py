@@ -20,6 +20,8 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
     make_translation_run(tmp_path / "runs" / "en-de", steps=30)
     for name in ("held-out.txt", "book.txt"):
         Path(name).write_text(TEXT * 50, encoding="utf-8")
+    rows = '{"text": "the owl", "label": "cat"}\n{"text": "the fox", "label": "dog"}\n'
+    Path("held-out.jsonl").write_text(rows, encoding="utf-8")
     for split, count in (("train", 300), ("test", 20)):
         sides = zip(*pairs(count, seed=count), strict=True)
         for language, lines in zip(("en", "de"), sides, strict=True):

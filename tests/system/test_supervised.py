@@ -151,3 +151,33 @@ def test_a_bad_line_ends_the_command_with_one_line(task):
     assert done.stderr.count("\n") == 1
     assert "bad.jsonl: line 2: no field 'completion'" in done.stderr
     assert not (task / "bad").exists()
+
+
+def test_labels_are_counted_scored_and_chosen_among(task, tmp_path, capsys):
+    draw = random.Random(5)
+    rows = [example(draw) for _ in range(60)]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    capsys.readouterr()
+    assert run(["classify", str(task / "run"), str(tmp_path / "new.jsonl")]) == 0
+    found = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    right = sum(label == row["label"] for label, row in zip(found, rows, strict=True))
+    assert right >= 55
+    assert run(["evaluate", str(task / "run"), str(tmp_path / "new.jsonl"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["correct"], report["examples"]) == (right, 60)
+    (*_, last) = (line["validation_accuracy"] for line in metrics(task / "run") if "validation_accuracy" in line)
+    assert last > 0.9
+
+
+def test_training_begins_with_the_number_of_examples_of_each_label(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    rows = [{"text": f"number {n}", "label": "odd" if n % 5 else "<b>five</b>"} for n in range(100)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["train", str(tmp_path / "rows.jsonl"), "--supervised", *SHAPE, "--steps", "1"]
+    assert run([*command, "--validation", "0", "-o", str(tmp_path / "run")]) == 0
+    err = capsys.readouterr().err
+    assert "labels  2: odd 80 (80.0%), <b>five</b> 20 (20.0%)\n" in err
+    assert "always 'odd' would be right for 80.0% of the examples to train on\n" in err
+    assert "lm evaluate " in err
+    assert run([*command, "--validation", "0.2", "-o", str(tmp_path / "other")]) == 0
+    assert "accuracy " in capsys.readouterr().err

@@ -16,7 +16,7 @@ from cli.flags.without_effect import RULES, Invocation, Rule, refuse
 from cli.main import run
 from lm.config.data import DataConfig
 from lm.config.decoding import FillConfig, SamplingConfig, TranslationConfig
-from lm.config.evaluation import AttentionConfig, PerplexityConfig
+from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import _OF_ATTENTION, _OF_EXPERTS, _OF_SCALING, OF_BLOCKS, ModelConfig
 from lm.config.options import Option, options
@@ -123,6 +123,12 @@ CASES: dict[tuple[str, str], Case] = {
     ("perplexity", "on pairs "): Case(f"missing-run {_PAIRS}", "missing-run text.txt"),
     ("perplexity", "on text,"): Case("missing-run text.txt", f"missing-run {_PAIRS}"),
     ("perplexity", "with --compare-dtypes,"): Case("missing-run text.txt --compare-dtypes", "missing-run text.txt"),
+    ("evaluate", "on labelled examples"): Case(
+        "missing-run examples.jsonl", "missing-run --source text.txt --target text.txt"
+    ),
+    ("evaluate", "on translations,"): Case(
+        "missing-run --source text.txt --target text.txt", "missing-run examples.jsonl"
+    ),
     ("evaluate", "on finished translations"): Case(
         "--hypotheses text.txt --target text.txt --resamples 0", "missing-run --source text.txt --target text.txt"
     ),
@@ -155,6 +161,8 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--batch-tokens": ("512",), "--micro-batch-size": ("2",), "--width": ("40",), "--height": ("9",),
     "--best-by": ("bleu",), "--logit-bias": ("5=1",), "--source-language": ("en",), "--target-language": ("de",),
     "--validation": ("0.2",), "--bleu-sentences": ("7",), "--device": ("cpu",), "--beam": ("3",),
+    "--target": ("text.txt",), "--heads": ("text.txt",), "--hypotheses": ("text.txt",), "--labels": ("examples.jsonl",),
+    "--resamples": ("10",),
 }  # fmt: skip
 """What is typed after a flag, where the option itself does not say."""
 SPECIAL = {
@@ -163,7 +171,7 @@ SPECIAL = {
 }
 _CONFIGS = (
     *SECTIONS.values(), SamplingConfig, TranslationConfig, PerplexityConfig, AttentionConfig, HardwareConfig,
-    DataConfig, TokenizerConfig, WorkersConfig, FillConfig,
+    DataConfig, TokenizerConfig, WorkersConfig, FillConfig, ScoringConfig,
 )  # fmt: skip
 
 
@@ -289,12 +297,9 @@ HEEDED = {
         "--threads", "--processes",
     },
     "fill": {"--file", "--json", "--top-k", "--device", "--dtype", "--threads"},
-    "classify": {"--json", "--batch-size", "--device", "--dtype", "--threads"},
+    "classify": {"--labels", "--json", "--top-k", "--batch-size", "--device", "--dtype", "--threads"},
     "perplexity": {"--source", "--target", "--heads", "--json", "--device", "--threads"},
-    "evaluate": {
-        "--target", "--heads", "--hypotheses", "--versus", "--out", "--json", "--tokenize", "--lowercase",
-        "--resamples",
-    },
+    "evaluate": {"--json"},
     "attention": {"--target", "--to", "--heads", "--out", "--json", "--unit", "--device", "--dtype", "--threads"},
     "average": {"--out"}, "merge": {"--out"}, "export": {"--out", "--to", "--type"}, "import": {"--out"},
     "info": {"--json"}, "runs": {"--json"}, "plot": {"--what", "--out"},

@@ -17,7 +17,8 @@ PLAN = {"device": "cpu", "dtype": "float32", "threads": 1, "steps": 9, "data": "
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_run_config_survives_json(name):
-    config = dataclasses.replace(configure(name), plan=Plan("cpu", "float32", 2, 10, "data", "key"))
+    plan = Plan("cpu", "float32", 2, 10, "data", "key")
+    config = dataclasses.replace(configure(name), plan=plan, label_completions=("\njoy", "\nfear"))
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict())), where="config.json") == config
 
 
@@ -27,6 +28,8 @@ def test_a_run_config_survives_json(name):
         ({"training": []}, "config.json, training: must be names with values, not []"),
         ({"model": 3}, "config.json, model: must be names with values, not 3"),
         ({"model": {"vocab_size": "many"}}, "config.json, model: vocab_size must be a whole number, not 'many'"),
+        ({"label_completions": "joy"}, "config.json: label_completions must be a list of texts, not 'joy'"),
+        ({"label_completions": [1]}, "config.json: label_completions must be a list of texts, not [1]"),
         ({"plan": []}, "config.json, plan: must be names with values, not []"),
         ({"plan": {**PLAN, "steps": None}}, "config.json, plan: steps must be a whole number, not None"),
         ({"plan": {**PLAN, "steps": True}}, "config.json, plan: steps must be a whole number, not True"),

@@ -17,8 +17,9 @@ from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import corpus, examples
 from lm.corpus.corpus import survey
+from lm.corpus.examples import open_examples
 from lm.corpus.prepare import prepare_corpus
-from lm.data.labels import LabelledData, labels_of
+from lm.data.labels import LabelledData, completions_of, label_completions, label_counts, labels_of
 from lm.errors import InputError, UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.corpus import open_data
@@ -205,3 +206,85 @@ def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_p
         labels_of(folder)
     config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data=DataConfig(supervised=True))
     assert open_data(folder, config).samples
+
+
+def completions(folder: Path, pairs, *, form=("prompt", "completion"), kind: str = "byte") -> tuple[str, ...]:
+    return label_completions(prepared(folder, pairs, form=form, kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [(("text", "label"), ("\nanger", "\njoy", "\ntrue")), (("prompt", "completion"), ("anger", "joy", "true"))],
+)
+def test_few_short_completions_that_are_seen_often_are_labels_with_their_delimiter(tmp_path, form, expected):
+    assert completions(tmp_path, TEXTS, form=form) == expected
+
+
+def test_labels_are_recorded_as_they_were_written(tmp_path):
+    pairs = [(f"{n}:", (" yes", "\nno", "ja\nnein", "狐")[n % 4]) for n in range(40)]
+    assert completions(tmp_path, pairs) == (" yes", "ja\nnein", "\nno", "狐")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "why"),
+    [
+        ([(f"{n} + 1 =", str(n + 1)) for n in range(30)], "each is seen once"),
+        ([(str(n), ("a", "b", "c")[n % 3]) for n in range(14)], "fewer than five examples each"),
+        ([(str(n), "always") for n in range(30)], "there is one"),
+        ([(str(n), "x" * (n % 2 * 100 + 1)) for n in range(30)], "one is long"),
+        ([(str(n), str(n % 201)) for n in range(1206)], "there are many"),
+        ([(str(n), ("joy", "\njoy", "fear")[n % 3]) for n in range(30)], "a label is written in two ways"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_completions_are_no_labels(tmp_path, pairs, why):
+    assert completions(tmp_path, pairs) == ()
+
+
+def test_two_hundred_are_labels_and_so_are_labels_of_a_hundred_bytes(tmp_path):
+    many = tuple(sorted({str(n) for n in range(200)}))
+    assert completions(tmp_path, [(str(n), str(n % 200)) for n in range(1000)]) == many
+    (long := tmp_path / "long").mkdir()
+    assert completions(long, [("a", "x" * 100), ("b", "y")] * 5) == ("x" * 100, "y")
+
+
+def test_labels_with_the_same_tokens_are_none(tmp_path):
+    lines = small_examples.lines([(f"text {n}", ("US", "us")[n % 2]) for n in range(40)], "text", "label")
+    source, config = small_examples.source(tmp_path, lines), DataConfig(supervised=True)
+    assert label_completions(prepare([source], Tokenizer(bert_like()), config, tmp_path / "tokens").folder) == ()
+
+
+def test_completions_of_earlier_versions_are_none_as_their_text_is_not_known(tmp_path):
+    folder = prepared(tmp_path, TEXTS)
+    without_labels(folder)
+    assert label_completions(folder) == ()
+
+
+def test_a_file_tells_the_completions_that_it_has(tmp_path):
+    source = small_examples.source(tmp_path, small_examples.lines(TEXTS, "text", "label"))
+    assert completions_of(str(source.path)) == ("\nanger", "\njoy", "\ntrue")
+
+
+def test_labels_are_counted_the_most_frequent_first(tmp_path):
+    pairs = [(str(n), "joy" if n % 4 else "anger") for n in range(40)]
+    held_out = small_examples.source(
+        tmp_path, small_examples.lines([("x", "fear"), ("y", "joy")], "text", "label"), name="held.jsonl"
+    )
+    source = small_examples.source(tmp_path, small_examples.lines(pairs, "text", "label"))
+    config = DataConfig(validation=str(held_out.path), supervised=True)
+    folder = prepare([source], small_examples.tokenizer(), config, tmp_path / "tokens").folder
+    counts = label_counts(folder)
+    assert list(counts.train.items()) == [("joy", 30), ("anger", 10), ("fear", 0)]
+    assert counts.validation == {"joy": 1, "anger": 0, "fear": 1}
+    assert counts.majority == ("joy", 0.75)
+
+
+def test_held_out_examples_are_asked_with_the_number_of_their_label(tmp_path):
+    folder = prepared(tmp_path, TEXTS)
+    config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data=DataConfig(supervised=True))
+    data, tokenizer, labels = open_data(folder, config), small_examples.tokenizer(), ("true", "joy", "anger")
+    asked = [(tokenizer.decode(each.ids), labels[each.label]) for each in data.labelled_prompts(labels, 1000)]
+    assert asked
+    assert set(asked) <= set(TEXTS)
+    assert len(asked) == len(open_examples(folder, "validation"))
+    assert len(data.labelled_prompts(labels, 2)) == 2

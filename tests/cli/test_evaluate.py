@@ -40,6 +40,15 @@ def succeed(capsys, files, monkeypatch):
     return call
 
 
+RUNS = {
+    "GPT": {},
+    "OLD": {"supervised": True},
+    "LABELS": {"supervised": True, "label_completions": ("\nb", "\nc")},
+    "MASKED": {"objective": "masked", "labels": ("b", "c")},
+    "FILLS": {"objective": "masked"},
+}
+
+
 def lines(path):
     return path.read_text().splitlines()
 
@@ -142,7 +151,17 @@ def test_tokenized_text_is_noticed(capsys, files):
         (["--hypotheses", "worse.de", "--target", "missing.de"], 1, "missing.de: no such file"),
         (["--hypotheses", "empty.de", "--target", "empty.de"], 1, "no lines to score"),
         (["--hypotheses", ".", "--target", "test.de"], 2, "name one"),
-        (["GPT", "--source", "test.en", "--target", "test.de"], 2, "only one that learned from pairs translates"),
+        (["GPT", "--source", "test.en", "--target", "test.de"], 2, "lm perplexity GPT FILE tells"),
+        (["RUN", "--source", "test.en"], 2, "reference translations (--target)"),
+        (["RUN", "labels.jsonl"], 2, "this run translates: use lm translate"),
+        (["GPT", "labels.jsonl"], 2, "this run continues texts: use lm generate"),
+        (["LABELS", "test.de"], 1, "test.de: "),
+        (["LABELS", "--target", "test.de"], 2, "this run classifies texts: name labelled examples"),
+        (["LABELS", "labels.jsonl", "--target", "test.de"], 2, "--target has no effect on labelled examples"),
+        (["LABELS", "labels.jsonl", "-", "--labels", "-"], 2, "stdin (-) stands for one file only"),
+        (["OLD", "labels.jsonl"], 2, "name a file of examples that have all of them (--labels)"),
+        (["MASKED", "labels.jsonl", "--labels", "labels.jsonl"], 2, "among others; leave them out (--labels)"),
+        (["FILLS", "labels.jsonl"], 2, "this run fills blanks: use lm fill"),
         (["RUN", "--source", "test.en", "--target", "test.de", "--to", "fr"], 2, "not 'fr' (--to)"),
     ],
 )  # fmt: skip
@@ -152,8 +171,10 @@ def test_what_does_not_go_together_is_one_line(capsys, files, translation_run, m
     (files / "empty.de").write_text("")
     (files / "a.txt").write_text("a\n")
     (files / "b.txt").write_text("b\n")
-    if "GPT" in flags:
-        make_run(files / "GPT")
+    (files / "labels.jsonl").write_text('{"text": "a", "label": "b"}\n{"text": "a", "label": "c"}\n')
+    for name, fields in RUNS.items():
+        if name in flags:
+            make_run(files / name, **fields)
     assert run(["evaluate", *(str(translation_run) if flag == "RUN" else flag for flag in flags)]) == code
     output = capsys.readouterr()
     assert output.out == ""

@@ -1,28 +1,40 @@
-"""`lm evaluate`: how good translations are, those of a run or those in a file."""
+"""`lm evaluate`: how good the labels of a classifier are, or translations: those of a run, or those in a file."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.flags import completion
+from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import Given, takes
-from lm.config.decoding import TranslationConfig
+from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.files import check_place
-from lm.text.files import refuse_stdin_twice
+from lm.run_folder import find_checkpoint, load_config
+from lm.text.files import refuse_stdin_twice, text_files
 
 _Run = Annotated[
     Path | None,
     typer.Argument(
         metavar="[RUN]",
-        help="A run (its best checkpoint) or one of its checkpoints, to translate --source.",
+        help="A run (its best checkpoint) or one of its checkpoints: a classifier for FILE, or one that translates "
+        "--source.",
         show_default=False,
         autocompletion=completion.runs,
+    ),
+]
+_Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE]...",
+        help="Examples with labels, as lm train --supervised reads them; - for stdin.",
+        show_default=False,
     ),
 ]
 _Source = Annotated[str | None, typer.Option("--source", metavar="FILE", help="What RUN translates, line by line.")]
@@ -35,7 +47,7 @@ _Heads = Annotated[
     ),
 ]
 _Target = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--target", metavar="FILE", help="Reference translations; repeat it for further references of the same lines."
     ),
@@ -53,7 +65,7 @@ _Versus = Annotated[
     ),
 ]
 _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the translations of RUN here.")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: scores, intervals and signatures.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: scores, intervals, confusion matrix or signatures.")]
 _Language = Annotated[
     str | None,
     typer.Option(
@@ -66,13 +78,20 @@ _Language = Annotated[
 
 
 @takes(
-    {"scoring": ScoringConfig, "translation": TranslationConfig, "hardware": HardwareConfig},
-    leave_out=("n_best", "read_ahead"),
+    {
+        "scoring": ScoringConfig,
+        "translation": TranslationConfig,
+        "classification": ClassificationConfig,
+        "hardware": HardwareConfig,
+    },
+    leave_out=("n_best", "read_ahead", "top_k"),
 )
 def evaluate(
     run: _Run = None,
+    files: _Files = None,
     *,
-    target: _Target,
+    labels: Labels = None,
+    target: _Target = None,
     source: _Source = None,
     heads: _Heads = None,
     hypotheses: _Hypotheses = None,
@@ -82,11 +101,15 @@ def evaluate(
     as_json: _AsJson = False,
     given: Given,
 ) -> None:
-    """Score translations: BLEU, chrF and TER by sacreBLEU.
+    """Score a classifier on labelled examples, or translations by sacreBLEU.
 
-    A run translates --source and is scored against --target; --hypotheses scores translations that are there already.
-    Every figure comes with sacreBLEU's signature, which names all it depends on, and the 95% interval of its bootstrap.
-    Line n of each file belongs to line n of the others.
+    Of a classifier and FILE it prints accuracy with a 95% interval (Wilson), the accuracy of always predicting the most
+    frequent label, macro F1, precision, recall and F1 of each label, and the confusion matrix. Labels that the run does
+    not know count as wrong.
+
+    A run that translates reads --source and is scored by BLEU, chrF and TER against --target; --hypotheses scores
+    translations that are there already. Every figure comes with sacreBLEU's signature, which names all it depends on,
+    and the 95% interval of its bootstrap. Line n of each file belongs to line n of the others.
 
     BLEU and chrF are better when higher, TER when lower. Figures can be compared only where their signatures are equal:
     those of papers that report BLEU of tokenized, lowercased text with --tokenize none --lowercase on tokenized text.
@@ -95,13 +118,23 @@ def evaluate(
     often chance alone makes such a difference (p).
 
     Examples:
+      lm evaluate runs/topics held-out.jsonl
+      lm evaluate runs/topics held-out.jsonl --json | jq .macro_f1
       lm evaluate runs/en-de --source test.en --target test.de
       lm evaluate runs/en-de --source test.en --target test.de -o test.out --json
       lm evaluate runs/en-de --source test.en --target test.de --versus runs/other
       lm evaluate --hypotheses test.out --target test.de
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
+    if run is not None and files:
+        refuse_stdin_twice([*files, labels or ""])
+        _evaluate_classifier(run, files, labels, as_json=as_json, given=given)
+        return
+    if run is not None:
+        _refuse_other_kinds(run)
     _refuse_contradictions(run, source, hypotheses, out)
+    if not target:
+        raise UsageError("what are the translations compared with? Give reference translations (--target)")
     if heads is not None and source is None:
         raise UsageError("--heads are of the words of --source: give that too")
     named = [source or "", hypotheses or "", *target, *(str(each) for each in (heads, versus) if each is not None)]
@@ -126,10 +159,40 @@ def evaluate(
     scores.report_comparison(first, scores.System(str(versus), others), references, config, as_json=as_json)
 
 
+def _evaluate_classifier(run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, given: Given) -> None:
+    """Score a run on labelled examples."""
+    config = ClassificationConfig(**given["classification"])
+    classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
+    from cli import label_scores
+    from lm.evaluation.classification import score_labels
+
+    examples = (example for file in text_files(files, supervised=True) for example in file.examples())
+    report = label_scores.print_json if as_json else label_scores.print_report
+    scores = score_labels(classifier, examples)
+    report(scores, run=str(run))
+    label_scores.warn(scores)
+
+
+def _refuse_other_kinds(run: Path) -> None:
+    """UsageError, with what to type, for a run that doesn't translate and isn't given labelled examples."""
+    config = load_config(find_checkpoint(run))
+    model = config.model
+    if model.labels or config.label_completions:
+        raise UsageError(
+            f"{run}: this run classifies texts: name labelled examples, as in lm evaluate {run} FILE.jsonl"
+        )
+    if not model.translates:
+        instead = f"lm perplexity {run} FILE tells how well it predicts text"
+        raise UsageError(f"{run}: this run {model.purpose}, and neither translates nor classifies: {instead}")
+
+
 def _refuse_contradictions(run: Path | None, source: str | None, hypotheses: str | None, out: Path | None) -> None:
     """Raise UsageError unless there is one system to score: a run and what it translates, or finished translations."""
     if (run is None) == (hypotheses is None):
-        raise UsageError("what is to be scored? Give a run with --source, or translations with --hypotheses")
+        raise UsageError(
+            "what is to be scored? Give a classifier and a file of labelled examples, a run that translates with "
+            "--source, or translations with --hypotheses"
+        )
     if run is not None and source is None:
         raise UsageError("a run needs something to translate: give --source")
     if hypotheses is not None and out is not None:

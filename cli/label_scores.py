@@ -1,0 +1,91 @@
+"""The report of `lm evaluate` on a classifier: accuracy beside its baseline, each label, and what is taken for what."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from cli.console.escapes import json_line
+from cli.console.messages import fact, paragraph
+from cli.console.numbers import many
+from cli.console.tables import table
+from lm.evaluation.classification import CONFIDENCE, ClassificationScores
+
+_WIDEST_MATRIX = 12
+"""Labels of a confusion matrix that is printed whole."""
+_SHOWN_CONFUSIONS, _SHOWN_UNKNOWN = 20, 5
+
+
+def print_report(scores: ClassificationScores, *, run: str) -> None:
+    """Print accuracy, interval and baseline, then tables of the labels and of confusions."""
+    low, high = scores.interval
+    counted = f"{scores.correct:,} of {scores.examples:,} examples by {run}"
+    paragraph(f"accuracy {scores.accuracy:.1%} ({CONFIDENCE:.0%} interval {low:.1%} to {high:.1%}): {counted}")
+    paragraph(f"majority baseline {scores.majority_accuracy:.1%}: always {scores.majority.label!r}")
+    paragraph(f"macro F1 {scores.macro_f1:.3f}")
+    print()
+    table(
+        ("label", "precision", "recall", "F1", "support"),
+        [
+            (each.label, _share(each.precision), _share(each.recall), _share(each.f1), f"{each.support:,}")
+            for each in scores.by_label
+        ],
+    )
+    print()
+    _print_confusions(scores)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _print_confusions(scores: ClassificationScores) -> None:
+    """Print the confusion matrix, or of many labels what is confused most often."""
+    if len(scores.labels) <= _WIDEST_MATRIX:
+        paragraph("confusion matrix: a row for each label, a column for each prediction")
+        rows = zip(scores.labels, scores.confusion.tolist(), strict=True)
+        table(("", *scores.labels), [(label, *(f"{count:,}" for count in counts)) for label, counts in rows])
+        return
+    confused = sorted(
+        (-count, label, guess)
+        for label, counts in zip(scores.labels, scores.confusion.tolist(), strict=True)
+        for guess, count in zip(scores.labels, counts, strict=True)
+        if count and guess != label
+    )
+    paragraph(f"what is confused most often, of {len(scores.labels)} labels (--json has the whole matrix)")
+    table(
+        ("label", "predicted", "texts"),
+        [(label, guess, f"{-count:,}") for count, label, guess in confused[:_SHOWN_CONFUSIONS]],
+    )
+
+
+def warn(scores: ClassificationScores) -> None:
+    """Say on stderr which labels the run doesn't know, and if it is no better than a guess."""
+    if scores.unknown:
+        names = list(scores.unknown)
+        some = ", ".join(map(repr, names[:_SHOWN_UNKNOWN])) + (", …" if len(names) > _SHOWN_UNKNOWN else "")
+        texts = many(sum(scores.unknown.values()), "text")
+        fact("warning", f"the run has not learned {some}: {texts} with such labels count as wrong")
+    low, high = scores.interval
+    if low <= scores.majority_accuracy <= high:
+        fact("note", "the accuracy does not differ clearly from the majority baseline")
+    elif high < scores.majority_accuracy:
+        fact("warning", "the accuracy is below the majority baseline")
+
+
+def print_json(scores: ClassificationScores, *, run: str) -> None:
+    """Print one object; the confusion matrix has a row for each label and a column for each prediction."""
+    low, high = scores.interval
+    print(
+        json_line({
+            "run": run,
+            "examples": scores.examples,
+            "correct": scores.correct,
+            "accuracy": scores.accuracy,
+            "interval": {"low": low, "high": high, "confidence": CONFIDENCE, "method": "wilson"},
+            "majority": {"label": scores.majority.label, "accuracy": scores.majority_accuracy},
+            "macro_f1": scores.macro_f1,
+            "labels": [asdict(each) for each in scores.by_label],
+            "confusion": {"labels": scores.labels, "matrix": scores.confusion.tolist()},
+            "unknown": scores.unknown,
+        })
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Classification metrics: accuracy with a confidence interval, precision, recall and F1 by label, confusion matrix."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.decoding.classifying import Classifier, CompletionClassifier
+from lm.errors import InputError
+from lm.text.examples import Example
+
+CONFIDENCE = 0.95
+_EXAMPLES_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScores:
+    """How well one label is predicted.
+
+    Attributes:
+        label: as text.
+        precision: the fraction of the texts predicted to have it that do; None if there are none.
+        recall: the fraction of the texts that have it that are predicted to; None if there are none.
+        f1: the harmonic mean of both, 2·TP / (support + predicted).
+        support: texts that have it.
+        predicted: texts that are predicted to have it.
+    """
+
+    label: str
+    precision: float | None
+    recall: float | None
+    f1: float
+    support: int
+    predicted: int
+
+
+@dataclass(frozen=True)
+class ClassificationScores:
+    """How well labels are predicted, as counted in a confusion matrix.
+
+    Attributes:
+        labels: all that a text has or is predicted to have, in alphabetical order.
+        confusion: (labels, labels) texts by the label that they have (row) and the predicted one (column).
+        unknown: labels of texts that the model can't predict, with their texts; they count as wrong.
+    """
+
+    labels: tuple[str, ...]
+    confusion: NDArray[np.int64]
+    unknown: dict[str, int]
+
+    @classmethod
+    def of(
+        cls, expected: Sequence[str], predicted: Sequence[str], *, known: Collection[str] | None = None
+    ) -> ClassificationScores:
+        """Count the predictions for some texts.
+
+        Args:
+            expected: the label of each text.
+            predicted: what is predicted for each, in the same order.
+            known: labels that the model can predict [default: all].
+        """
+        labels = tuple(sorted({*expected, *predicted}))
+        number = {label: place for place, label in enumerate(labels)}
+        confusion = np.zeros((len(labels), len(labels)), dtype=np.int64)
+        for (label, guess), count in Counter(zip(expected, predicted, strict=True)).items():
+            confusion[number[label], number[guess]] = count
+        counts = Counter(expected)
+        unknown = {} if known is None else {label: counts[label] for label in sorted({*expected} - {*known})}
+        return cls(labels, confusion, unknown)
+
+    @property
+    def examples(self) -> int:
+        """Texts that were classified."""
+        return int(self.confusion.sum())
+
+    @property
+    def correct(self) -> int:
+        """Texts whose label was predicted."""
+        return int(self.confusion.trace())
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of the texts whose label was predicted; NaN of none."""
+        return self.correct / self.examples if self.examples else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% confidence interval of the accuracy; see `wilson_interval`."""
+        return wilson_interval(self.correct, self.examples)
+
+    @cached_property
+    def by_label(self) -> tuple[LabelScores, ...]:
+        """The scores of each label, in the order of `labels`."""
+        hits = self.confusion.diagonal().tolist()
+        support, predicted = (self.confusion.sum(axis=axis).tolist() for axis in (1, 0))
+        return tuple(
+            LabelScores(
+                label,
+                precision=hit / guessed if guessed else None,
+                recall=hit / given if given else None,
+                f1=2 * hit / (given + guessed),
+                support=given,
+                predicted=guessed,
+            )
+            for label, hit, given, guessed in zip(self.labels, hits, support, predicted, strict=True)
+        )
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 of `labels`, each counted once however many texts it has; NaN of none."""
+        return math.fsum(each.f1 for each in self.by_label) / len(self.labels) if self.labels else math.nan
+
+    @property
+    def majority(self) -> LabelScores:
+        """The most frequent label of the texts: predicting it always has an accuracy of its support / examples."""
+        return max(self.by_label, key=lambda each: each.support)
+
+    @property
+    def majority_accuracy(self) -> float:
+        """The accuracy of the majority baseline, which always predicts the most frequent label; NaN of no texts."""
+        return self.majority.support / self.examples if self.examples else math.nan
+
+
+def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The score interval of a proportion, which stays within 0 and 1 and is right for few trials too.
+
+    Source: Wilson 1927, J. Amer. Statist. Assoc. 22.
+    """
+    if not trials:
+        return 0.0, 1.0
+    z, share = NormalDist().inv_cdf((1 + confidence) / 2), successes / trials
+    scale = 1 + z * z / trials
+    middle = (share + z * z / (2 * trials)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    # at both ends one bound is the proportion itself, but for rounding
+    return (0.0 if not successes else middle - half), (1.0 if successes == trials else middle + half)
+
+
+def score_labels(classifier: Classifier | CompletionClassifier, examples: Iterable[Example]) -> ClassificationScores:
+    """Classify the prompts of labelled examples, of any number, and compare with their labels.
+
+    Raises:
+        InputError: there is no example, a text cannot be encoded, or the model's output is not a number.
+    """
+    expected, predicted, rows = list[str](), list[str](), iter(examples)
+    while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
+        expected += [example.label for example in chunk]
+        predicted += [found.label for found in classifier.classify(example.prompt for example in chunk)]
+    if not expected:
+        raise InputError("there are no labelled examples to score")
+    return ClassificationScores.of(expected, predicted, known=classifier.labels)

@@ -1,0 +1,132 @@
+"""A decoder ranks labels by the sum of the log-probabilities of their tokens, the end of the example included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lm.checkpoint import LoadedModel
+from lm.config.run import RunConfig
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.decoding.classifying import CompletionClassifier, classifier_of
+from lm.errors import UsageError
+from lm.tokenizer import training
+from lm.tokenizer.framing import example_frame
+from tests.lm.evaluation.small_models import BPE, CONTEXT, TEXT, make_model
+from tests.tolerances import assert_close
+
+CHAR = training.train([TEXT], TokenizerConfig(kind="char"), corpus_bytes=1, special_tokens=(END_OF_TEXT,)).tokenizer
+JOY, JOYFUL, FOX, OWL = "\njoy", "\njoyful", "\nthe fox", "\nowl"
+TEXTS = ["The owl saw", "", "the mill ran past the fox and the owl and 狐 ran past it", "said"]
+
+
+def log_probability(model, tokenizer, text, completion, longest) -> float:
+    """One forward pass in float64 for each token, without a cache or padding."""
+    frame = example_frame(tokenizer)
+    ids = [*tokenizer.encode(completion), *frame.after]
+    room = CONTEXT + 1 - len(frame.before) - longest
+    read = list(tokenizer.encode(text))
+    read, total = [*frame.before, *read[max(0, len(read) - room) :]], 0.0
+    for token in ids:
+        with torch.no_grad():
+            total += model(torch.tensor([read]))[0, -1].log_softmax(-1)[token].item()
+        read.append(token)
+    return total
+
+
+def expected(model, tokenizer, completions) -> np.ndarray:
+    """(texts, labels) log-probabilities, normalised over the labels."""
+    longest = max(len(tokenizer.encode(each)) + 1 for each in completions)
+    model.double()
+    scores = np.array(
+        [[log_probability(model, tokenizer, text, each, longest) for each in completions] for text in TEXTS]
+    )
+    model.float()
+    return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+
+
+COMPLETIONS = [
+    (JOY, JOYFUL),
+    (FOX, JOY, JOYFUL, OWL),
+    ("yes", "no"),
+    (OWL, " the", "\nthe", FOX),
+    ("\nowl", "\nfox", "\nmill", "\nran", "\nsaw", "\nsaid"),
+]
+
+
+OF_CHARACTERS = [("\nowl", "\nowls"), (" ran", "\nran", "\nfox", "said")]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "completions"), [*((BPE, each) for each in COMPLETIONS), *((CHAR, each) for each in OF_CHARACTERS)]
+)
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+def test_probabilities_are_those_of_one_token_after_another(completions, batch_size, tokenizer):
+    model = make_model(tokenizer.vocab_size)
+    classifier = CompletionClassifier(model, tokenizer, completions, batch_size)
+    found = list(classifier.classify(TEXTS))
+    wanted = expected(model, tokenizer, completions)
+    assert [each.text for each in found] == TEXTS
+    for each, row in zip(found, wanted, strict=True):
+        assert sum(each.probabilities.values()) == pytest.approx(1)
+        assert list(each.probabilities.values()) == sorted(each.probabilities.values(), reverse=True)
+        assert each.label == classifier.labels[int(row.argmax())]
+        by_label = [each.probabilities[label] for label in classifier.labels]
+        assert_close(np.log(by_label), row, model=model, dtype=torch.float32, scale=100.0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"architecture": "lstm"},
+        {"attention": "compressed", "attention_stride": 2},
+        {"attention": "window", "attention_window": 3},
+        {"positions": "learned"},
+        {"experts": 2},
+    ],
+    ids=lambda fields: next(iter(fields.values())),
+)
+def test_models_of_all_kinds_rank_alike_whatever_the_batch(fields):
+    model = make_model(BPE.vocab_size, **fields)
+    classifiers = [CompletionClassifier(model, BPE, COMPLETIONS[1], size) for size in (1, 16)]
+    one, many = ([list(each.probabilities.items()) for each in by.classify(TEXTS)] for by in classifiers)
+    for first, second in zip(one, many, strict=True):
+        assert [label for label, _ in first] == [label for label, _ in second]
+        assert_close([p for _, p in first], [p for _, p in second], model=model, dtype=torch.float32, scale=10.0)
+
+
+def test_a_label_that_another_begins_with_is_not_preferred_for_being_shorter():
+    """Without the end of the example, joy would always be at least as likely as joyful."""
+    model = make_model(BPE.vocab_size)
+    with torch.no_grad():
+        model.output_layer[0].mul_(0)  # uniform over the vocabulary
+    classifier = CompletionClassifier(model, BPE, (JOY, JOYFUL))
+    (found,) = classifier.classify(["text"])
+    sizes = [len(BPE.encode(each)) for each in (JOY, JOYFUL)]
+    ratio = BPE.vocab_size ** (sizes[1] - sizes[0])
+    assert found.probabilities["joy"] / found.probabilities["joyful"] == pytest.approx(ratio, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("completions", "message"),
+    [
+        ((JOY,), "two or more labels"),
+        ((JOY, "joy"), "'joy' and 'joy' are written in two ways"),
+        ((JOY, "\n" + "the owl 狐" * 20), "does not fit into the context"),
+    ],
+)
+def test_labels_that_are_none_are_refused(completions, message):
+    with pytest.raises(UsageError, match=message) as raised:
+        CompletionClassifier(make_model(BPE.vocab_size), BPE, completions)
+    assert raised.value.settings == ("labels",)
+
+
+def test_a_run_tells_its_labels(tmp_path):
+    model = make_model(BPE.vocab_size)
+    loaded = LoadedModel(model, BPE, RunConfig(label_completions=(JOY, OWL)), tmp_path)
+    assert classifier_of(loaded).labels == ("joy", "owl")
+    assert classifier_of(loaded, (FOX, JOY)).labels == ("the fox", "joy")
+    with pytest.raises(UsageError, match="no labels are recorded in this run") as raised:
+        classifier_of(LoadedModel(model, BPE, RunConfig(), tmp_path))
+    assert raised.value.settings == ("labels",)

@@ -1,0 +1,121 @@
+"""A decoder that learns labels is evaluated by the label that it ranks first, as `lm classify` would give it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from lm.config.data import DataConfig
+from lm.config.keywords import run_spec
+from lm.config.model import ModelConfig
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
+from lm.corpus.examples import open_examples
+from lm.decoding.classifying import CompletionClassifier
+from lm.run_folder import load_config
+from lm.training import evaluation
+from lm.training.begin import resume, start
+from lm.training.corpus import CorpusPrepared, TrainingCorpus
+from lm.training.events import Evaluation
+from lm.training.loop import train
+from lm.training.run import Run
+from lm.training.trainer import Trainer
+from tests.lm.corpus import small_examples
+from tests.lm.corpus.preparing import prepare
+from tests.lm.training.conftest import journal, stop_after
+
+SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory, byte_tokenizer) -> TrainingCorpus:
+    """Texts whose label is the letter that they have most, twice where there are many."""
+    place, draw = tmp_path_factory.mktemp("examples"), np.random.default_rng(1)
+    pairs = []
+    for number in range(200):
+        letter = draw.choice(list("xyz"))
+        letters = [*draw.choice(list("xyz"), size=2), *[letter] * (5 + number % 3)]
+        pairs.append(("".join(draw.permutation(letters)), str(letter) * (1 + (number % 3 == 2))))
+    source = small_examples.source(place, small_examples.lines(pairs, "text", "label"))
+    config = DataConfig(validation="0.2", supervised=True)
+    return TrainingCorpus(prepare([source], byte_tokenizer, config, place / "tokens").folder, byte_tokenizer)
+
+
+def begun(folder, corpus, **fields) -> Run:
+    settings = {"batch_size": 16, "steps": 8, "warmup_steps": 3, "evaluate_every": 4, "learning_rate": 5e-3, **fields}
+    config = RunConfig(ModelConfig(**SHAPE), data=DataConfig(supervised=True), training=TrainingConfig(**settings))
+    return start(folder, config, corpus)
+
+
+def test_its_run_records_the_labels_with_their_delimiter(tmp_path, examples):
+    run = begun(tmp_path / "run", examples)
+    assert load_config(run.folder).label_completions == ("\nx", "\nxx", "\ny", "\nyy", "\nz", "\nzz")
+    decided = [json.loads(line) for line in (run.folder / "decisions.jsonl").read_text().splitlines()]
+    (by,) = (each["by"] for each in decided if "label_completions" in each["chosen"])
+    assert by == "corpus"
+
+
+def test_accuracy_is_the_fraction_of_held_out_examples_whose_label_is_ranked_first(tmp_path, examples, byte_tokenizer):
+    run = begun(tmp_path / "run", examples, steps=60, evaluate_every=0)
+    (found,) = (event for event in train(run) if isinstance(event, Evaluation))
+    run.model.eval()
+    classifier = CompletionClassifier(run.model, byte_tokenizer, run.config.label_completions, batch_size=5)
+    split = open_examples(examples.folder, "validation")
+    texts = [byte_tokenizer.decode(ids[1:-learned]) for ids, learned in map(split.read, range(len(split)))]
+    right = sum(each.label == label for each, label in zip(classifier.classify(texts), split.labels, strict=True))
+    assert found.accuracy == right / len(split)
+    assert found.bits_per_byte is not None
+    assert found.metrics["validation_accuracy"] == found.accuracy
+    assert found.accuracy > 0.4
+
+
+def test_it_is_journalled_and_the_same_after_resuming(tmp_path, examples):
+    whole = begun(tmp_path / "whole", examples)
+    list(train(whole))
+    list(train(begun(tmp_path / "part", examples), stop=stop_after(5)))
+    part = resume(tmp_path / "part")
+    list(train(part))
+    assert journal(part) == journal(whole)
+    assert sum("validation_accuracy" in line for line in journal(whole)) == 2
+
+
+def test_a_large_split_is_sampled(tmp_path, examples, monkeypatch):
+    run = begun(tmp_path / "run", examples)
+    monkeypatch.setattr(evaluation, "_SCORED", 60)
+    monkeypatch.setattr(evaluation, "_FEWEST_LABELLED", 7)
+    assert len(evaluation._labelled(run)) == 10
+    monkeypatch.setattr(evaluation, "_SCORED", 6)
+    assert len(evaluation._labelled(run)) == 7
+
+
+def test_a_budget_counts_the_time_that_labels_take(tmp_path, examples, monkeypatch):
+    run = begun(tmp_path / "run", examples)
+    monkeypatch.setattr(evaluation, "timed", lambda work, _hardware: 0.05 * len(work()))
+    monkeypatch.setattr(evaluation, "_TIMED_LABELLED", 10)
+    assert evaluation._seconds_for_labels(run) == pytest.approx(0.05 * len(evaluation._labelled(run)))
+
+
+def test_other_completions_have_no_accuracy(tmp_path, byte_tokenizer):
+    pairs = [(f"{n} + 1 = ", str(n + 1)) for n in range(60)]
+    source = small_examples.source(tmp_path, small_examples.lines(pairs))
+    config = DataConfig(validation="0.2", supervised=True)
+    folder = prepare([source], byte_tokenizer, config, tmp_path / "tokens").folder
+    run = begun(tmp_path / "run", TrainingCorpus(folder, byte_tokenizer))
+    assert run.config.label_completions == ()
+    assert {event.accuracy for event in train(run) if isinstance(event, Evaluation)} == {None}
+
+
+@pytest.mark.parametrize("options", [{}, {"objective": "masked"}])
+def test_the_label_counts_are_data_of_an_event(tmp_path, monkeypatch, options):
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    pairs = [(f"text {n}", "joy" if n % 4 else "fear") for n in range(80)]
+    small_examples.source(tmp_path, small_examples.lines(pairs, "text", "label"))
+    shape = {"d_model": 32, "n_heads": 2, "n_layers": 1, "kind": "byte", "context": 16, **options}
+    spec = run_spec(str(tmp_path / "task.jsonl"), out=str(tmp_path / "run"), supervised=True, steps=1, **shape)
+    with Trainer(spec) as trainer:
+        counts = next(event.labels for event in trainer if isinstance(event, CorpusPrepared))
+    assert counts is not None
+    assert {label: counts.train[label] + counts.validation[label] for label in counts.train} == {"joy": 60, "fear": 20}
+    assert counts.majority == ("joy", counts.train["joy"] / sum(counts.train.values()))
