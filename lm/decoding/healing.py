@@ -86,9 +86,9 @@ class Ending:
 
 
 def _is_end(taken: bytes, text: str) -> bool:
-    """Whether some tokens spell the end of a text, from a character on."""
+    """Whether some tokens spell the end of a text, from a character on; some tokenizers begin a text with a space."""
     try:
-        return bool(taken) and text.endswith(taken.decode())
+        return bool(taken) and f" {text}".endswith(taken.decode())
     except UnicodeDecodeError:
         return False
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 
 import pytest
+import tokenizers
 import torch
 
 from lm.config.decoding import SamplingConfig
@@ -19,7 +20,8 @@ from lm.decoding.speculative import Agreement
 from lm.errors import UsageError
 from lm.model.transformer import build_model
 from lm.text.prompts import Prompt
-from tests.cli.small_runs import make_tokenizer
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.cli.small_runs import TEXT, make_tokenizer
 from tests.tolerances import approx
 
 TOKENIZER = make_tokenizer("bpe")
@@ -28,7 +30,8 @@ PROMPTS = ("The owl saw the fo", "The owl ", "Über den Bä", "The owl — and",
 
 def model(seed: int = 3, **fields):
     shape = {"context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
-    return build_model(ModelConfig(vocab_size=TOKENIZER.vocab_size, **shape), seed=seed).eval().requires_grad_(False)
+    config = ModelConfig(**{"vocab_size": TOKENIZER.vocab_size, **shape})
+    return build_model(config, seed=seed).eval().requires_grad_(False)
 
 
 def generator(ours=None, tokenizer=TOKENIZER, **settings) -> Generator:
@@ -166,6 +169,26 @@ def test_recurrent_and_compressed_models_heal_too():
         ours = generator(built)
         expected = by_the_model(ours, PROMPTS[0], len(prompt_ids(TOKENIZER, "The owl saw the")))
         assert by_tokens(found(ours, PROMPTS[0])) == approx(expected, depth=8)
+
+
+@pytest.mark.parametrize("prompt", ["Th", "The owl saw the fo", "The owl ", "The owl saw"])
+def test_tokenizers_that_begin_a_text_with_a_space_heal_too(prompt):
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
+    backend.decoder = tokenizers.decoders.Metaspace(prepend_scheme="first")
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=200, special_tokens=["<s>", "</s>"], show_progress=False)
+    backend.train_from_iterator([TEXT], trainer)
+    tokenizer = Tokenizer(backend)
+    ours = generator(model(vocab_size=tokenizer.vocab_size), tokenizer)
+    options = found(ours, prompt)
+    for cover in options:
+        for last in [[token] for token in cover.tokens.tolist()] or [[]]:
+            assert tokenizer.decode([*cover.prompt, *last]).startswith(prompt)
+    ending = Ending.of(tokenizer, prompt, prompt_ids(tokenizer, prompt))
+    assert ending.text.decode() == " " + prompt.split(" ")[-1], "the whole word is taken back"
+    for sample in [*ours.samples(prompt, n=8), *ours.search(prompt, beam_size=2, n=2)]:
+        texts = {tokenizer.decode([*cover.prompt, *sample.tokens]) for cover in options}
+        assert prompt + sample.text in texts
 
 
 def test_stop_strings_are_looked_for_behind_the_prompt():
