@@ -103,7 +103,8 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
     lm.train(resume=tmp_path / "run", steps=7)
     assert load_config(find_checkpoint(tmp_path / "run", which="last")).training.steps == 7
     revised = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()][-1]
-    assert revised == {"step": 3, "by": "resume", "chosen": {"training.steps": 7, "plan.steps": 7}}
+    chosen = {"training.steps": 7, "plan.steps": 7, "plan.extended_at": 3}
+    assert revised == {"step": 3, "by": "resume", "chosen": chosen}
 
 
 def test_pairs(tmp_path):
