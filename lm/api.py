@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -39,8 +40,12 @@ from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
 from lm.evaluation.attention import of_model
 from lm.evaluation.attention_maps import AttentionMap
+from lm.evaluation.completions import measure_completions
+from lm.evaluation.forced import PairEncoder, measure_pairs
+from lm.evaluation.held_out import held_out_pairs, held_out_text
 from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
+from lm.evaluation.training_text import TrainingText
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.adapters import import_adapters
@@ -195,10 +200,12 @@ class Model:
     ) -> Tally:
         """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
 
-        Of a masked model it is the pseudo-perplexity: each token is masked in turn.
+        Of a masked model it is the pseudo-perplexity: each token is masked in turn. Files that were training text of
+        the run are warned about.
 
         Args:
-            files: of text, folders or globs; documents are separated as for training.
+            files: of text, folders or globs; documents are separated as for training [default: the split that the run
+                held out: of text, of examples or, for a model that translates, of pairs].
             context: tokens in a window [default: the model's context].
             stride: tokens from one window to the next [default: half of the context].
             batch_size: windows scored together; changes the speed, not the result.
@@ -208,12 +215,34 @@ class Model:
             InputError: a file is missing or no text.
             UsageError: a setting is out of its limits.
         """
-        windows = PerplexityConfig(context=context, stride=stride, batch_size=batch_size, every=every)
-        data = self.loaded.config.data
+        config, data = PerplexityConfig(context, stride, batch_size, every), self.loaded.config.data
+        if self.config.translates and not files:
+            return self._score_held_out_pairs()
         model = self._masked(has_labels=False) if self.config.is_masked else self._decoder
-        scorer = Scorer.of(model, self.tokenizer, windows, separator=data.separator)
-        texts = text_files([os.fspath(file) for file in files], field=data.field)
-        return Tally.total(event.tally for event in scorer.measure(texts) if isinstance(event, FileScore))
+        named = [os.fspath(file) for file in files]
+        texts = text_files(named, field=data.field) if named else [held_out_text(self.loaded)]
+        scorer = Scorer.of(model, self.tokenizer, config, separator=data.separator)
+        if data.supervised and not files and isinstance(model, DecoderOnly):
+            *_, last = measure_completions(
+                model, self.tokenizer, texts[0].examples(), context=scorer.context, batch_size=batch_size,
+                name=texts[0].name,
+            )  # fmt: skip
+            return last.tally
+        scores: list[FileScore] = []
+        training_text = TrainingText(self.loaded)
+        for stretch in scorer.stretches(texts, scores=scores):
+            training_text.note(stretch)
+        for warning in training_text.warnings([text.name for text in texts]):
+            warnings.warn(warning, stacklevel=2)
+        return Tally.total(score.tally for score in scores)
+
+    def _score_held_out_pairs(self) -> Tally:
+        pairs, language = held_out_pairs(self.loaded)
+        tag = TranslationModel.of(self.loaded).tag_to(None, told_by_file=language)
+        encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
+        assert not isinstance(self.loaded.model, EncoderOnly)
+        *_, last = measure_pairs(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)
+        return last.tally
 
     def attention(
         self,

@@ -436,6 +436,11 @@ def refuse_stdin_twice(names: Iterable[str]) -> None:
         raise UsageError("stdin (-) stands for one file only: name the others")
 
 
+def has_piped_text() -> bool:
+    """Whether stdin is no terminal, and anything comes from it; it is read for that."""
+    return not sys.stdin.isatty() and _spool_once(sys.stdin.buffer).path.stat().st_size > 0
+
+
 def text_size(files: Iterable[TextFile]) -> int | None:
     """Bytes of text in all files by their sizes; None where the sizes do not tell: compressed files and rows."""
     size = 0
@@ -501,11 +506,15 @@ def _spool_pipe(path: Path, _inode: int) -> TextFile:
 
 
 def _spool(stream: BinaryIO, name: str) -> TextFile:
-    descriptor, path = tempfile.mkstemp(prefix="lm-stdin-")
+    return spooled(_plain_blocks(stream, BLOCK_BYTES), name=name)
+
+
+def spooled(parts: Iterable[bytes], *, name: str) -> TextFile:
+    """A temporary file of some bytes, whose form is told by its first line as that of stdin is."""
+    descriptor, path = tempfile.mkstemp(prefix="lm-text-")
     spool = _Spool(Path(path))
     with os.fdopen(descriptor, "wb") as file:
-        while block := stream.read(BLOCK_BYTES):
-            file.write(block)
+        file.writelines(parts)
     return TextFile(name, spool.path, spool=spool)
 
 

@@ -7,6 +7,8 @@ or loaded, since a file or a run is missing.
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -92,6 +94,8 @@ CASES: dict[tuple[str, str], Case] = {
         "plain-run --file text.txt", "plain-run --file rows.jsonl"
     ),
     ("tokenizer inspect", "on JSON Lines"): Case("plain-run --file rows.jsonl", "plain-run --file text.txt"),
+    ("perplexity", "on the pairs that"): Case("translating-run", "plain-run text.txt"),
+    ("perplexity", "on the split that"): Case("plain-run", "plain-run text.txt"),
     ("perplexity", "where no file is JSON Lines"): Case("plain-run text.txt", "plain-run rows.jsonl"),
     ("perplexity", "on JSON Lines"): Case("plain-run rows.jsonl", "plain-run text.txt"),
     ("perplexity", "on examples,"): Case("supervised-run examples.jsonl", "missing-run text.txt"),
@@ -219,6 +223,7 @@ def folder(tmp_path_factory):
     (made / "adapters").mkdir()
     (made / "adapters" / "adapter_config.json").write_text("{}")
     make_run(made / "plain-run", kind="byte")
+    make_run(made / "translating-run", kind="byte", n_encoder_layers=1)
     make_run(made / "supervised-run", kind="byte", supervised=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(made / "cache"))
@@ -231,6 +236,7 @@ def said(folder, monkeypatch, capsys):
     """Runs a command line where the files are; returns its exit code and what it said on stderr."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("LM_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
 
     def call(command: str, *arguments: str) -> tuple[int, str]:
         code = run([*command.split(), *arguments])
