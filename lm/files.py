@@ -22,6 +22,13 @@ except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 
+def is_file(name: str | None) -> bool:
+    """Whether a word, which may be any text, is the name of a file."""
+    with contextlib.suppress(OSError, ValueError):  # too long for a name
+        return name is not None and Path(name).is_file()
+    return False
+
+
 def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
     """The contents of a JSON file; InputError if it is missing or not JSON."""
     try:

@@ -226,7 +226,8 @@ def _missing(path: Path) -> InputError:
     if path.parent.name == CHECKPOINTS and (found := checkpoints(path.parent.parent)):
         return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in found)}")
     runs = [found.parent.name for found in path.parent.glob(f"*/{CHECKPOINTS}")]
-    return InputError(f"{path}: no such run{options.suggestion(path.name, runs)}")
+    near = options.nearest(path.name, runs)
+    return InputError(f"{path}: no such run" + (f" (did you mean {str(path.parent / near)!r}?)" if near else ""))
 
 
 def _check_name(folder: Path) -> None:

@@ -23,6 +23,7 @@ from lm.config.run import CHANGEABLE, SECTIONS, RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import LENGTHS
 from lm.errors import UsageError
+from lm.files import is_file
 
 if TYPE_CHECKING:
     from lm.text.files import TextFile
@@ -539,8 +540,8 @@ _OF_TOKENS = (
         "on a tokenizer that knows every text", "leave it out, or give --kind char",
     ),
     Rule(
-        _INSPECT, flags_of(DataConfig, but=("validation",)), lambda mode: not mode["--file"], "without --file",
-        "leave it out, or give that too",
+        _INSPECT, flags_of(DataConfig, but=("validation",)),
+        lambda mode: not mode["--file"] and not is_file(mode["text"]), "without files", "leave it out, or name some",
     ),
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -85,6 +86,25 @@ def test_a_command_imports_no_other():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nosuch.txt"], ["nosuch/*.txt"], ["--source", "nosuch.en", "--target", "nosuch.de"],
+        ["--pairs", "nosuch.tsv"], ["nosuch.txt", "--processes", "2"], ["nosuch.txt", "--budget", "1m"],
+    ],
+)  # fmt: skip
+def test_a_missing_corpus_is_told_before_torch_is_imported(arguments, tmp_path):
+    code = (
+        "import sys; from cli.main import run; code = run(['train', *sys.argv[1:]]);"
+        "heavy = {'torch', 'numpy', 'tokenizers'} & set(sys.modules); sys.exit(f'{heavy}' if heavy else code)"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 1
+    assert re.fullmatch(r"lm: nosuch\S*: no (such file or folder|file matches)\n", done.stderr), done.stderr
 
 
 def test_ctrl_c_ends_without_a_word_while_modules_are_being_imported():
