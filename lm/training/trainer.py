@@ -31,6 +31,7 @@ from lm.evaluation.ngram_models import bits_per_byte
 from lm.files import check_folder
 from lm.hardware import found_device
 from lm.run_folder import (
+    begun_from,
     checkpoints,
     find_checkpoint,
     holds_runs,
@@ -349,6 +350,8 @@ class Trainer:
                 world=self.world,
                 now=self._clock,
             )
+            if from_run is not None:
+                begun_from(folder, from_run)
         yield Started(run, is_tuned=from_run is not None)
         return run
 
