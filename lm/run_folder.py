@@ -7,8 +7,8 @@ RUN/tensorboard/                 the same curves for TensorBoard, where that was
 RUN/last, RUN/best               one line each: the name of a checkpoint
 RUN/base                         one line: where the checkpoint is whose weights this run's adapters belong to
 RUN/base.safetensors             a hard link to those weights, or a copy of them
-RUN/origin                       one line, unless its first weights were random: `from RUN`, or `import` and the kind that
-                                 the model was elsewhere
+RUN/origin                       one line, unless its first weights were random: `from RUN`, or `import` and the kind
+                                 of model that it was elsewhere
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
