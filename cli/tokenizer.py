@@ -154,8 +154,9 @@ def inspect(
     from lm.tokenizer import inspection
 
     if text is not None and is_file(text):
-        text, file = None, [text, *(file or [])]
-    if text is not None:
+        file = [*(file or []), text]
+        text = None
+    elif text is not None:
         check_text(text, name="TEXT")
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)

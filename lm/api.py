@@ -18,7 +18,7 @@ from lm.checkpoint import LoadedModel
 from lm.checkpoint import merge as write_merged
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, NumberType, System
-from lm.config.hardware import Device, DType, HardwareConfig
+from lm.config.hardware import Device, DType, HardwareConfig, environment_threads
 from lm.config.keywords import (
     Place,
     RunOptions,
@@ -65,12 +65,13 @@ def load(run: Place, *, device: Device = "auto", dtype: DType = "auto", threads:
         run: folder of a run or of one of its checkpoints.
         device: where to run [default: a GPU if there is one].
         dtype: of the matrices [default: what `lm compile RUN` found fastest, else float32].
-        threads: of the CPU [default: one per core].
+        threads: of the CPU [default: LM_THREADS, else one per core].
 
     Raises:
         InputError: there is no such run, or it is damaged.
         UsageError: the device or dtype is not there.
     """
+    threads = environment_threads() if threads is None else threads
     return Model(load_to_decode(Path(run), HardwareConfig(device, dtype, threads)))
 
 
@@ -88,6 +89,10 @@ class Model:
             improved: whether training has made it better than it began; None where that is not known.
         """
         self.loaded, self.improved = loaded, improved
+
+    def __repr__(self) -> str:
+        """Where it is from, its size, purpose and device."""
+        return f"<lm.Model {repr(self.loaded)[1:]}"
 
     @property
     def config(self) -> ModelConfig:
@@ -274,6 +279,8 @@ class Model:
 def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **options: Unpack[RunOptions]) -> Model:
     """Train a model on text, or on sentence pairs, to its end, as `lm train` does; returns the best checkpoint.
 
+    It is loaded on the device and with the threads that the run was given.
+
         lm.train("my.txt", budget="10m")
         lm.train("letters.txt", from_run="runs/novel", lora=8, steps=200)
         lm.train(source="train.en", target="train.de", epochs=20, processes=2)
@@ -295,18 +302,19 @@ def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **
         TrainingError: the loss is no longer a number, or memory ran out.
     """
     spec = run_spec(*corpus, **options)
+    hardware = {name: value for name, value in spec.settings["hardware"].items() if name != "dtype"}
     if spec.processes > 1 and launched.size() == 1:
-        return _trained(train_in_processes(spec, on_event=on_event))
+        return _trained(train_in_processes(spec, on_event=on_event), **hardware)
     with Trainer(spec) as trainer:
         for event in trainer:
             on_event(event)
     assert trainer.run is not None
-    return _trained(trainer.run.folder)
+    return _trained(trainer.run.folder, **hardware)
 
 
-def _trained(run: Path) -> Model:
+def _trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
     """The model of a run that was trained."""
-    model, last = load(run), find_checkpoint(run, which="last")
+    model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
     model.improved = improved(load_config(last), load_state(last))
     return model
 

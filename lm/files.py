@@ -167,7 +167,7 @@ def new_file(path: Path) -> Iterator[Path]:
     """
     check_place(path)
     if path.exists():
-        raise InputError(f"{path}: is there already; choose a new file (-o)")
+        raise InputError(f"{path}: is there already; choose a new file", settings=("out",))
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -191,7 +191,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()
     check_folder(folder)
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder}: is not empty; choose an empty or a new folder (-o)")
+        raise InputError(f"{folder}: is not empty; choose an empty or a new folder", settings=("out",))
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         fresh.mkdir(parents=True)

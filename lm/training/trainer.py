@@ -192,6 +192,10 @@ class Trainer:
 
     _events: Generator[Event, None, None] | None
 
+    def __repr__(self) -> str:
+        """Its run, or what that is to learn from."""
+        return f"<Trainer of {self.run or self.spec.resume or self.spec.data.first}>"
+
     def __enter__(self) -> Self:
         """Meet the other processes of the run, if there are some; UsageError if they have not been started."""
         self.world = self._stack.enter_context(joined())
@@ -256,7 +260,7 @@ class Trainer:
             UsageError: the launcher may do so, and would not know the run again.
         """
         if launched.may_restart() and self.spec.out is None:
-            raise UsageError("where processes may be restarted, name the folder of the run (-o)")
+            raise UsageError("where processes may be restarted, name the folder of the run", settings=("out",))
         if not is_restarted or self.spec.out is None:
             return None
         out = Path(self.spec.out)
