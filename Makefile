@@ -11,7 +11,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
-.PHONY: install demo golden test test-portable test-roundings test-alone test-aarch64 test-gpu check format docs pictures clean
+.PHONY: install demo golden test test-portable test-roundings test-alone test-aarch64 test-newest test-gpu check format docs pictures clean
 
 install: $(VENV)/installed
 
@@ -37,6 +37,11 @@ test-alone: $(VENV)/installed-dev
 # The numerical tests on emulated aarch64; needs qemu-user, and gets Debian and Python packages for it.
 test-aarch64:
 	$(PYTHON) -m tests.aarch64
+
+# The newest torch, tokenizers, transformers and numpy, and the pins, each in an environment of its own: needs the network,
+# gigabytes of disk and an hour on two cores.
+test-newest:
+	$(PYTHON) -m tests.newest
 
 test-gpu: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m device --device cuda -rs

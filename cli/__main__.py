@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import gc
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line of this process; Ctrl-C ends it without a word at any moment, with exit code 130."""
+    exit_codes: list[int] = []
+    if not atexit._ncallbacks():  # exit functions are called in reverse order: this one last
+        atexit.register(_skip_teardown, exit_codes)
     try:
         from cli.interrupts import outlast_imports
 
@@ -15,7 +22,25 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        sys.exit(130)
+        exit_codes.append(130)
+    except SystemExit as ended:
+        exit_codes.append(int(ended.code or 0))
+    sys.exit(exit_codes[0])
+
+
+def _skip_teardown(exit_codes: list[int]) -> None:
+    """End the process with the exit code of its command, as exit functions have been called and threads joined.
+
+    Python would go on to search all that torch has made for cycles, which takes longer than most commands. To keep it
+    from that search alone (`gc.freeze`) is not enough: then extension modules made with nanobind report what is left as
+    leaked. Where a command has failed otherwise, or output cannot be written, Python ends the process.
+    """
+    if exit_codes:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(exit_codes[0])
+    gc.unfreeze()
 
 
 if __name__ == "__main__":

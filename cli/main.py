@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import os
 import signal
@@ -195,7 +193,6 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point of the `lm` command."""
-    atexit.register(gc.freeze)  # called last: to look for cycles in all that torch has takes longer than most commands
     streams.prepare()
     for number in ending():
         signal.signal(number, _terminate)

@@ -13,7 +13,7 @@ import typer
 from cli.console.curves import draw
 from cli.console.escapes import json_line, label
 from cli.console.messages import note
-from cli.console.numbers import count, duration, perplexity
+from cli.console.numbers import count, figure
 from cli.console.tables import table
 from cli.flags import completion
 from lm.config.options import suggestion
@@ -40,7 +40,10 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of runs.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
-    """List the runs in a folder: size, steps, best validation loss and time, those changed last at the end.
+    """List the runs in a folder: what each started from, size, bits/byte of the best checkpoint, how far it has come.
+
+    Those changed last stand at the end; a run that a process is training now says so. Bits/byte are those of the split
+    that the run held out.
 
     Examples:
       lm runs
@@ -55,19 +58,23 @@ def runs(
     if not found:
         note(f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs"))
         return
-    table(("run", "preset", "size", "steps", "best loss", "perplexity", "time", ""), [_row(each) for each in found])
+    table(("run", "preset", "size", "bits/byte", "steps"), [_row(each) for each in found])
     for each in found:
         if each.base:
             note(f"{each.folder}: {_adapters(each)}")
 
 
 def _row(summary: Summary) -> tuple[str, ...]:
+    size = count(summary.parameters) if summary.parameters else "–"
+    return summary.folder.name, summary.origin, size, figure(summary.bits_per_byte, 4), _progress(summary)
+
+
+def _progress(summary: Summary) -> str:
+    """How far a run has come."""
     state = summary.state
-    best = ("–", "–") if state.best_loss is None else (f"{state.best_loss:.4f}", perplexity(state.best_loss))
-    steps = f"{state.step:,}/{summary.steps:,}"
-    status = "finished" if state.finished else "unfinished"
-    return (str(summary.folder), summary.config.preset or "–", count(summary.parameters), steps, *best,
-            duration(state.seconds), status)  # fmt: skip
+    if summary.running is not None:
+        return f"running, step {summary.running:,}"
+    return f"{state.step:,}" if state.finished else f"{state.step:,} of {summary.steps:,}"
 
 
 def _adapters(summary: Summary) -> str:
@@ -78,7 +85,8 @@ def _adapters(summary: Summary) -> str:
 
 def _described(summary: Summary) -> dict[str, Any]:
     return {
-        "run": str(summary.folder), "preset": summary.config.preset, "parameters": summary.parameters,
+        "run": str(summary.folder), "preset": summary.config.preset, "origin": summary.origin,
+        "running_step": summary.running, "bits_per_byte": summary.bits_per_byte, "parameters": summary.parameters,
         "trained_parameters": summary.trained, "base": summary.base, "lora_rank": summary.config.lora.rank,
         "planned_steps": summary.steps, **vars(summary.state),
     }  # fmt: skip

@@ -17,7 +17,7 @@ from lm.config.data import DataConfig
 from lm.config.options import check_text
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
-from lm.files import check_place
+from lm.files import check_place, is_file
 
 app = typer.Typer(help="Train a tokenizer, encode text, decode ids, and look into one.", rich_markup_mode=None)
 
@@ -126,7 +126,11 @@ def inspect(
     tokenizer: TokenizerPath,
     text: Annotated[
         str | None,
-        typer.Argument(metavar="TEXT", help="A text, to see how it splits; - for stdin.", show_default=False),
+        typer.Argument(
+            metavar="TEXT|FILE",
+            help="A text, to see how it splits; - for stdin. The name of a file is as with --file.",
+            show_default=False,
+        ),
     ] = None,
     *,
     file: Annotated[
@@ -143,13 +147,16 @@ def inspect(
 
     Examples:
       lm tokenizer inspect runs/novel "Wo bist du?"
-      lm tokenizer inspect tokenizer.json --file held-out.txt
+      lm tokenizer inspect tokenizer.json held-out.txt
     """
     from cli import token_view
     from lm.text.files import text_files
     from lm.tokenizer import inspection
 
-    if text is not None:
+    if text is not None and is_file(text):
+        file = [*(file or []), text]
+        text = None
+    elif text is not None:
         check_text(text, name="TEXT")
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -18,7 +19,7 @@ from lm.checkpoint import merge as write_merged
 from lm.config.decoding import ClassificationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, NumberType, System
-from lm.config.hardware import Device, DType, HardwareConfig
+from lm.config.hardware import Device, DType, HardwareConfig, environment_threads
 from lm.config.keywords import (
     Place,
     RunOptions,
@@ -42,8 +43,12 @@ from lm.errors import UsageError
 from lm.evaluation.attention import of_model
 from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.classification import ClassificationScores, score_labels
+from lm.evaluation.completions import measure_completions
+from lm.evaluation.forced import PairEncoder, measure_pairs
+from lm.evaluation.held_out import held_out_pairs, held_out_text
 from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
+from lm.evaluation.training_text import TrainingText
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.adapters import import_adapters
@@ -63,12 +68,13 @@ def load(run: Place, *, device: Device = "auto", dtype: DType = "auto", threads:
         run: folder of a run or of one of its checkpoints.
         device: where to run [default: a GPU if there is one].
         dtype: of the matrices [default: what `lm compile RUN` found fastest, else float32].
-        threads: of the CPU [default: one per core].
+        threads: of the CPU [default: LM_THREADS, else one per core].
 
     Raises:
         InputError: there is no such run, or it is damaged.
         UsageError: the device or dtype is not there.
     """
+    threads = environment_threads() if threads is None else threads
     return Model(load_to_decode(Path(run), HardwareConfig(device, dtype, threads)))
 
 
@@ -86,6 +92,10 @@ class Model:
             improved: whether training has made it better than it began; None where that is not known.
         """
         self.loaded, self.improved = loaded, improved
+
+    def __repr__(self) -> str:
+        """Where it is from, its size, purpose and device."""
+        return f"<lm.Model {repr(self.loaded)[1:]}"
 
     @property
     def config(self) -> ModelConfig:
@@ -227,10 +237,12 @@ class Model:
     ) -> Tally:
         """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
 
-        Of a masked model it is the pseudo-perplexity: each token is masked in turn.
+        Of a masked model it is the pseudo-perplexity: each token is masked in turn. Files that were training text of
+        the run are warned about.
 
         Args:
-            files: of text, folders or globs; documents are separated as for training.
+            files: of text, folders or globs; documents are separated as for training [default: the split that the run
+                held out: of text, of examples or, for a model that translates, of pairs].
             context: tokens in a window [default: the model's context].
             stride: tokens from one window to the next [default: half of the context].
             batch_size: windows scored together; changes the speed, not the result.
@@ -240,12 +252,34 @@ class Model:
             InputError: a file is missing or no text.
             UsageError: a setting is out of its limits.
         """
-        windows = PerplexityConfig(context=context, stride=stride, batch_size=batch_size, every=every)
-        data = self.loaded.config.data
+        config, data = PerplexityConfig(context, stride, batch_size, every), self.loaded.config.data
+        if self.config.translates and not files:
+            return self._score_held_out_pairs()
         model = self._masked if self.config.is_masked else self._decoder
-        scorer = Scorer.of(model, self.tokenizer, windows, separator=data.separator)
-        texts = text_files([os.fspath(file) for file in files], field=data.field)
-        return Tally.total(event.tally for event in scorer.measure(texts) if isinstance(event, FileScore))
+        named = [os.fspath(file) for file in files]
+        texts = text_files(named, field=data.field) if named else [held_out_text(self.loaded)]
+        scorer = Scorer.of(model, self.tokenizer, config, separator=data.separator)
+        if data.supervised and not files and isinstance(model, DecoderOnly):
+            *_, last = measure_completions(
+                model, self.tokenizer, texts[0].examples(), context=scorer.context, batch_size=batch_size,
+                name=texts[0].name,
+            )  # fmt: skip
+            return last.tally
+        scores: list[FileScore] = []
+        training_text = TrainingText(self.loaded)
+        for stretch in scorer.stretches(texts, scores=scores):
+            training_text.note(stretch)
+        for warning in training_text.warnings([text.name for text in texts]):
+            warnings.warn(warning, stacklevel=2)
+        return Tally.total(score.tally for score in scores)
+
+    def _score_held_out_pairs(self) -> Tally:
+        pairs, language = held_out_pairs(self.loaded)
+        tag = TranslationModel.of(self.loaded).tag_to(None, told_by_file=language)
+        encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
+        assert not isinstance(self.loaded.model, EncoderOnly)
+        *_, last = measure_pairs(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)
+        return last.tally
 
     def attention(
         self,
@@ -283,6 +317,8 @@ class Model:
 def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **options: Unpack[RunOptions]) -> Model:
     """Train a model on text, or on sentence pairs, to its end, as `lm train` does; returns the best checkpoint.
 
+    It is loaded on the device and with the threads that the run was given.
+
         lm.train("my.txt", budget="10m")
         lm.train("letters.txt", from_run="runs/novel", lora=8, steps=200)
         lm.train(source="train.en", target="train.de", epochs=20, processes=2)
@@ -304,18 +340,19 @@ def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **
         TrainingError: the loss is no longer a number, or memory ran out.
     """
     spec = run_spec(*corpus, **options)
+    hardware = {name: value for name, value in spec.settings["hardware"].items() if name != "dtype"}
     if spec.processes > 1 and launched.size() == 1:
-        return _trained(train_in_processes(spec, on_event=on_event))
+        return _trained(train_in_processes(spec, on_event=on_event), **hardware)
     with Trainer(spec) as trainer:
         for event in trainer:
             on_event(event)
     assert trainer.run is not None
-    return _trained(trainer.run.folder)
+    return _trained(trainer.run.folder, **hardware)
 
 
-def _trained(run: Path) -> Model:
+def _trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
     """The model of a run that was trained."""
-    model, last = load(run), find_checkpoint(run, which="last")
+    model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
     model.improved = improved(load_config(last), load_state(last))
     return model
 

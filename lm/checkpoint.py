@@ -24,7 +24,14 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, give_back_freed_memory
 from lm.model.layers import quantise
 from lm.model.lora import merged
-from lm.model.transformer import Model, Transformer, build_model, choose_kernels, without_weights
+from lm.model.transformer import (
+    Model,
+    Transformer,
+    build_model,
+    choose_kernels,
+    count_parameters,
+    without_weights,
+)
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors, save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
@@ -41,6 +48,11 @@ class LoadedModel:
     config: RunConfig
     folder: Path
     source_tokenizer: Tokenizer | None = None
+
+    def __repr__(self) -> str:
+        """Its folder, size, purpose and device."""
+        size, device = count_parameters(self.model), next(self.model.parameters()).device.type
+        return f"<{self.folder}: {size:,} parameters, {self.model.config.purpose}, on {device}>"
 
 
 def save_checkpoint(

@@ -22,6 +22,13 @@ except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 
+def is_file(name: str | None) -> bool:
+    """Whether a word, which may be any text, is the name of a file."""
+    with contextlib.suppress(OSError, ValueError):  # too long for a name
+        return name is not None and Path(name).is_file()
+    return False
+
+
 def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
     """The contents of a JSON file; InputError if it is missing or not JSON."""
     try:
@@ -160,7 +167,7 @@ def new_file(path: Path) -> Iterator[Path]:
     """
     check_place(path)
     if path.exists():
-        raise InputError(f"{path}: is there already; choose a new file (-o)")
+        raise InputError(f"{path}: is there already; choose a new file", settings=("out",))
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -184,7 +191,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()
     check_folder(folder)
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder}: is not empty; choose an empty or a new folder (-o)")
+        raise InputError(f"{folder}: is not empty; choose an empty or a new folder", settings=("out",))
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         fresh.mkdir(parents=True)

@@ -52,6 +52,21 @@ def _lock_on_windows(descriptor: int) -> bool:
     return True
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process has locked a file just now."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:  # there is none, or it is somebody else's
+        return False
+    try:
+        lock(descriptor)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextlib.contextmanager
 def opened_folder(folder: Path) -> Iterator[int]:
     """Open a folder to lock it; on Windows, which opens no folders, a file beside it, which is removed at the end.

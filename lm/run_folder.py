@@ -7,6 +7,8 @@ RUN/tensorboard/                 the same curves for TensorBoard, where that was
 RUN/last, RUN/best               one line each: the name of a checkpoint
 RUN/base                         one line: where the checkpoint is whose weights this run's adapters belong to
 RUN/base.safetensors             a hard link to those weights, or a copy of them
+RUN/origin                       one line, unless its first weights were random: `from RUN`, or `import` and the kind
+                                 of model that it was elsewhere
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
@@ -41,7 +43,7 @@ MANIFEST = "manifest.json"
 CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
 DECISIONS = "decisions.jsonl"
-BEST, LAST, BASE = "best", "last", "base"
+BEST, LAST, BASE, ORIGIN = "best", "last", "base", "origin"
 BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
 
@@ -51,7 +53,17 @@ Pointer = Literal["best", "last"]
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
 FIRST_OF_BRANCH = ".after-"
 _HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)(?:\.replaced|{re.escape(FIRST_OF_BRANCH)}([0-9]+))")
-_BEFORE_THE_FIRST_CHECKPOINT = {CONFIG, CHECKPOINTS, METRICS, TIMINGS, DECISIONS, TENSORBOARD, BASE, BASE_WEIGHTS}
+_BEFORE_THE_FIRST_CHECKPOINT = {
+    CONFIG,
+    CHECKPOINTS,
+    METRICS,
+    TIMINGS,
+    DECISIONS,
+    TENSORBOARD,
+    BASE,
+    BASE_WEIGHTS,
+    ORIGIN,
+}
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,21 @@ def set_aside(log: Path) -> Path:
     return log.with_name(f".{log.name}.before")
 
 
+def begun_from(run: Path, other: Path) -> None:
+    """Note that a run began with the weights of another one, or of one of its checkpoints."""
+    files.replace_text(run / ORIGIN, f"{from_run(other)}\n")
+
+
+def from_run(path: Path) -> str:
+    """`from` and the name of a run, or of the one that a path names a checkpoint of."""
+    return f"from {(path.parent.parent if path.parent.name == CHECKPOINTS else path).resolve().name}"
+
+
+def imported_as(run: Path, kind: str) -> None:
+    """Note that a run is a model of some kind that was trained elsewhere."""
+    files.replace_text(run / ORIGIN, f"import {kind}\n")
+
+
 def step_of(checkpoint: Path) -> int:
     """The step of a checkpoint of a run, by its name."""
     return int(checkpoint.name.removeprefix(STEP))
@@ -159,8 +186,8 @@ def later_than(run: Path, step: int) -> list[Path]:
     return [folder for folder in checkpoints(run) if step_of(folder) > step]
 
 
-def pointed_to(run: Path, pointer: Pointer | Literal["base"]) -> str | None:
-    """What the file `best`, `last` or `base` of a run holds, whatever that is; None without such a file."""
+def pointed_to(run: Path, pointer: Pointer | Literal["base", "origin"]) -> str | None:
+    """What the file `best`, `last`, `base` or `origin` of a run holds, whatever that is; None without such a file."""
     path = run / pointer
     return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
 
@@ -226,7 +253,8 @@ def _missing(path: Path) -> InputError:
     if path.parent.name == CHECKPOINTS and (found := checkpoints(path.parent.parent)):
         return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in found)}")
     runs = [found.parent.name for found in path.parent.glob(f"*/{CHECKPOINTS}")]
-    return InputError(f"{path}: no such run{options.suggestion(path.name, runs)}")
+    near = options.nearest(path.name, runs)
+    return InputError(f"{path}: no such run" + (f" (did you mean {str(path.parent / near)!r}?)" if near else ""))
 
 
 def _check_name(folder: Path) -> None:

@@ -23,6 +23,7 @@ from lm.config.run import CHANGEABLE, SECTIONS, RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import LENGTHS
 from lm.errors import UsageError
+from lm.files import is_file
 
 if TYPE_CHECKING:
     from lm.text.files import TextFile
@@ -63,6 +64,8 @@ class Mode:
         is_regularised: whether regularisation is still to be chosen, by how often the data will be seen.
         files: lists the texts that were named, in the stage "files"; asked only if that may matter.
         holds_examples: whether completions are scored, and not text.
+        is_held_out: whether the split is scored that a run held out, and no files.
+        holds_pairs: whether that split holds pairs.
         is_prepared: whether the tokens were prepared before.
         is_adapter: whether a folder to import has adapters.
         processes: that train together; in the stage "processes".
@@ -74,6 +77,8 @@ class Mode:
     is_regularised: bool = False
     files: Callable[[], Sequence[TextFile | ParallelText]] = tuple
     holds_examples: bool = False
+    is_held_out: bool = False
+    holds_pairs: bool = False
     is_prepared: bool = False
     is_adapter: bool = False
     processes: int = 1
@@ -379,6 +384,14 @@ _OF_TRAINING_RUNS = (
 
 _OF_FILES = (
     Rule(
+        _PERPLEXITY, (*flags_of(PerplexityConfig), "--separator", "--field", *_OTHER_REPORTS),
+        lambda mode: mode.holds_pairs, "on the pairs that the run held out, as it is for text", stage="files",
+    ),
+    Rule(
+        _PERPLEXITY, ("--field", "--separator"), lambda mode: mode.is_held_out,
+        "on the split that the run held out", "leave it out, or name files", stage="files",
+    ),
+    Rule(
         ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity"), ("--field",), _no_rows,
         "where no file is JSON Lines or Parquet", stage="files",
     ),
@@ -539,8 +552,8 @@ _OF_TOKENS = (
         "on a tokenizer that knows every text", "leave it out, or give --kind char",
     ),
     Rule(
-        _INSPECT, flags_of(DataConfig, but=("validation",)), lambda mode: not mode["--file"], "without --file",
-        "leave it out, or give that too",
+        _INSPECT, flags_of(DataConfig, but=("validation",)),
+        lambda mode: not mode["--file"] and not is_file(mode["text"]), "without files", "leave it out, or name some",
     ),
 )  # fmt: skip
 

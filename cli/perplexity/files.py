@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from cli.console.colours import in_colour
 from cli.console.escapes import json_line
-from cli.console.messages import note, paragraph
+from cli.console.messages import fact, note, paragraph
 from cli.console.numbers import figure, size
 from cli.console.progress import counter, progress
 from cli.console.tables import table
@@ -26,15 +26,17 @@ from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
 from lm.evaluation.completions import CompletionsScored, measure_completions
+from lm.evaluation.held_out import held_out_text
 from lm.evaluation.perplexity import FileScore, Scored, Tally
 from lm.evaluation.perplexity_comparison import Difference
 from lm.evaluation.stretches import Stretch
 from lm.evaluation.surprisal import spans, token_scores
+from lm.evaluation.training_text import TrainingText
 from lm.evaluation.type_costs import TypeCost, type_costs
 from lm.files import replaced
 from lm.hardware import found_device, usable_types
 from lm.model.transformer import DecoderOnly
-from lm.text.files import STDIN, TextFile, text_files, text_size
+from lm.text.files import TextFile, text_files, text_size
 
 
 def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: Given) -> None:
@@ -42,14 +44,16 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
 
     Args:
         run: a run with a decoder-only or a masked model, or one of its checkpoints.
-        files: names, globs, folders; without any, stdin.
+        files: names, globs, folders; without any, the split that the run held out.
         output: the form of the report.
         given: the settings.
     """
     if output.compare_dtypes:
         given = _dtype_settings(given)
+    if not files:
+        given.refuse_without_effect("files", is_held_out=True)
     scorer = LoadedScorer.load(run, given)
-    texts = text_files(files or [STDIN], field=scorer.data.field)
+    texts = text_files(files, field=scorer.data.field) if files else [held_out_text(scorer.loaded)]
     is_of_examples = are_examples(scorer, texts)
     given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples)
     if is_of_examples:
@@ -79,8 +83,9 @@ def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
 def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score files, and print or write what was asked for."""
     scores: list[FileScore] = []
+    training_text = TrainingText(scorer.loaded)
     with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
-        stretches = scorer.text.stretches(files, scores=scores, watch=watch)
+        stretches = training_text.watched(scorer.text.stretches(files, scores=scores, watch=watch))
         if output.html is not None:
             _write_page(output.html, stretches, files, scorer, scores)
         elif output.show:
@@ -91,11 +96,18 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
             for _ in stretches:
                 pass
     report.refuse_nothing(scores)
+    _warn(training_text, files)
     if output.per_token:
         report.warn_of_lost_text(Tally.total(score.tally for score in scores))
         note(report.described(scorer.conditions, Tally.total(score.tally for score in scores)))
     else:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
+
+
+def _warn(training_text: TrainingText, files: Sequence[TextFile]) -> None:
+    """Warn of files that were training text of the run that has scored them."""
+    for warning in training_text.warnings([file.name for file in files]):
+        fact("warning", warning)
 
 
 def _print_tokens(stretches: Iterator[Stretch], files: Sequence[TextFile]) -> None:
@@ -135,11 +147,16 @@ def _write_page(
 
 def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files by two models, and print how they differ."""
-    tallies = Tally(), Tally()
+    tallies, seen = (Tally(), Tally()), (TrainingText(scorer.loaded), TrainingText(other.loaded))
     with scoring_progress(files) as watch:
         both = scorer.text.stretches(files, scores=[], watch=watch), other.text.stretches(files, scores=[])
-        first, second = (_counted(stretches, tally) for stretches, tally in zip(both, tallies, strict=True))
+        first, second = (
+            _counted(training_text.watched(stretches), tally)
+            for training_text, stretches, tally in zip(seen, both, tallies, strict=True)
+        )
         differences = perplexity_comparison.compare(first, second, files=len(files))
+    for training_text in seen:
+        _warn(training_text, files)
     total = Difference.total(differences)
     if not total.bytes:
         raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
@@ -193,13 +210,15 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
 
 def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score the completions of files of examples, and print the figures."""
-    scores, shortened = [], 0
+    scores, shortened, training_text = [], 0, TrainingText(scorer.loaded)
     with counter("scoring", "examples") as watch:
-        for file in files:
+        for number, file in enumerate(files):
+            training_text.note_examples(number, file.examples())
             last = _score(scorer, file, watch)
             scores.append(FileScore(file.name, last.tally))
             shortened += last.shortened
     report.refuse_nothing(scores)
+    _warn(training_text, files)
     how = report.conditions_of_examples(scorer.run, scorer.loaded, context=scorer.text.context, shortened=shortened)
     report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
 

@@ -25,6 +25,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
 from lm.evaluation import forced
 from lm.evaluation.forced import PairsScored
+from lm.evaluation.held_out import held_out_pairs
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import inference_hardware, share_of
@@ -63,16 +64,24 @@ def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, proc
 
     Args:
         run: a run that translates, or one of its checkpoints.
-        pairs: the files.
+        pairs: the files; without any, the pairs that the run held out.
         hardware: what to run on.
         processes: how many score the pairs.
         as_json: print JSON instead of a table.
     """
     files = parallel_texts(ParallelConfig(), source=pairs.sources, target=pairs.targets, heads=pairs.heads)
     loaded = load_model(run, inference_hardware(hardware))
+    known = None
+    if not files:
+        held_out, known = held_out_pairs(loaded)
+        files = [held_out]
     names = [str(file.target.name if file.target else file.name) for file in files]
     with _sharing(run, hardware, processes) as share:
-        scores = _PairScores(names, [_score(run, loaded, file, pairs.language, share) for file in files])
+        scored = [
+            _score(run, loaded, file, language=pairs.language, known=known or file.languages[1], share=share)
+            for file in files
+        ]
+    scores = _PairScores(names, scored)
     if not scores.total.tokens:
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
     warn_of_lost_text(scores.total)
@@ -103,25 +112,31 @@ def _score(
     run: Path,
     loaded: LoadedModel,
     file: ParallelText,
+    *,
     language: str | None,
+    known: str | None,
     share: Share[Batch, list[Nats]] | None,
 ) -> PairsScored:
-    """Score the pairs of one file, with their number on stderr as it grows."""
+    """Score the pairs of one file, with their number on stderr as it grows.
+
+    Args:
+        run: as the user named it.
+        loaded: the run.
+        file: of the pairs.
+        language: of the targets, as the user gave it.
+        known: the same, as files and runs tell it.
+        share: has batches scored by other processes.
+    """
     if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
         purpose = loaded.model.config.purpose
         raise UsageError(f"{run}: this run {purpose}; name files of text instead of --source and --target")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
-    encoder = _encoder(loaded, file, language)
+    tag = TranslationModel.of(loaded).tag_to(language, told_by_file=known)
+    encoder = forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
     with counter("scoring", "pairs") as watch:
         for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name, share=share):
             watch(scored.tally.documents)
     return scored
-
-
-def _encoder(loaded: LoadedModel, file: ParallelText, language: str | None) -> forced.PairEncoder:
-    """What turns the pairs of a file into ids, in the direction that its language asks for."""
-    tag = TranslationModel.of(loaded).tag_to(language, told_by_file=file.languages[1])
-    return forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
 
 
 def _print_table(loaded: LoadedModel, scores: _PairScores) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,8 @@ from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
+from lm.run_folder import find_checkpoint, load_config
+from lm.text.files import STDIN, has_piped_text
 
 _OUTPUT, _TRANSLATIONS = "Output", "Translations"
 
@@ -24,7 +25,7 @@ _Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE…",
-        help="Text files, folders, globs, or - for stdin; without any, what is piped in is read.",
+        help="Text files, folders, globs, or - for stdin [default: what is piped in, else the run's held-out split].",
         show_default=False,
     ),
 ]
@@ -168,7 +169,11 @@ def perplexity(
     With --source and --target a translation model is measured: how well it predicts each token of a given target and
     its end, given the source and the tokens before. Pairs with a blank side are left out.
 
+    Without files, the split is scored that was held out when the run was trained, of whatever kind. A file that the run
+    was trained on, in whole or in part, is warned about: its tokens are looked up in those of the run.
+
     Examples:
+      lm perplexity runs/novel
       lm perplexity runs/novel held-out.txt
       lm perplexity runs/novel tests/*.txt --stride 128 --json
       lm perplexity runs/novel chapter.txt --show
@@ -183,11 +188,13 @@ def perplexity(
         as_json = False
     output = ReportFormat(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
     pair_files = PairFiles(source or (), target or (), language, heads or ())
-    if not pair_files and not files and sys.stdin.isatty():
-        raise UsageError("nothing to measure: name files of text, or pairs by --source and --target")
-    if pair_files:
-        if files:
-            raise UsageError(f"{files[0]}: give files of text, or pairs by --source and --target, not both")
+    if pair_files and files:
+        raise UsageError(f"{files[0]}: give files of text, or pairs by --source and --target, not both")
+    if not pair_files and not files and has_piped_text():
+        files = [STDIN]
+    if is_held_out := not pair_files and not files and load_config(find_checkpoint(run)).model.translates:
+        given.refuse_without_effect("files", holds_pairs=True)
+    if pair_files or is_held_out:
         import_torch()
         from cli.perplexity.pairs import measure_pairs
 

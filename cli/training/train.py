@@ -18,6 +18,7 @@ from lm.config.run_spec import DataFiles, RunSpec, layered
 from lm.config.toml import read_toml
 from lm.distributed import launched
 from lm.errors import UsageError
+from lm.text.files import refuse_missing
 
 _RUNS = "runs"
 """Where `--resume` without a run looks for the newest one."""
@@ -255,6 +256,8 @@ def train(
     is_launched = launched.by_another()
     together = launched.size() if is_launched else max(launched.size(), spec.processes)
     given.refuse_without_effect("processes", processes=together, is_launched=is_launched)
+    if launched.rank() == 0:
+        refuse_missing([*data.text, *data.source, *data.target, *data.pairs, *data.heads])
     if not is_launched and launched.size() == 1 and spec.processes > 1:
         raise typer.Exit(_launched(given, processes=spec.processes))
     launched.quieten()

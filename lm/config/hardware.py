@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +28,16 @@ class HardwareConfig(Checked):
         "which keeps the weights in 8 bits, with a scale for each output.",
     )
     threads: int | None = option(None, "CPU threads [default: one per core].", minimum=1, maximum=1024)
+
+
+def environment_threads() -> int | None:
+    """The threads that LM_THREADS asks for; None where it is not set. UsageError for anything but 1 to 1,024."""
+    text = os.environ.get("LM_THREADS")
+    if not text:
+        return None
+    if not text.strip().isdecimal() or not 1 <= int(text) <= 1024:
+        raise UsageError(f"LM_THREADS must be a whole number from 1 to 1024, not {text!r}")
+    return int(text)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.hardware import Device, DType
+from lm.config.hardware import Device, DType, environment_threads
 from lm.config.model_fields import (
     Activation,
     Architecture,
@@ -263,7 +263,7 @@ def run_spec(*corpus: Place, **given: Unpack[RunOptions]) -> RunSpec:
 
     Args:
         corpus: files of text, globs, folders, or a folder of prepared tokens.
-        given: see `RunOptions`; None stands for the default.
+        given: see `RunOptions`; None stands for the default, which for threads is what LM_THREADS says, as for flags.
 
     Raises:
         UsageError: a keyword is unknown, a value is wrong, or values contradict each other.
@@ -280,7 +280,9 @@ def run_spec(*corpus: Place, **given: Unpack[RunOptions]) -> RunSpec:
             raise UsageError(f"depth {depth} is the preset {named}: leave out preset")
         run["preset"] = named
     preset, in_file = (None, {}) if config is None else read_toml(Path(config))
-    settings, by_setting = layered([("file", in_file), ("python", _by_section(values))])
+    threads = environment_threads()
+    ambient: Settings = {} if threads is None else {"hardware": {"threads": threads}}
+    settings, by_setting = layered([("file", in_file), ("environment", ambient), ("python", _by_section(values))])
     sources = dict.fromkeys(run, "python")
     if preset is not None and "preset" not in run:
         run["preset"], sources["preset"] = preset, "file"

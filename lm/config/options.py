@@ -240,10 +240,16 @@ def _is_in_range(value: Any) -> bool:  # noqa: ANN401
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that another abbreviates (--lr is --learning-rate), or is most like; None if none is close."""
-    known = list(known)
-    abbreviated = (one for one in known if len(_initials(one)) > 1 and _initials(one) == word.strip("-"))
-    return next(abbreviated, None) or next(iter(difflib.get_close_matches(word, known, n=1)), None)
+    """The known word that another abbreviates, or is most like; None if none is close.
+
+    --lr abbreviates --learning-rate by its initials, and --temp --temperature by its beginning, if no other begins so.
+    """
+    known, letters = list(known), word.strip("-")
+    abbreviated = [one for one in known if len(_initials(one)) > 1 and _initials(one) == letters]
+    begun = [one for one in known if len(letters) > 1 and one.startswith(word)]
+    if abbreviated or len(set(begun)) == 1:
+        return (abbreviated or begun)[0]
+    return next(iter(difflib.get_close_matches(word, known, n=1)), None)
 
 
 def _initials(word: str) -> str:

@@ -23,8 +23,8 @@ from lm.pseudorandom import mix
 STRETCH_BYTES = 200
 """About 50 tokens of English: Lee et al. 2022 (section 4.1) count repetitions of this length or more."""
 
-_Hashes = NDArray[np.uint64]
-_Indices = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+Indices = NDArray[np.int64]
 
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it can be divided by
 _BLOCK = 1 << 16  # tokens at a time: few enough for the processor's cache
@@ -44,7 +44,7 @@ class Documents:
     """
 
     tokens: TokenReader
-    edges: _Indices
+    edges: Indices
 
 
 def stretch_tokens(*, tokens: int, text_bytes: int) -> int:
@@ -68,7 +68,7 @@ def measure(
         stretch: the length of a stretch, in tokens.
         folder: for a temporary file of the hashes of very many documents [default: that of the system].
     """
-    hashing = _Hashing(vocab_size, stretch)
+    hashing = Hashing(vocab_size, stretch)
     sought, held_out_documents = _Sought(held_out, stretch), _DocumentHashes(held_out.edges, hashing, folder)
     for block in hashing.blocks(held_out.tokens):
         held_out_documents.add(block)
@@ -82,7 +82,7 @@ def measure(
     return Repetition(_copies(train_documents.hashes, held_out_documents.hashes), share, stretch)
 
 
-def _copies(*hashes: _Hashes) -> int:
+def _copies(*hashes: Hashes) -> int:
     """How many of some hashes are those of one that comes before; they are looked at range by range of their values."""
     total = sum(map(len, hashes))
     ranges = 1 + total // _MOST_HELD
@@ -90,10 +90,10 @@ def _copies(*hashes: _Hashes) -> int:
     return total - sum(_distinct(hashes, low, high - 1) for low, high in itertools.pairwise(edges))
 
 
-def _distinct(hashes: Sequence[_Hashes], low: int, high: int) -> int:
+def _distinct(hashes: Sequence[Hashes], low: int, high: int) -> int:
     """How many different values there are from low to high."""
     kept, found = np.empty(0, dtype=np.uint64), 0
-    held: list[_Hashes] = []
+    held: list[Hashes] = []
     for block in itertools.chain.from_iterable(map(_blocks, hashes)):
         held.append(block[(block >= np.uint64(low)) & (block <= np.uint64(high))])
         found += len(held[-1])
@@ -103,7 +103,7 @@ def _distinct(hashes: Sequence[_Hashes], low: int, high: int) -> int:
     return len(np.unique(np.concatenate([kept, *held])))
 
 
-def _blocks(hashes: _Hashes) -> Iterator[_Hashes]:
+def _blocks(hashes: Hashes) -> Iterator[Hashes]:
     for start in range(0, len(hashes), _MOST_HELD):
         yield hashes[start : start + _MOST_HELD]
 
@@ -121,11 +121,11 @@ class _Block:
 
     start: int
     stop: int
-    sums: _Hashes
-    stretches: _Hashes
+    sums: Hashes
+    stretches: Hashes
 
 
-class _Hashing:
+class Hashing:
     """Computes the hashes of stretches of one length."""
 
     def __init__(self, vocab_size: int, stretch: int) -> None:
@@ -138,14 +138,26 @@ class _Hashing:
         """A split in blocks, which end at multiples of the size of a block."""
         for start in range(0, len(tokens), _BLOCK):
             stop = min(start + _BLOCK, len(tokens))
-            ids = tokens.read(start, min(stop + self.stretch - 1, len(tokens)))
-            sums = np.zeros(len(ids) + 1, dtype=np.uint64)
-            np.cumsum(self.values[ids] * self.powers[: len(ids)], out=sums[1:])
-            differences = sums[self.stretch :] - sums[: -self.stretch]
-            yield _Block(start, stop, sums, differences * self.inverses[: len(differences)])
+            sums = self.sums(tokens.read(start, min(stop + self.stretch - 1, len(tokens))))
+            yield _Block(start, stop, sums, self.stretches(sums))
+
+    def sums(self, ids: NDArray[np.integer]) -> Hashes:
+        """(tokens + 1,) the running sums of tokens, which are at most a block and the rest of a stretch."""
+        sums = np.zeros(len(ids) + 1, dtype=np.uint64)
+        np.cumsum(self.values[ids] * self.powers[: len(ids)], out=sums[1:])
+        return sums
+
+    def stretches(self, sums: Hashes) -> Hashes:
+        """The hash of the stretch that begins at each place, given running sums."""
+        differences = sums[self.stretch :] - sums[: -self.stretch]
+        return differences * self.inverses[: len(differences)]
+
+    def parts(self, sums: Hashes, begins: Indices, ends: Indices) -> Hashes:
+        """The hash of each of some parts, given running sums."""
+        return (sums[ends] - sums[begins]) * self.inverses[begins]
 
 
-def _powers(base: int, count: int) -> _Hashes:
+def _powers(base: int, count: int) -> Hashes:
     """base**0 … base**(count - 1), modulo 2**64."""
     powers = np.full(count, base, dtype=np.uint64)
     powers[:1] = 1
@@ -155,7 +167,7 @@ def _powers(base: int, count: int) -> _Hashes:
 class _DocumentHashes:
     """The hashes of the documents of a split, summed block by block."""
 
-    def __init__(self, edges: _Indices, hashing: _Hashing, folder: Path | None) -> None:
+    def __init__(self, edges: Indices, hashing: Hashing, folder: Path | None) -> None:
         self.edges, self.hashing = edges, hashing
         self.hashes = _zeros(len(edges) - 1, folder)
 
@@ -165,13 +177,13 @@ class _DocumentHashes:
         last = int(np.searchsorted(self.edges[:-1], block.stop))
         edges = self.edges[first : last + 1] - block.start
         begins, ends = np.maximum(edges[:-1], 0), np.minimum(edges[1:], block.stop - block.start)
-        parts = (block.sums[ends] - block.sums[begins]) * self.hashing.inverses[begins]
+        parts = self.hashing.parts(block.sums, begins, ends)
         if len(edges) and edges[0] < 0:  # the first one began in a block before
             parts[:1] *= np.uint64(pow(_BASE, -int(edges[0]), 1 << 64))
         self.hashes[first:last] += parts
 
 
-def _zeros(count: int, folder: Path | None) -> _Hashes:
+def _zeros(count: int, folder: Path | None) -> Hashes:
     """An array of zeros: of very many, in a file that is gone once the array is."""
     if count <= _MOST_HELD:
         return np.zeros(count, dtype=np.uint64)
@@ -200,27 +212,44 @@ class _Sought:
 
     def sort(self) -> None:
         """Sort the hashes once all are noted, so that they can be looked up."""
-        self.hashes, self.times = np.unique(self.hashes, return_counts=True)
-        self.found = np.zeros(len(self.hashes), dtype=bool)
-        self.slots = np.zeros(1 << _SLOT_BITS, dtype=bool)  # a few bits already tell most of the text apart
-        self.slots[_slot(self.hashes)] = True
+        self.wanted = WantedHashes(self.hashes)
 
     def look_into(self, block: _Block) -> None:
         """Mark the stretches that occur in a block of the training split."""
-        if len(self.hashes):
-            likely = block.stretches[self.slots[_slot(block.stretches)]]
-            nearest = np.minimum(np.searchsorted(self.hashes, likely), len(self.hashes) - 1)
-            self.found[nearest[self.hashes[nearest] == likely]] = True
+        self.wanted.mark(block.stretches)
 
-    def share(self, held_out: _Hashes, train: _Hashes) -> float | None:
+    def share(self, held_out: Hashes, train: Hashes) -> float | None:
         """The share of the stretches that were found; `held_out` and `train` are the hashes of all documents."""
         short = held_out[self.short]
         whole = np.zeros(len(short), dtype=bool)
         for block in _blocks(train) if len(short) else ():
             whole |= np.isin(short, block)
-        found = int(self.times[self.found].sum()) + int(whole.sum())
+        found = int(self.wanted.found.sum()) + int(whole.sum())
         return found / self.count if self.count else None
 
 
-def _slot(hashes: _Hashes) -> _Hashes:
+class WantedHashes:
+    """Hashes that are looked for among others."""
+
+    def __init__(self, hashes: Hashes) -> None:
+        """Of these, which may repeat."""
+        self._sorted, self._places = np.unique(hashes, return_inverse=True)
+        self._found = np.zeros(len(self._sorted), dtype=bool)
+        self._slots = np.zeros(1 << _SLOT_BITS, dtype=bool)  # a few bits already tell most of the text apart
+        self._slots[_slot(self._sorted)] = True
+
+    def mark(self, others: Hashes) -> None:
+        """Note those that are among others."""
+        if len(self._sorted):
+            likely = others[self._slots[_slot(others)]]
+            nearest = np.minimum(np.searchsorted(self._sorted, likely), len(self._sorted) - 1)
+            self._found[nearest[self._sorted[nearest] == likely]] = True
+
+    @property
+    def found(self) -> NDArray[np.bool_]:
+        """(hashes,) whether each has been among others."""
+        return self._found[self._places]
+
+
+def _slot(hashes: Hashes) -> Hashes:
     return hashes >> np.uint64(64 - _SLOT_BITS)

@@ -49,6 +49,10 @@ class Translation:
     score: float = 0.0
     finish_reason: str = "blank"
 
+    def __repr__(self) -> str:
+        """Its text and score."""
+        return f"<Translation {self.text!r}, score {self.score:.4g}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Translated:
@@ -65,6 +69,10 @@ class Translated:
     translations: tuple[Translation, ...]
     left_out: int = 0
     heads: Heads | None = None
+
+    def __repr__(self) -> str:
+        """The line and its translations."""
+        return f"<Translated {self.source!r}: {', '.join(map(repr, self.translations))}>"
 
 
 class Translator:

@@ -89,6 +89,11 @@ class AttentionMap:
     weights: Weights
     is_causal: bool = False
 
+    def __repr__(self) -> str:
+        """What looks where, and in how many layers and heads."""
+        layers, heads, queries, keys = self.weights.shape
+        return f"<AttentionMap {self.kind}: {layers} layers, {heads} heads, {queries} queries, {keys} keys>"
+
     @property
     def is_of_translation(self) -> bool:
         """Whether the words of a translation look, among others at those of its source."""

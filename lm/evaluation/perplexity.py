@@ -60,6 +60,15 @@ class Tally(Sums):
     unknown_tokens: int = 0
     lost_bytes: int = 0
 
+    def __repr__(self) -> str:
+        """The figures in one line; the sums are attributes."""
+        if not self.tokens:
+            return "<Tally of no tokens>"
+        bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits/byte"
+        size = f"{self.tokens:,} tokens, {self.bytes:,} bytes"
+        perplexity = "beyond the greatest float" if self.perplexity is None else f"{self.perplexity:.4g}"
+        return f"<Tally: perplexity {perplexity}{bits}, {size}>"
+
     @property
     def loses_text(self) -> bool:
         """Whether the tokenizer loses some of the text."""

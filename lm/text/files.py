@@ -430,10 +430,22 @@ def text_files(patterns: Sequence[str], *, field: str = FIELD, supervised: bool 
     return list(files.values())
 
 
+def refuse_missing(patterns: Iterable[str]) -> None:
+    """Raise InputError for the first file, folder or glob that stands for nothing, without reading any."""
+    for pattern in patterns:
+        if pattern not in ("", STDIN) and not Path(pattern).exists() and not _matching(pattern):
+            raise _nothing_there(pattern)
+
+
 def refuse_stdin_twice(names: Iterable[str]) -> None:
     """UsageError if more than one of some files that differ in what they are for is stdin."""
     if list(names).count(STDIN) > 1:
         raise UsageError("stdin (-) stands for one file only: name the others")
+
+
+def has_piped_text() -> bool:
+    """Whether stdin is no terminal, and anything comes from it; it is read for that."""
+    return not sys.stdin.isatty() and _spool_once(sys.stdin.buffer).path.stat().st_size > 0
 
 
 def text_size(files: Iterable[TextFile]) -> int | None:
@@ -456,13 +468,20 @@ def _resolve(pattern: str, suffixes: tuple[str, ...]) -> list[TextFile]:
         return [TextFile(pattern, path)]
     if path.exists():  # a pipe, as the shell's <(command) makes one, can be read only once
         return [_spool_pipe(path, path.stat().st_ino)]
-    if not glob.has_magic(pattern):
-        raise InputError(f"{pattern}: no such file or folder")
-    matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 (may be absolute)
-    files = [TextFile(str(match), match) for match in matches if match.is_file()]
+    files = [TextFile(str(match), match) for match in sorted(_matching(pattern))]
     if not files:
-        raise InputError(f"{pattern}: no file matches")
+        raise _nothing_there(pattern)
     return files
+
+
+def _matching(pattern: str) -> list[Path]:
+    """The files that a glob matches."""
+    matches = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else []  # noqa: PTH207 (may be absolute)
+    return [path for path in map(Path, matches) if path.is_file()]
+
+
+def _nothing_there(pattern: str) -> InputError:
+    return InputError(f"{pattern}: no " + ("file matches" if glob.has_magic(pattern) else "such file or folder"))
 
 
 def _in_folder(folder: Path, suffixes: tuple[str, ...]) -> list[TextFile]:
@@ -501,11 +520,15 @@ def _spool_pipe(path: Path, _inode: int) -> TextFile:
 
 
 def _spool(stream: BinaryIO, name: str) -> TextFile:
-    descriptor, path = tempfile.mkstemp(prefix="lm-stdin-")
+    return spooled(_plain_blocks(stream, BLOCK_BYTES), name=name)
+
+
+def spooled(parts: Iterable[bytes], *, name: str) -> TextFile:
+    """A temporary file of some bytes, whose form is told by its first line as that of stdin is."""
+    descriptor, path = tempfile.mkstemp(prefix="lm-text-")
     spool = _Spool(Path(path))
     with os.fdopen(descriptor, "wb") as file:
-        while block := stream.read(BLOCK_BYTES):
-            file.write(block)
+        file.writelines(parts)
     return TextFile(name, spool.path, spool=spool)
 
 

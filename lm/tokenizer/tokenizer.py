@@ -95,6 +95,10 @@ class Tokenizer:
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
         self._table = CharacterTable.of(self.description)
 
+    def __repr__(self) -> str:
+        """Its kind and size."""
+        return f"<Tokenizer: {self.kind}, {self.vocab_size:,} tokens>"
+
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
         """Read a `tokenizer.json`.

@@ -131,6 +131,10 @@ class Run:
             self.clock = Clock(left, spent=setup.spent, pause=pause, now=lambda: world.now(now))
         self._measured, self._open_settings = setup.pace, setup.open_settings
 
+    def __repr__(self) -> str:
+        """Its folder, and how far it has come."""
+        return f"<Run {self.folder}: step {self.state.step:,} of {self.plan.steps:,}>"
+
     def _build(self) -> None:
         """The model and what trains it, on the hardware that the plan names."""
         plan, training = self.plan, self.config.training

@@ -31,6 +31,7 @@ from lm.evaluation.ngram_models import bits_per_byte
 from lm.files import check_folder
 from lm.hardware import found_device
 from lm.run_folder import (
+    begun_from,
     checkpoints,
     find_checkpoint,
     holds_runs,
@@ -191,6 +192,10 @@ class Trainer:
 
     _events: Generator[Event, None, None] | None
 
+    def __repr__(self) -> str:
+        """Its run, or what that is to learn from."""
+        return f"<Trainer of {self.run or self.spec.resume or self.spec.data.first}>"
+
     def __enter__(self) -> Self:
         """Meet the other processes of the run, if there are some; UsageError if they have not been started."""
         self.world = self._stack.enter_context(joined())
@@ -255,7 +260,7 @@ class Trainer:
             UsageError: the launcher may do so, and would not know the run again.
         """
         if launched.may_restart() and self.spec.out is None:
-            raise UsageError("where processes may be restarted, name the folder of the run (-o)")
+            raise UsageError("where processes may be restarted, name the folder of the run", settings=("out",))
         if not is_restarted or self.spec.out is None:
             return None
         out = Path(self.spec.out)
@@ -349,6 +354,8 @@ class Trainer:
                 world=self.world,
                 now=self._clock,
             )
+            if from_run is not None:
+                begun_from(folder, from_run)
         yield Started(run, is_tuned=from_run is not None)
         return run
 

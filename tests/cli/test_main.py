@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -87,6 +88,25 @@ def test_a_command_imports_no_other():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nosuch.txt"], ["nosuch/*.txt"], ["--source", "nosuch.en", "--target", "nosuch.de"],
+        ["--pairs", "nosuch.tsv"], ["nosuch.txt", "--processes", "2"], ["nosuch.txt", "--budget", "1m"],
+    ],
+)  # fmt: skip
+def test_a_missing_corpus_is_told_before_torch_is_imported(arguments, tmp_path):
+    code = (
+        "import sys; from cli.main import run; code = run(['train', *sys.argv[1:]]);"
+        "heavy = {'torch', 'numpy', 'tokenizers'} & set(sys.modules); sys.exit(f'{heavy}' if heavy else code)"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 1
+    assert re.fullmatch(r"lm: nosuch\S*: no (such file or folder|file matches)\n", done.stderr), done.stderr
+
+
 def test_ctrl_c_ends_without_a_word_while_modules_are_being_imported():
     code = (
         "import sys; from cli.__main__ import main\n"
@@ -116,3 +136,44 @@ def test_ctrl_c_ends_the_command_whatever_torch_is_importing(module, tmp_path):
     command = [sys.executable, "-c", code, "generate", str(run_folder), "The owl", "--max-tokens", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+_COMMAND_AND_ABORT = (
+    "import atexit, ctypes, sys; from cli.__main__ import main\n"
+    "ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p))\n"
+    "class LaterImport:\n"
+    "    def find_spec(self, name, *_):\n"
+    "        if name == 'typer': atexit.register(print, 'exit function')\n"
+    "sys.meta_path.insert(0, LaterImport()); main()"
+)
+"""A command of a process that aborts when Python is torn down, with an exit function of something that it imports."""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a C library without a name")
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["runs", "nosuch"], 1), (["train", "--nosuch"], 2)])
+def test_a_command_ends_its_process_without_tearing_python_down(arguments, code):
+    """Extension modules check for leaks then (nanobind's), and torch's objects are searched for cycles."""
+    command = [sys.executable, "-c", _COMMAND_AND_ABORT, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.endswith("exit function\n")
+    assert "Usage: lm" in done.stdout or done.stderr.startswith("lm: ")
+
+
+def test_a_process_with_exit_functions_of_its_own_calls_them():
+    """As one has whose coverage is measured; Python is torn down then as ever."""
+    code = "import atexit, sys; atexit.register(print, 'first'); from cli.__main__ import main; main()"
+    command = [sys.executable, "-c", code, "runs", "nosuch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert (done.returncode, done.stdout) == (1, "first\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_output_that_cannot_be_written_when_the_process_ends_is_a_failure():
+    code = "import sys; from cli import main as commands; commands.main = lambda: sys.exit(print('text'))\n"
+    code += "from cli.__main__ import main; main()"
+    command, buffered = [sys.executable, "-c", code], {**os.environ, "PYTHONUNBUFFERED": ""}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=buffered, timeout=900)
+    assert done.returncode == 120
+    assert b"No space left on device" in done.stderr

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
+from lm.locks import LockFile
 from lm.model.transformer import build_model, count_parameters
 from lm.run_folder import load_config
 from tests.cli.small_runs import make_run
+from tests.cli.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +52,74 @@ def test_runs_are_listed(folder):
     )
     (row,) = without_torch("runs", str(folder)).splitlines()[1:]
     assert row.split()[1] == "–"  # of no preset
-    assert row.endswith("unfinished")
+    assert row.endswith("0 of 0")
+
+
+@pytest.fixture
+def trained(tmp_path) -> Path:
+    """A folder with a run, one that began with its weights, and one that is not finished."""
+    text = tmp_path / "text.txt"
+    text.write_text("The owl saw the fox by the mill.\n" * 60)
+    small = [
+        "--d-model",
+        "16",
+        "--n-layers",
+        "1",
+        "--n-heads",
+        "2",
+        "--context",
+        "32",
+        "--kind",
+        "byte",
+        "--threads",
+        "1",
+    ]
+    runs = tmp_path / "runs"
+    for name, *flags in (("novel", "--steps", "4", *small), ("letters", "--steps", "3", "--from", str(runs / "novel"))):
+        assert run(["train", str(text), "-o", str(runs / name), *flags]) == 0
+    longer = "import lm, sys\nwith lm.Trainer(lm.run_spec(sys.argv[1], resume=sys.argv[2], steps=1500)) as trainer:\n"
+    longer += "    for event in trainer:\n        if isinstance(event, lm.Step): break"
+    command = [sys.executable, "-c", longer, str(text), str(runs / "novel")]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=900).returncode == 0
+    return runs
+
+
+def test_a_row_says_what_a_run_started_from_how_good_it_is_and_how_far_it_has_come(trained, capsys):
+    capsys.readouterr()
+    rows = without_torch("runs", str(trained)).splitlines()
+    assert all(len(row) <= 60 for row in rows)
+    cells = {row.split("  ")[0]: [cell.strip() for cell in row.split("  ") if cell.strip()] for row in rows[1:]}
+    evaluated = [json.loads(line) for line in (trained / "letters" / "metrics.jsonl").read_text().splitlines()]
+    bits = min(entry["validation_bits_per_byte"] for entry in evaluated if "validation_bits_per_byte" in entry)
+    assert cells["letters"][1:2] + cells["letters"][3:] == ["from novel", f"{bits:.4f}", "3"]
+    assert cells["novel"][1] == "tiny"
+    assert cells["novel"][-1] == "5 of 1,500"
+
+
+def test_a_run_that_is_being_trained_says_so(trained, capsys):
+    (trained / "fresh" / "checkpoints").mkdir(parents=True)
+    (trained / "fresh" / "config.json").write_bytes((trained / "novel" / "config.json").read_bytes())
+    locks = [LockFile(trained / name / ".lock") for name in ("novel", "fresh")]
+    for lock in locks:
+        lock.acquire()
+    rows = without_torch("runs", str(trained)).splitlines()
+    assert next(row for row in rows if row.startswith("novel")).endswith("  running, step 5")
+    assert next(row for row in rows if row.startswith("fresh")).endswith("  running, step 0")
+    assert all(len(row) <= 60 for row in rows)
+    described = {Path(each["run"]).name: each for each in json.loads(without_torch("runs", str(trained), "--json"))}
+    assert [described[name]["running_step"] for name in ("fresh", "letters", "novel")] == [0, None, 5]
+    for lock in locks:
+        lock.release()
+    assert "running" not in without_torch("runs", str(trained))
+    assert "fresh" not in without_torch("runs", str(trained))
+
+
+def test_a_long_name_is_broken_on_a_narrow_terminal(trained, monkeypatch):
+    (trained / "novel").rename(trained / "the-whole-of-a-long-novel-with-the-preset-tiny")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(["runs", str(trained)]) == 0
+    assert max(map(len, terminal.lines)) <= 60
 
 
 def test_curves_are_drawn(folder):

@@ -101,6 +101,21 @@ def test_decode_takes_what_encode_prints(byte_tokenizer: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == 'a<|endoftext|>ba<|endoftext|>b{"text": "ab"}\n'
 
 
+def test_inspect_reads_a_file_that_is_named_and_shows_any_other_text(
+    byte_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The owl saw the fox.\n")
+    capsys.readouterr()
+    command = ["tokenizer", "inspect", str(byte_tokenizer), "--json"]
+    assert run([*command, str(text)]) == run([*command, "--file", str(text)]) == 0
+    argument, flag = map(json.loads, capsys.readouterr().out.splitlines())
+    assert argument == flag
+    for other in (str(tmp_path / "nowhere.txt"), "a/" * 3000, str(tmp_path)):
+        assert run([*command, other]) == 0
+        assert len(json.loads(capsys.readouterr().out)["tokens"]) == len(other)
+
+
 @pytest.mark.parametrize("data", ["", "no newline", "한국어 🙂\r\n\n  <|endoftext|>\n"])
 def test_encode_then_decode_is_the_identity_on_bytes(data: str, byte_tokenizer: Path) -> None:
     ids = lm("tokenizer", "encode", str(byte_tokenizer), stdin=data.encode())

@@ -321,6 +321,15 @@ def test_a_checkpoint_that_is_not_there_is_told_from_a_run_that_is_not(save, tmp
         find_checkpoint(tmp_path / "other" / "checkpoints" / "step-9")
 
 
+def test_a_misspelled_run_is_suggested_as_it_is_to_be_typed(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "clean" / "checkpoints").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for folder, near in ((tmp_path, Path("runs/clea")), (tmp_path / "runs", Path("clea"))):
+        monkeypatch.chdir(folder)
+        with pytest.raises(InputError, match=rf"^{near}: no such run \(did you mean '{near}n'\?\)$"):
+            find_checkpoint(near)
+
+
 @pytest.mark.parametrize("content", ["", "[1]", "x" * 5000])
 def test_a_pointer_to_no_checkpoint_is_told_from_one_that_is_gone(save, tmp_path, content):
     folder = save(3, is_best=True)

@@ -54,7 +54,7 @@ CASES = {
     "more experts a token than there are": (["train", "{0}/text.txt", "--experts", "2", "--experts-per-token", "3", *SMALL], 2, "experts_per_token 3 is more than experts 2"),
     "experts a token without experts": (["train", "{0}/text.txt", "--experts-per-token", "2", *SMALL], 2, "is for a model with experts (--experts, --experts-per-token)"),
     "experts that are compiled": (["train", "{0}/text.txt", "--experts", "2", "--compile", *SMALL], 2, "a model with experts is not compiled"),
-    "a run almost": (["perplexity", "{0}/rum", "{0}/text.txt"], 1, "rum: no such run (did you mean 'run'?)"),
+    "a run almost": (["perplexity", "{0}/rum", "{0}/text.txt"], 1, "rum: no such run (did you mean '{0}/run'?)"),
     "a step that is not there": (["generate", "{0}/run/checkpoints/step-7", "x"], 1, "no such checkpoint; there is step-30"),
     "the mean of no run": (["average", "{0}/nowhere", "-o", "{0}/mean"], 1, "nowhere: no such run"),
     "tokens of another tokenizer": (["train", "{0}/mixed"], 1, "mixed/tokenizer.json: not the tokenizer that made the tokens in {0}/mixed; prepare the corpus again"),

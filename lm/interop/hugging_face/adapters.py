@@ -177,6 +177,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     refer(out, found)
+    run_folder.begun_from(out, found)
     return checkpoint.save_checkpoint(
         out,
         config=adapting(dataclasses.replace(config, plan=None, lora=lora), found),

@@ -67,6 +67,7 @@ def import_model(folder: Path, out: Path) -> Imported:
         state=run_folder.TrainingState(finished=True),
         is_best=True,
     )
+    run_folder.imported_as(out, family.model_type)
     return Imported(family, model, checkpoint)
 
 

@@ -27,6 +27,7 @@ def test_messages_about_values(message, expected):
     [
         (["trian"], "no command 'trian' (did you mean 'train'?) (see lm --help)"),
         (["generate", "run", "--temprature", "1"], "no option --temprature (did you mean '--temperature'?)"),
+        (["generate", "run", "--temp", "1"], "no option --temp (did you mean '--temperature'?)"),
         (["generate", "run", "Once", "upon"], "unexpected 'upon'; put a text of several words in quotes"),
         (["generate"], "RUN is missing (see lm generate --help)"),
         (["train", "text", "--steps"], "--steps needs a value"),

@@ -2,11 +2,14 @@
 
 The table of `cli.flags.without_effect` says where. For each of its rows there are two command lines here: one in the
 mode in which the options of the row are ignored, and one in which they are heeded. All end before anything is trained
-or loaded, since a file or a run is missing.
+or loaded, since a file is empty, or it or a run is missing.
 """
 
 from __future__ import annotations
 
+import io
+import re
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -40,48 +43,48 @@ class Case(NamedTuple):
     heeded: str | None
 
 
-_PAIRS = "--source missing.en --target missing.de"
+_PAIRS = "--source empty.en --target empty.de"
 _TUNED = "--from missing-run"
 CASES: dict[tuple[str, str], Case] = {
-    ("train", "with --resume,"): Case("--resume missing-run", "missing.txt"),
-    ("train", "on a corpus of text,"): Case("missing.txt", _PAIRS),
-    ("train", "on pairs "): Case(_PAIRS, "missing.txt"),
+    ("train", "with --resume,"): Case("--resume missing-run", "empty.txt"),
+    ("train", "on a corpus of text,"): Case("empty.txt", _PAIRS),
+    ("train", "on pairs "): Case(_PAIRS, "empty.txt"),
     ("train", "beside --validation-source,"): Case(
         f"{_PAIRS} --validation-source missing.e --validation-target missing.d", _PAIRS
     ),
-    ("train", "without --pairs,"): Case(_PAIRS, "--pairs missing.jsonl"),
+    ("train", "without --pairs,"): Case(_PAIRS, "--pairs empty.jsonl"),
     ("train", "on a model of one direction"): Case(_PAIRS, f"{_PAIRS} --bidirectional"),
     ("train", "where there is a tokenizer already (--tokenizer, --from), as it is for training them"): Case(
         f"{_PAIRS} --tokenizer missing.json", _PAIRS
     ),
     ("train", "where there is a tokenizer already (--tokenizer, --from), as it is for training one"): Case(
-        "missing.txt --tokenizer missing.json", "missing.txt"
+        "empty.txt --tokenizer missing.json", "empty.txt"
     ),
-    ("train", "with --from, which brings the blocks"): Case(f"missing.txt {_TUNED}", "missing.txt"),
-    ("train", "on tokens that are prepared"): Case("tokens -o occupied", "missing.txt"),
-    ("train", "on a tokenizer of characters or bytes"): Case("missing.txt --kind byte", "missing.txt"),
-    ("train", "with --from, which brings all weights"): Case("missing.txt --from plain-run", "missing.txt"),
-    ("train", "on recurrent layers"): Case("missing.txt --architecture lstm", "missing.txt"),
-    ("train", "without rotary positions"): Case("missing.txt --positions learned", "missing.txt"),
-    ("train", "without --experts"): Case("missing.txt", "missing.txt --experts 4"),
-    ("train", "without adapters"): Case("missing.txt", f"missing.txt {_TUNED} --lora 2"),
-    ("train", "if it is 0,"): Case("missing.txt --from plain-run --lora 2", None),
-    ("train", "where no tokens are masked"): Case("missing.txt", "missing.txt --objective masked"),
+    ("train", "with --from, which brings the blocks"): Case(f"empty.txt {_TUNED}", "empty.txt"),
+    ("train", "on tokens that are prepared"): Case("tokens -o occupied", "empty.txt"),
+    ("train", "on a tokenizer of characters or bytes"): Case("empty.txt --kind byte", "empty.txt"),
+    ("train", "with --from, which brings all weights"): Case("empty.txt --from plain-run", "empty.txt"),
+    ("train", "on recurrent layers"): Case("empty.txt --architecture lstm", "empty.txt"),
+    ("train", "without rotary positions"): Case("empty.txt --positions learned", "empty.txt"),
+    ("train", "without --experts"): Case("empty.txt", "empty.txt --experts 4"),
+    ("train", "without adapters"): Case("empty.txt", f"empty.txt {_TUNED} --lora 2"),
+    ("train", "if it is 0,"): Case("empty.txt --from plain-run --lora 2", None),
+    ("train", "where no tokens are masked"): Case("empty.txt", "empty.txt --objective masked"),
     ("train", "without --bpe-dropout"): Case(f"{_PAIRS} --bpe-dropout 0", _PAIRS),
-    ("train", "beside --batch-tokens"): Case("missing.txt --batch-tokens 512", "missing.txt"),
-    ("train", "except with --schedule wsd"): Case("missing.txt --schedule cosine", "missing.txt --schedule wsd"),
+    ("train", "beside --batch-tokens"): Case("empty.txt --batch-tokens 512", "empty.txt"),
+    ("train", "except with --schedule wsd"): Case("empty.txt --schedule cosine", "empty.txt --schedule wsd"),
     ("train", "with a --schedule that"): Case(
-        "missing.txt --schedule constant", "missing.txt --schedule linear"
+        "empty.txt --schedule constant", "empty.txt --schedule linear"
     ),
-    ("train", "without dropout,"): Case("missing.txt --dropout 0", "missing.txt --dropout 0.1"),
-    ("train", "without evaluations before the end"): Case("missing.txt --evaluate-every 0", "missing.txt"),
+    ("train", "without dropout,"): Case("empty.txt --dropout 0", "empty.txt --dropout 0.1"),
+    ("train", "without evaluations before the end"): Case("empty.txt --evaluate-every 0", "empty.txt"),
     ("train", "without held-out data"): Case(f"{_PAIRS} --validation 0.0", _PAIRS),
     ("train", "where no sentence is translated"): Case(f"{_PAIRS} --bleu-sentences 0", _PAIRS),
     ("train", "where no pairs are in JSON Lines"): Case(
         "--pairs pairs.tsv -o occupied", "--pairs rows.jsonl -o occupied"
     ),
-    ("train", "where another launcher"): Case("missing.txt", None),
-    ("train", "in one process"): Case("missing.txt", None),
+    ("train", "where another launcher"): Case("empty.txt", None),
+    ("train", "in one process"): Case("empty.txt", None),
     ("train", "where no file is JSON Lines"): Case("text.txt -o occupied", "rows.jsonl -o occupied"),
     ("train", "on JSON Lines"): Case("rows.jsonl -o occupied", "text.txt -o occupied"),
     ("prepare", "where no file is JSON Lines"): Case("text.txt", "rows.jsonl"),
@@ -92,6 +95,8 @@ CASES: dict[tuple[str, str], Case] = {
         "plain-run --file text.txt", "plain-run --file rows.jsonl"
     ),
     ("tokenizer inspect", "on JSON Lines"): Case("plain-run --file rows.jsonl", "plain-run --file text.txt"),
+    ("perplexity", "on the pairs that"): Case("translating-run", "plain-run text.txt"),
+    ("perplexity", "on the split that"): Case("plain-run", "plain-run text.txt"),
     ("perplexity", "where no file is JSON Lines"): Case("plain-run text.txt", "plain-run rows.jsonl"),
     ("perplexity", "on JSON Lines"): Case("plain-run rows.jsonl", "plain-run text.txt"),
     ("perplexity", "on examples,"): Case("supervised-run examples.jsonl", "missing-run text.txt"),
@@ -147,7 +152,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("tokenizer train", "on a tokenizer that knows"): Case(
         "missing.txt -o a.json", "missing.txt -o a.json --kind char"
     ),
-    ("tokenizer inspect", "without --file"): Case("plain-run", "missing-run --file text.txt"),
+    ("tokenizer inspect", "without files"): Case("plain-run", "missing-run text.txt"),
 }  # fmt: skip
 """By command and the beginning of what a row calls the mode."""
 
@@ -222,11 +227,14 @@ def folder(tmp_path_factory):
     (made / "pairs.tsv").write_text("eins\tone\n" * 9)
     (made / "rows.jsonl").write_text('{"text": "some text", "word": "some words", "source": "a", "target": "b"}\n' * 20)
     (made / "examples.jsonl").write_text('{"prompt": "the owl", "completion": "ran"}\n')
+    for name in ("empty.txt", "empty.en", "empty.de", "empty.jsonl"):
+        (made / name).touch()
     (made / "occupied").mkdir()
     (made / "occupied" / "notes.txt").write_text("not a run")
     (made / "adapters").mkdir()
     (made / "adapters" / "adapter_config.json").write_text("{}")
     make_run(made / "plain-run", kind="byte")
+    make_run(made / "translating-run", kind="byte", n_encoder_layers=1)
     make_run(made / "supervised-run", kind="byte", supervised=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(made / "cache"))
@@ -239,6 +247,7 @@ def said(folder, monkeypatch, capsys):
     """Runs a command line where the files are; returns its exit code and what it said on stderr."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("LM_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
 
     def call(command: str, *arguments: str) -> tuple[int, str]:
         code = run([*command.split(), *arguments])
@@ -385,12 +394,12 @@ def test_several_options_are_named_together_and_what_the_environment_sets_by_its
 @pytest.mark.parametrize(
     "arguments",
     [
-        "missing.txt --no-bidirectional --best-by loss --bleu-sentences 0", "missing.txt --expert-balance 0",
-        "missing.txt --no-whole-words",
+        "empty.txt --no-bidirectional --best-by loss --bleu-sentences 0", "empty.txt --expert-balance 0",
+        "empty.txt --no-whole-words",
     ],
 )  # fmt: skip
 def test_what_is_switched_off_asks_for_nothing(said, arguments):
-    assert said("train", *arguments.split()) == (1, "lm: missing.txt: no such file or folder\n")
+    assert said("train", *arguments.split()) == (1, "lm: empty.txt: the corpus is empty; there is no text\n")
 
 
 SETTINGS = [rule for rule in RULES if rule.stage == "settings" and "with --from" not in rule.where]
@@ -413,4 +422,4 @@ def test_a_file_of_settings_may_name_what_has_no_effect(said, folder, rule):
     (folder / "settings.toml").write_text(text)
     code, error = said("train", *case.ignored.split(), "--config", "settings.toml")
     assert code == 1, error
-    assert "no such file" in error or "is no run's" in error, error
+    assert re.search("there is no text|there are no pairs|no such run|is no run's", error), error

@@ -52,7 +52,6 @@ def test_files_are_reported_apart_and_in_total(report, capsys, translation_run, 
         (["--source", "test.en", "--target", "test.de", "test.en"], "not both"),
         (["--source", "test.en", "--target", "test.de", "--stride", "4"], "--stride has no effect on pairs"),
         (["--source", "test.en", "--target", "test.de", "--csv"], "--csv has no effect on pairs"),
-        ([], "encoder-decoder, which translates: measure it on pairs"),
         (["test.en"], "encoder-decoder, which translates: measure it on pairs"),
     ],
 )

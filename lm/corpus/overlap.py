@@ -1,0 +1,124 @@
+"""How much of some text is training text, by looking up its tokens in the shards of a run.
+
+Samples of the text are looked up: stretches of about 200 bytes, and whole documents that are shorter. Hashes of 64 bits
+are compared, so that unrelated text is not taken for training text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.corpus.repetition import Hashes, Hashing, WantedHashes, stretch_tokens
+from lm.corpus.shards import TokenReader, open_split, read_manifest
+from lm.tokenizer.tokenizer import Tokenizer
+
+_SAMPLES = 4096  # of a file
+_MOST_TOKENS = 1 << 25  # of all files; what follows is not looked at
+_MOST_READ = 1 << 27  # tokens of the training split, which take a second or two; of a larger one, parts are read
+_PART = 1 << 12  # tokens of such a part
+_WHOLE = 1 << 16
+
+
+@dataclass
+class _Text:
+    """The beginning of a file as a sequence of tokens, documents framed as in shards."""
+
+    parts: list[NDArray[Any]] = field(default_factory=list)
+    edges: list[int] = field(default_factory=list)
+    length: int = 0
+
+    def add(self, tokens: NDArray[Any]) -> None:
+        """Add tokens at the end."""
+        self.parts.append(tokens)
+        self.length += len(tokens)
+
+
+class TrainingOverlap:
+    """The fraction of each of some files that is in the training split of prepared tokens."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        """Of text that is to come.
+
+        Args:
+            folder: of prepared tokens, of text or of examples.
+            tokenizer: that made them.
+        """
+        self._folder, self._size = folder, tokenizer.vocab_size
+        start, end = tokenizer.start_of_text, tokenizer.end_of_text
+        self._start, self._end = _token(start), _token(None if end == start else end)
+        self._texts: dict[int, _Text] = {}
+        self._room = _MOST_TOKENS
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is added makes no difference any more."""
+        return self._room <= 0
+
+    def add(self, file: int, tokens: NDArray[Any], *, starts_document: bool) -> None:
+        """Add tokens of a file, in reading order."""
+        if self.is_full:
+            return
+        text = self._texts.setdefault(file, _Text())
+        if starts_document:
+            if text.edges:
+                text.add(self._end)
+            text.edges.append(text.length)
+            text.add(self._start)
+        text.add(tokens.astype(np.uint32))
+        self._room -= len(tokens)
+
+    def fractions(self) -> dict[int, float]:
+        """The fraction of each file: measured, or where the training split is very large estimated, from parts of it.
+
+        Raises:
+            InputError: the folder holds no prepared tokens, or they are damaged.
+        """
+        record = read_manifest(self._folder).splits["train"]
+        hashing = Hashing(self._size, stretch_tokens(tokens=record.tokens, text_bytes=record.bytes))
+        sampled = {file: self._sampled(text, hashing) for file, text in self._texts.items()}
+        wanted = WantedHashes(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
+        train = open_split(self._folder, "train")
+        for ids in _parts(train, hashing.stretch):
+            sums = hashing.sums(ids)
+            wanted.mark(hashing.stretches(sums))
+            starts = np.flatnonzero(np.isin(ids, self._start))
+            wanted.mark(hashing.parts(sums, starts[:-1], starts[1:]))
+        read = min(1.0, _MOST_READ / max(1, len(train)))
+        found, fractions = wanted.found, {}
+        for file, hashes in sampled.items():
+            fractions[file] = min(1.0, float(found[: len(hashes)].mean()) / read) if len(hashes) else 0.0
+            found = found[len(hashes) :]
+        return fractions
+
+    def _sampled(self, text: _Text, hashing: Hashing) -> Hashes:
+        """Hashes of stretches, or of whole documents that are shorter, at places at equal distances."""
+        ids = np.concatenate([*text.parts, self._end]).astype(np.int64)
+        places = np.linspace(0, text.length, min(text.length, _SAMPLES), endpoint=False, dtype=np.int64)
+        edges = np.array([*text.edges, len(ids)])
+        documents = np.searchsorted(edges, places, side="right") - 1
+        begins, ends = edges[documents], edges[documents + 1]
+        begins = np.where(ends - begins < hashing.stretch, begins, np.minimum(places, ends - hashing.stretch))
+        ends = np.minimum(ends, begins + hashing.stretch)
+        return np.array(
+            [hashing.sums(ids[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)], dtype=np.uint64
+        )
+
+
+def _token(index: int | None) -> NDArray[np.uint32]:
+    """A token as a sequence of one; none if there is none."""
+    return np.array([] if index is None else [index], dtype=np.uint32)
+
+
+def _parts(tokens: TokenReader, stretch: int) -> Iterator[NDArray[np.integer]]:
+    """All tokens in parts that overlap by a stretch; of very many, parts at equal distances."""
+    is_whole = len(tokens) <= _MOST_READ
+    size = _WHOLE if is_whole else _PART
+    step = size if is_whole else size * len(tokens) // _MOST_READ
+    for start in range(0, len(tokens), step):
+        yield tokens.read(start, min(start + size + stretch - 1, len(tokens)))

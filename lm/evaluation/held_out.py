@@ -1,0 +1,123 @@
+"""The held-out split of a run, decoded from its prepared tokens, as files of the kind that it was trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from lm.checkpoint import LoadedModel
+from lm.corpus import folders
+from lm.corpus.examples import open_examples
+from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
+from lm.corpus.pairs import open_pairs
+from lm.corpus.shards import open_split
+from lm.errors import InputError
+from lm.text.files import FIELD, TextFile, spooled
+from lm.text.parallel import ParallelText
+from lm.tokenizer.framing import example_frame
+from lm.tokenizer.tokenizer import Tokenizer
+
+NAME = "held-out"
+"""What reports call the split."""
+
+_LONGEST_ROW = 1 << 24
+"""Tokens; a longer document is cut, so that each row fits into memory."""
+
+_AGAIN = "name text to measure it on, or prepare its corpus again"
+
+
+def prepared_folder(loaded: LoadedModel) -> Path:
+    """The prepared data that a run was trained on; InputError where they are gone, or it was not trained here."""
+    plan = loaded.config.plan
+    if plan is None:
+        raise InputError(f"{loaded.folder}: not trained here, so nothing is held out; name text to measure it on")
+    folder = Path(plan.data)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: the prepared tokens of this run are gone; {_AGAIN}")
+    if PreparedManifest.read(folder).key != plan.data_key:
+        raise InputError(f"{folder}: not the tokens that this run was trained on; {_AGAIN}")
+    return folder
+
+
+def held_out_text(loaded: LoadedModel) -> TextFile:
+    """The held-out documents or examples of a run that continues texts or fills blanks, in JSON Lines.
+
+    Raises:
+        InputError: nothing was held out, or the prepared tokens are gone or damaged.
+    """
+    folder = _verified(loaded)
+    manifest = Manifest.read(folder)
+    if not manifest.splits["validation"].tokens:
+        raise _nothing(loaded)
+    rows = _examples(folder, loaded.tokenizer) if manifest.supervised else _documents(folder, loaded.tokenizer)
+    return spooled(_lines(rows), name=NAME)
+
+
+def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
+    """The held-out pairs of a run that translates, and the language of their targets, where that is known.
+
+    Raises:
+        InputError: nothing was held out, or the prepared pairs are gone or damaged.
+    """
+    folder = _verified(loaded)
+    manifest, pairs = PairManifest.read(folder), list(open_pairs(folder).validation_texts())
+    if not pairs:
+        raise _nothing(loaded)
+    fields = "source", "target"
+    rows = spooled(_lines(dict(zip(fields, pair[:2], strict=True)) for pair in pairs), name=NAME)
+    heads = None
+    if manifest.heads:
+        lines = (" ".join(map(str, of_source or ())) + "\n" for _, _, of_source in pairs)
+        heads = spooled((line.encode() for line in lines), name=f"{NAME}, heads")
+    return ParallelText(dataclasses.replace(rows, field=fields[0]), None, fields, heads), manifest.languages[1]
+
+
+def _verified(loaded: LoadedModel) -> Path:
+    folder = prepared_folder(loaded)
+    folders.verify(folder, PreparedManifest.read(folder).sha256, advice=_AGAIN)
+    return folder
+
+
+def _nothing(loaded: LoadedModel) -> InputError:
+    return InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
+
+
+def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
+    """Each document: what stands between the tokens that start and end one."""
+    tokens = open_split(folder, "validation")
+    frame = [token for token in (tokenizer.start_of_text, tokenizer.end_of_text) if token is not None]
+    held = np.empty(0, dtype=np.int64)
+    for start in range(0, len(tokens), _LONGEST_ROW):
+        held = np.concatenate([held, tokens.read(start, min(start + _LONGEST_ROW, len(tokens)))])
+        edges = [-1, *np.flatnonzero(np.isin(held, frame)).tolist()]
+        yield from (_row(tokenizer, held[before + 1 : end]) for before, end in pairwise(edges) if end > before + 1)
+        held = held[edges[-1] + 1 :]
+        if len(held) > _LONGEST_ROW:
+            yield _row(tokenizer, held)
+            held = held[:0]
+    if len(held):
+        yield _row(tokenizer, held)
+
+
+def _row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, str]:
+    return {FIELD: tokenizer.decode(ids)}
+
+
+def _examples(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
+    """Each example: its prompt and its completion."""
+    examples, frame = open_examples(folder, "validation"), example_frame(tokenizer)
+    for number in range(len(examples)):
+        ids, learned = examples.read(number)
+        prompt, completion = ids[len(frame.before) : len(ids) - learned], ids[len(ids) - learned :]
+        completion = completion[: learned - len(frame.after)]
+        yield {"prompt": tokenizer.decode(prompt), "completion": tokenizer.decode(completion)}
+
+
+def _lines(rows: Iterable[Mapping[str, str]]) -> Iterator[bytes]:
+    for row in rows:
+        yield json.dumps(row, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,79 @@
+"""Whether text that a run is measured on was training text of that run: then its score says little."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from lm.checkpoint import LoadedModel
+from lm.corpus.overlap import TrainingOverlap
+from lm.errors import InputError
+from lm.evaluation.held_out import prepared_folder
+from lm.evaluation.stretches import Stretch
+from lm.text.examples import Example
+
+_LEAST = 0.01
+"""Of a file that is warned about: less may be what all texts of a kind share, such as a licence."""
+
+_NAMED = 3
+_EXAMPLES_AT_ONCE = 1024
+
+
+class TrainingText:
+    """Watches what is scored, and tells which files were training text; of a run whose tokens are gone, none."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        """Of a run, before it scores anything."""
+        self._loaded = loaded
+        self._overlap: TrainingOverlap | None = None
+        with contextlib.suppress(InputError):
+            self._overlap = TrainingOverlap(prepared_folder(loaded), loaded.tokenizer)
+
+    def watched(self, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+        """The same stretches, noted as they pass."""
+        for stretch in stretches:
+            self.note(stretch)
+            yield stretch
+
+    def note(self, stretch: Stretch) -> None:
+        """Note the passage of its first stretch."""
+        passage = stretch.passage
+        if self._overlap is not None and stretch.first == 0:
+            self._overlap.add(passage.file, passage.tokens, starts_document=passage.piece.starts_document)
+
+    def note_examples(self, file: int, examples: Iterable[Example]) -> None:
+        """Note the examples of a file, as far as they are compared."""
+        rows = iter(examples)
+        while self._overlap is not None and not self._overlap.is_full:
+            some = list(islice(rows, _EXAMPLES_AT_ONCE))
+            if not some:
+                return
+            texts = [text for example in some for text in (example.prompt, example.completion)]
+            encoded = self._loaded.tokenizer.encode_batch(texts)
+            for prompt, completion in zip(encoded[::2], encoded[1::2], strict=True):
+                self._overlap.add(file, np.concatenate([prompt, completion]), starts_document=True)
+
+    def warnings(self, names: Sequence[str]) -> list[str]:
+        """A sentence for each file that was training text, or for the first few.
+
+        Args:
+            names: of the files, in order.
+        """
+        found: dict[int, float] = {}
+        if self._overlap is not None:
+            with contextlib.suppress(InputError):
+                found = {file: part for file, part in self._overlap.fractions().items() if part >= _LEAST}
+        run = self._loaded.folder
+        said = [
+            f"{names[file]}: {_percent(part)} was training text of {run}; measure it on text that it has not seen"
+            for file, part in list(found.items())[:_NAMED]
+        ]
+        others = len(found) - len(said)
+        return [*said, f"and {others:,} more files that were training text"] if others else said
+
+
+def _percent(fraction: float) -> str:
+    return "all of it" if fraction >= 0.995 else f"{fraction:.0%} of it"

@@ -1,0 +1,97 @@
+"""How much of a text is training text."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus import overlap
+from lm.corpus.corpus import survey
+from lm.corpus.overlap import TrainingOverlap
+from lm.corpus.prepare import prepare_corpus
+from lm.text.files import text_files
+from lm.tokenizer import training
+
+WORDS = [
+    f"{first}{second}" for first in ("ba", "ko", "mi", "tu", "re", "sol") for second in ("n", "ra", "st", "lo", "x")
+]
+
+
+def text_of(seed: int, sentences: int) -> str:
+    source = random.Random(seed)
+    return "".join(" ".join(source.choices(WORDS, k=9)) + ".\n" for _ in range(sentences))
+
+
+@pytest.fixture(scope="module")
+def trained_on() -> str:
+    return text_of(1, 1200)
+
+
+@pytest.fixture(scope="module", params=["end of text", "start and end", "none"])
+def tokenizer(request, trained_on):
+    special = {"end of text": ("<|endoftext|>",), "start and end": ("<s>", "</s>"), "none": ()}[request.param]
+    config = TokenizerConfig(vocab_size=300)
+    return training.train([trained_on], config, corpus_bytes=len(trained_on), special_tokens=special).tokenizer
+
+
+def fractions(folder, tokenizer, *files: list[str]) -> list[float]:
+    """Of files, which are documents; these come in two parts each."""
+    found = TrainingOverlap(folder, tokenizer)
+    for number, documents in enumerate(files):
+        for text in documents:
+            ids = np.array(tokenizer.encode(text))
+            found.add(number, ids[: len(ids) // 2], starts_document=True)
+            found.add(number, ids[len(ids) // 2 :], starts_document=False)
+    return list(found.fractions().values())
+
+
+def prepared(tmp_path, tokenizer, documents: list[str], validation: str = "0.1"):
+    path = tmp_path / "corpus.txt"
+    path.write_text("<|endoftext|>\n".join(documents))
+    config = DataConfig(validation=validation)
+    return prepare_corpus(survey(text_files([str(path)]), config), tokenizer, folder=tmp_path / "tokens").folder
+
+
+def test_the_fraction_of_one_document(tmp_path, tokenizer, trained_on):
+    folder, other = prepared(tmp_path, tokenizer, [trained_on]), text_of(2, 1200)
+    sentences = trained_on.splitlines(keepends=True)
+    middle, end = "".join(sentences[300:500]), "".join(sentences[1090:])
+    found = fractions(folder, tokenizer, [trained_on], [other], [middle], [end], [middle + text_of(3, 600)], [""])
+    assert found[0] == pytest.approx(0.9, abs=0.02)
+    assert found[2] == pytest.approx(1, abs=0.05)
+    assert found[4] == pytest.approx(0.25, abs=0.03)
+    assert [found[place] for place in (1, 3, 5)] == [0, 0, 0]
+
+
+def test_short_documents_in_another_order(tmp_path, tokenizer, trained_on):
+    if tokenizer.start_of_text is None:
+        pytest.skip("nothing tells documents apart")
+    sentences = trained_on.splitlines(keepends=True)
+    folder = prepared(tmp_path, tokenizer, sentences, "0")
+    seen, new = random.Random(4).sample(sentences, 200), text_of(5, 200).splitlines(keepends=True)
+    assert fractions(folder, tokenizer, seen, new, [*seen, *new]) == [
+        pytest.approx(1, abs=0.02), 0, pytest.approx(0.5, abs=0.02),
+    ]  # fmt: skip
+
+
+def test_of_a_large_corpus_parts_are_read(tmp_path, tokenizer, trained_on, monkeypatch):
+    folder = prepared(tmp_path, tokenizer, [trained_on], "0")
+    monkeypatch.setattr(overlap, "_MOST_READ", 8192)
+    monkeypatch.setattr(overlap, "_PART", 256)
+    found = fractions(folder, tokenizer, [trained_on], [text_of(2, 1200)])
+    assert found == [pytest.approx(1, abs=0.15), 0]
+
+
+def test_what_is_compared_is_bounded(tmp_path, tokenizer, trained_on, monkeypatch):
+    monkeypatch.setattr(overlap, "_MOST_TOKENS", 500)
+    folder = prepared(tmp_path, tokenizer, [trained_on], "0")
+    many = trained_on.splitlines(keepends=True)
+    overlapping = TrainingOverlap(folder, tokenizer)
+    for sentence in many:
+        overlapping.add(0, np.array(tokenizer.encode(sentence)), starts_document=sentence is many[0])
+    assert 500 <= sum(map(len, overlapping._texts[0].parts)) < 600
+    assert overlapping.fractions()[0] > 0.8

@@ -1,0 +1,163 @@
+"""A run is measured on what it held out, and text that it was trained on is recognised."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+
+import pytest
+
+import lm
+from cli.main import run
+from lm.checkpoint import load_model
+from lm.config.hardware import HardwareConfig
+from lm.errors import InputError
+from lm.evaluation.held_out import held_out_pairs, held_out_text
+from lm.hardware import inference_hardware
+from tests.cli.small_runs import make_run
+from tests.golden.make_runs import RUNS
+
+SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context": 32, "steps": 1, "vocab_size": 300, "threads": 1}
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_stdin(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+
+
+@pytest.fixture
+def among_runs(monkeypatch):
+    """Runs name their data relative to this folder."""
+    monkeypatch.chdir(RUNS)
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[str]:
+    """Each other than all, some with a line that would end a document in plain text, one of two tokens."""
+    texts = [f"Owl {number} saw\n<|endoftext|>\nthe fox — {'äöü' * (number % 7)}." for number in range(150)]
+    return [*texts, "No line end", "Two\n\n"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, documents):
+    """A run on documents in JSON Lines, and one on examples."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    rows = [{"prompt": f"Owl {number}? ", "completion": f"{number} foxes\n"} for number in range(60)]
+    (folder / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lm.train(folder / "texts.jsonl", out=folder / "text", **SMALL)
+    lm.train(folder / "examples.jsonl", out=folder / "examples", supervised=True, **SMALL)
+    return folder
+
+
+def loaded(folder):
+    return load_model(folder, inference_hardware(HardwareConfig(threads=1)))
+
+
+def reported(capsys, *arguments) -> dict:
+    assert run(["perplexity", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_held_out_documents_are_what_the_run_did_not_see(trained, documents):
+    held_out = list(held_out_text(loaded(trained / "text")).documents())
+    assert set(held_out) < set(documents)
+    assert 5 < len(held_out) == len(set(held_out)) < 40
+    assert any("<|endoftext|>" in text for text in held_out)
+
+
+def test_held_out_examples(trained):
+    held_out = list(held_out_text(loaded(trained / "examples")).examples())
+    assert held_out
+    assert all(each.completion == each.prompt.split()[1].rstrip("?") + " foxes\n" for each in held_out)
+
+
+def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(trained, tmp_path, capsys):
+    for name, rows in (("text", "documents"), ("examples", "examples")):
+        held_out = held_out_text(loaded(trained / name))
+        file = tmp_path / f"{name}.jsonl"
+        file.write_bytes(held_out.path.read_bytes())
+        split, same = reported(capsys, trained / name), reported(capsys, trained / name, file)
+        assert split["files"][0].pop("file") == "held-out"
+        assert same["files"][0].pop("file") == str(file)
+        assert split == same
+        assert split["total"]["documents"] == len(list(getattr(held_out, rows)()))
+        assert lm.load(trained / name, threads=1).perplexity().nats == pytest.approx(split["total"]["nats"])
+
+
+def test_of_a_single_document_the_end_is_held_out(among_runs, capsys):
+    text, total = (RUNS / "counting.txt").read_text(), reported(capsys, "gpt")["total"]
+    (held_out,) = held_out_text(loaded(RUNS / "gpt")).documents()
+    assert text.endswith(held_out)
+    assert total["bytes"] == len(held_out) - 1  # its tokenizer has no token to predict the first one from
+
+
+@pytest.mark.parametrize("name", ["transformer", "syntax", "one-stack"])
+def test_held_out_pairs(among_runs, tmp_path, capsys, name):
+    pairs = list(held_out_pairs(loaded(RUNS / name))[0].pairs())
+    known = list(zip(*((RUNS / f"numbers.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
+    assert {(pair.source, pair.target) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
+    files = [tmp_path / f"test.{side}" for side in ("source", "target", "heads")]
+    for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=False):
+        file.write_text("".join(f"{line}\n" for line in lines))
+    if pairs[0].heads:
+        files[2].write_text("".join(" ".join(map(str, pair.heads)) + "\n" for pair in pairs))
+    named = ["--source", files[0], "--target", files[1], *(["--heads", files[2]] if pairs[0].heads else [])]
+    split = reported(capsys, name)["total"]
+    assert split == reported(capsys, name, *named)["total"]
+    assert lm.load(name, threads=1).perplexity().nats == pytest.approx(split["nats"])
+
+
+def test_a_run_that_held_nothing_out_or_whose_tokens_are_gone(among_runs, tmp_path, monkeypatch, capsys):
+    assert run(["perplexity", "questions"]) == 1
+    assert "this run held nothing out; name text to measure it on" in capsys.readouterr().err
+    untrained = make_run(tmp_path / "untrained")
+    with pytest.raises(InputError, match="not trained here, so nothing is held out; name text"):
+        lm.load(untrained, threads=1).perplexity()
+    monkeypatch.chdir(tmp_path)
+    assert run(["perplexity", str(RUNS / "gpt")]) == 1
+    said = capsys.readouterr().err
+    assert "the prepared tokens of this run are gone; name text to measure it on, or prepare its corpus again" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_what_is_piped_in_is_scored_instead(among_runs, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((RUNS / "counting.txt").read_bytes()[:99])))
+    assert reported(capsys, "gpt")["files"][0]["file"] == "stdin"
+
+
+@pytest.mark.parametrize("flag", ["--field", "--separator"])
+def test_how_files_are_read_does_not_matter_without_any(among_runs, capsys, flag):
+    assert run(["perplexity", "gpt", flag, "words"]) == 2
+    assert f"{flag} has no effect on the split that the run held out" in capsys.readouterr().err
+
+
+def warned(capsys, *arguments) -> list[str]:
+    assert run(["perplexity", *map(str, arguments)]) == 0
+    return [line.removeprefix("warning ") for line in capsys.readouterr().err.splitlines()]
+
+
+def test_training_text_is_recognised_whatever_its_file_is_called(trained, documents, tmp_path, capsys):
+    copy, half, new = (tmp_path / f"{name}.jsonl" for name in ("copy", "half", "new"))
+    unseen = [f"Nothing like number {number}, of which no document has a line." for number in range(len(documents))]
+    held_out = set(held_out_text(loaded(trained / "text")).documents())
+    for file, texts in ((copy, documents), (half, [*documents, *unseen]), (new, [*unseen, *held_out])):
+        file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[::-1]))
+    said = warned(capsys, trained / "text", copy, half, new)
+    checkpoint = trained / "text" / "checkpoints" / "step-1"
+    expected = rf"{copy}: (8|9)\d% of it was training text of {checkpoint}; measure it on text that it has not seen"
+    assert len(said) == 2
+    assert re.fullmatch(expected, said[0])
+    assert said[1].startswith(f"{half}: ")
+    with pytest.warns(UserWarning, match="of it was training text of"):
+        lm.load(trained / "text", threads=1).perplexity(copy)
+    assert warned(capsys, trained / "text", new) == []
+
+
+def test_training_examples_and_both_runs_of_a_comparison(trained, tmp_path, capsys, among_runs):
+    (said,) = warned(capsys, trained / "examples", trained / "examples.jsonl")
+    assert "was training text" in said
+    said = warned(capsys, "gpt", "counting.txt", "--versus", "window")
+    assert ["gpt/" in said[0], "window/" in said[1], len(said)] == [True, True, 2]
