@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from cli.training.display import TrainingDisplay
-from lm.training.events import Evaluation, Sample, Step, Stopped
+from lm.training.events import Decay, Evaluation, Replanned, Sample, Step, Stopped
 
 
 def test_a_sample_shows_where_the_model_began(capsys):
@@ -61,3 +61,22 @@ def test_what_is_shown_of_a_step_is_its_surprisal(capsys):
             Step(10, loss=7.0, learning_rate=1e-3, tokens=9, flops=1e9, seconds=0.1, gradient_norm=1.0, nll=nll)
         )
         assert shown in capsys.readouterr().err
+
+
+def test_what_is_left_of_a_budget_is_its_own_clocks(capsys):
+    """Not what the steps so far let expect."""
+    display = TrainingDisplay(steps=1000, first_step=0, matrix_rate=1e11, left=lambda: 171.0)
+    display.show(Step(50, loss=5.0, learning_rate=1e-3, tokens=1, flops=1.0, seconds=9.0, gradient_norm=1.0))
+    assert "2:51 left" in capsys.readouterr().err
+
+
+def test_why_the_plan_changes_is_said(capsys):
+    display = TrainingDisplay(steps=300, first_step=0, matrix_rate=1e11)
+    display.show(Replanned(12, steps=84, seconds=0.5, measured=0.14))
+    display.show(Decay(40, 80, on_plateau=True))
+    display.show(Decay(42, 84))
+    assert display.steps == 84
+    replanned, plateau, clock = capsys.readouterr().err.splitlines()
+    assert "a step takes 0.5 s, and 0.14 s were measured: about 84 steps in all" in replanned
+    assert "the validation loss no longer falls: the learning rate falls from here" in plateau
+    assert "no longer" not in clock
