@@ -214,11 +214,16 @@ def train(
     """Train a language model on text of your own, or a translation model on sentences and their translations.
 
     The text is tokenized first (the tokens are kept for the next time) and a tenth of it is held out; the checkpoint
-    with the lowest loss on that is the run's best. Ctrl-C saves; --resume goes on exactly where the run stopped.
+    with the lowest loss on that is the run's best. Ctrl-C saves; --resume continues exactly where the run stopped.
 
-    A preset sets all of the following options, a TOML file changes them, then the environment (LM_STEPS for --steps),
-    and flags win over all of these. Tables and keys of the file are those of a run's config.json. The defaults shown
-    are those of the preset tiny; translation starts from the preset translation.
+    Without a length, the time to train follows from the size of the text, from one minute to half an hour (--budget
+    changes it), and vocabulary, size and regularisation from both. The plan says what chose each value, and what you
+    give replaces that choice alone; --dry-run only prints it. When the validation loss no longer falls, the learning
+    rate decays and training ends.
+
+    With --steps, --epochs or --tokens a preset sets all of the following options, a TOML file changes them, then the
+    environment (LM_STEPS for --steps), and flags win over all of these. Tables and keys of the file are those of a
+    run's config.json. The defaults shown are those of the preset tiny; translation starts from the preset translation.
 
     Examples:
       lm train book.txt
