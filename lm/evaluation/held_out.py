@@ -12,10 +12,10 @@ import numpy as np
 
 from lm.checkpoint import LoadedModel
 from lm.corpus.examples import open_examples
-from lm.corpus.manifest import Manifest, PairManifest
+from lm.corpus.folders import verify
+from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.corpus.pairs import open_pairs
 from lm.corpus.shards import open_split
-from lm.data.kinds import data_key, verify
 from lm.errors import InputError
 from lm.text.files import FIELD, TextFile, spooled
 from lm.text.parallel import ParallelText
@@ -39,7 +39,7 @@ def prepared_folder(loaded: LoadedModel) -> Path:
     folder = Path(plan.data)
     if not folder.is_dir():
         raise InputError(f"{folder}: the prepared tokens of this run are gone; {_AGAIN}")
-    if data_key(folder) != plan.data_key:
+    if PreparedManifest.read(folder).key != plan.data_key:
         raise InputError(f"{folder}: not the tokens that this run was trained on; {_AGAIN}")
     return folder
 
@@ -79,7 +79,7 @@ def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
 
 def _verified(loaded: LoadedModel) -> Path:
     folder = prepared_folder(loaded)
-    verify(folder, advice=_AGAIN)
+    verify(folder, PreparedManifest.read(folder).sha256, advice=_AGAIN)
     return folder
 
 
