@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.corpus import folders
 from lm.corpus.examples import open_examples
+from lm.corpus.folders import verify
 from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.corpus.pairs import open_pairs
 from lm.corpus.shards import open_split
@@ -79,7 +79,7 @@ def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
 
 def _verified(loaded: LoadedModel) -> Path:
     folder = prepared_folder(loaded)
-    folders.verify(folder, PreparedManifest.read(folder).sha256, advice=_AGAIN)
+    verify(folder, PreparedManifest.read(folder).sha256, advice=_AGAIN)
     return folder
 
 
