@@ -95,7 +95,8 @@ def result(name: str, folder: Path, arguments: Sequence[str], *, largest: float)
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if planned.returncode:
-        return f"not run: {planned.stderr.strip().splitlines()[-1]}", True
+        said = planned.stderr.strip().splitlines()
+        return f"not run: {next((line for line in said if line.startswith('ERROR')), said[-1])}", True
     found = wheels(json.loads(planned.stdout))
     version = "" if name == "pins" else f"{found[name][0]}: "
     if (size := total_bytes(url for _, url in found.values()) / 1e9) > largest:
@@ -126,10 +127,12 @@ def main() -> int:
     given, arguments = parser.parse_known_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     arguments = [argument for argument in arguments if argument != "--"]
-    results = {name: result(name, given.folder, arguments, largest=given.largest) for name in given.only}
-    for name, (line, _) in results.items():
-        print(f"{name:<13} {line}")
-    return 0 if all(is_good for _, is_good in results.values()) else 1
+    failed = 0
+    for name in given.only:
+        line, is_good = result(name, given.folder, arguments, largest=given.largest)
+        print(f"{name:<13} {line}", flush=True)
+        failed += not is_good
+    return min(1, failed)
 
 
 if __name__ == "__main__":
