@@ -34,7 +34,7 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
     from cli.console.messages import note
-    from lm.optimization import averaging
+    from lm.optim import averaging
 
     if len(runs) == 1:
         find_checkpoint(runs[0], which="last")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
-from lm.optimization.schedules import steps_in_all
+from lm.optim.schedules import steps_in_all
 
 _STEPS_LOOKED_BACK_ON = 100  # fewer made runs of two minutes end 5% early (docs/recipe.md)
 _TO_FINISH = 1.0  # seconds for the end of the process

@@ -15,7 +15,7 @@ from lm.config.run import Plan, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, TrainingConfig, seconds_of
 from lm.data.training_data import TrainingData
-from lm.optimization.schedules import learning_rate
+from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState
 from lm.training.regularisation import dropout_for
 from lm.training.resolve import Resolution, planned_steps

@@ -19,7 +19,7 @@ from lm.distributed.placement import Placement
 from lm.errors import OutOfMemoryError, TrainingError
 from lm.hardware import is_out_of_memory
 from lm.model.cost import training_flops
-from lm.optimization.schedules import share_of_batch
+from lm.optim.schedules import share_of_batch
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import evaluate
 from lm.training.events import Decay, Evaluation, Event, Sample, Step, Stopped, Warned

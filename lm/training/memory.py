@@ -16,7 +16,7 @@ from lm.errors import UsageError
 from lm.hardware import Hardware, free_memory
 from lm.model.loss import loss_bytes
 from lm.model.transformer import Block, build_model, recompute, without_weights
-from lm.optimization.optimizers import inner_matrices, training_bytes
+from lm.optim.optimizers import inner_matrices, training_bytes
 from lm.training.objective import final_states
 
 _CPU = torch.device("cpu")

@@ -46,8 +46,8 @@ from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.model.cost import parameters_by_part
-from lm.optimization.optimizers import training_bytes
-from lm.optimization.schedules import steps_for
+from lm.optim.optimizers import training_bytes
+from lm.optim.schedules import steps_for
 from lm.training import sizing
 from lm.training.budget import Cost, Pace, aside
 from lm.training.corpus import TrainingCorpus

@@ -22,9 +22,9 @@ from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
 from lm.model.lora import build_adapted, load_trained, trained_weights
 from lm.model.transformer import choose_kernels, recompute
-from lm.optimization.moving_average import MovingAverage
-from lm.optimization.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
-from lm.optimization.schedules import learning_rate, steps_in_all
+from lm.optim.moving_average import MovingAverage
+from lm.optim.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
+from lm.optim.schedules import learning_rate, steps_in_all
 from lm.run_folder import TrainingState
 from lm.training.ahead import Ahead
 from lm.training.budget import Clock, Pace, aside

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from tests.benchmarks.covering import LOADED_BEFORE, ROOT, Coverage, copied, passes
 
-CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/optimization", "lm/budget", "lm/training"]
+CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/optim", "lm/budget", "lm/training"]
 CORE += [
     "lm/text",
     "lm/tokenizer",

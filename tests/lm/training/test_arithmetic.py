@@ -16,7 +16,7 @@ from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import MOST_THREADS, Hardware, inference_hardware, quick_types
-from lm.optimization.muon import Muon
+from lm.optim.muon import Muon
 from lm.training import arithmetic
 from lm.training.arithmetic import fastest, training_hardware
 from lm.training.begin import resume

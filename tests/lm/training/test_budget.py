@@ -11,7 +11,7 @@ import pytest
 from lm import run_folder
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
-from lm.optimization.schedules import learning_rate, steps_in_all
+from lm.optim.schedules import learning_rate, steps_in_all
 from lm.training.begin import resume, start
 from lm.training.budget import Clock, Cost, Pace, aside
 from lm.training.corpus import TrainingCorpus

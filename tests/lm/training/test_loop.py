@@ -20,7 +20,7 @@ from lm.data.batch import Batch, micro_batch_rows
 from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
-from lm.optimization.schedules import learning_rate, share_of_batch
+from lm.optim.schedules import learning_rate, share_of_batch
 from lm.training.begin import resume
 from lm.training.evaluation import _continue, validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, Stopped, Warned

@@ -21,7 +21,7 @@ from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
 from lm.model.lora import adapters
-from lm.optimization.averaging import average
+from lm.optim.averaging import average
 from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.history import summarise

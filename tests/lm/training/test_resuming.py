@@ -13,7 +13,7 @@ from lm import checkpoint, files, run_folder
 from lm.config.data import DataConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
-from lm.optimization import averaging
+from lm.optim import averaging
 from lm.text.files import text_files
 from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from lm import run_folder
-from lm.optimization.schedules import learning_rate
+from lm.optim.schedules import learning_rate
 from lm.training.run import diverged
 
 

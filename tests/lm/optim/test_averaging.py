@@ -13,7 +13,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
 from lm.model.transformer import build_model
-from lm.optimization.averaging import average, latest
+from lm.optim.averaging import average, latest
 from lm.tokenizer import training
 from lm.training.begin import resume
 from lm.training.loop import train

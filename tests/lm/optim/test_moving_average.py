@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lm.optimization.moving_average import MovingAverage
+from lm.optim.moving_average import MovingAverage
 
 
 @pytest.fixture

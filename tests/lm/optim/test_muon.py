@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lm.optimization.muon import Muon, orthogonalised
+from lm.optim.muon import Muon, orthogonalised
 
 SHAPES = [(24, 8), (24, 8), (8, 24), (16, 16), (24, 8)]
 

@@ -10,7 +10,7 @@ from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.model.lora import build_adapted
 from lm.model.transformer import build_model
-from lm.optimization.optimizers import (
+from lm.optim.optimizers import (
     inner_matrices,
     make_optimizers,
     optimizer_tensors,

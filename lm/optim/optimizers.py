@@ -15,7 +15,7 @@ from lm.model.layers import Linear
 from lm.model.lora import LoraLinear, build_adapted
 from lm.model.transformer import Block, without_weights
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
-from lm.optimization.muon import Muon
+from lm.optim.muon import Muon
 
 _NO_ADAPTERS = LoraConfig()
 
@@ -55,11 +55,11 @@ def make_optimizers(
 def _muon(processes: int, *, is_sharded: bool) -> type[Muon]:
     """Muon as so many processes do it; what only several need takes a while to import."""
     if is_sharded:
-        from lm.optimization.sharded_muon import ShardedMuon  # noqa: PLC0415
+        from lm.optim.sharded_muon import ShardedMuon  # noqa: PLC0415
 
         return ShardedMuon
     if processes > 1:
-        from lm.optimization.replicated_muon import ReplicatedMuon  # noqa: PLC0415
+        from lm.optim.replicated_muon import ReplicatedMuon  # noqa: PLC0415
 
         return ReplicatedMuon
     return Muon

@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.optimization.muon import Muon, orthogonalised
+from lm.optim.muon import Muon, orthogonalised
 
 
 class ReplicatedMuon(Muon):

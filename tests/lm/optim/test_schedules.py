@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lm.config.training import TrainingConfig
-from lm.optimization.schedules import learning_rate, share_of_batch, steps_for, steps_in_all
+from lm.optim.schedules import learning_rate, share_of_batch, steps_for, steps_in_all
 
 
 def rate(step: int, schedule: str, **fields: float) -> float:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lm.optimization.muon import Muon, orthogonalised, size_of_update
+from lm.optim.muon import Muon, orthogonalised, size_of_update
 
 
 class ShardedMuon(Muon):
