@@ -120,13 +120,9 @@ class Generator:
             yield from self._speculate(requests, plan, n, alternatives)
         elif found:
             yield from refilled(
-                session,
-                requests,
-                self.sampler,
-                rows=self.batch_size,
-                stop_ids=self._stop_ids,
-                alternatives=alternatives,
-            )
+                session, requests, self.sampler, rows=self.batch_size,
+                stop_ids=self._stop_ids, alternatives=alternatives,
+            )  # fmt: skip
         else:
             while rows := [request.row for request in itertools.islice(requests, self.batch_size)]:
                 yield from generate(

@@ -61,9 +61,11 @@ class Ending:
             text: the prompt.
             ids: its tokens, behind a start token or an earlier text. These are not taken back, and one id always stays.
         """
-        if tokenizer.kind not in _KINDS or not text:
+        if tokenizer.kind not in _KINDS:
             return None
         tokens, words = tokenizer.encode_words([text])[0]
+        if not len(tokens):
+            return None
         last = tokens[words == words[-1]].tolist()[-(len(ids) - 1) :] if len(ids) > 1 else []
         spelled = {token: tokenizer.token_bytes(token) for token in last}
         for first in range(len(last)):

@@ -171,6 +171,14 @@ def test_recurrent_and_compressed_models_heal_too():
         assert by_tokens(found(ours, PROMPTS[0])) == approx(expected, depth=8)
 
 
+def test_a_text_without_tokens_has_no_end():
+    backend = tokenizers.Tokenizer.from_str(TOKENIZER._backend.to_str())
+    backend.normalizer = tokenizers.normalizers.Strip()
+    tokenizer = Tokenizer(backend)
+    assert Ending.of(tokenizer, " ", prompt_ids(tokenizer, " ")) is None
+    assert Ending.of(tokenizer, "The owl ", prompt_ids(tokenizer, "The owl ")) is None, "the space is in no token"
+
+
 @pytest.mark.parametrize("prompt", ["Th", "The owl saw the fo", "The owl ", "The owl saw"])
 def test_tokenizers_that_begin_a_text_with_a_space_heal_too(prompt):
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
