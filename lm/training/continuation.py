@@ -206,7 +206,7 @@ def prolong(
         changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_share=share)
         if may_drop and decay_step is not None:
             dropout = dropout_for(steps / data.steps_per_epoch, pairs=data.holds_pairs)
-            model = dataclasses.replace(model, dropout=max(model.dropout, dropout))
+            model = model.replace(dropout=max(model.dropout, dropout))
     elif steps < plan.steps and plan.extended_at is None:
         changed = dataclasses.replace(changed, decay_step=None, decay_share=1.0)
     return dataclasses.replace(config, model=model, training=training), changed

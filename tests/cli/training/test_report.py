@@ -77,7 +77,7 @@ def test_what_rises_at_first_needs_as_many_steps_again(
 def test_two_passes_without_dropout_are_for_nothing(
     capsys: pytest.CaptureFixture[str], dropout: float, warned: bool
 ) -> None:
-    found = said(capsys, CountData(10), shape=replace(MODEL, dropout=dropout), r_drop=1.0)
+    found = said(capsys, CountData(10), shape=MODEL.replace(dropout=dropout), r_drop=1.0)
     assert ("two passes of R-Drop are the same" in found) is warned
 
 

@@ -426,7 +426,7 @@ def test_dropout_that_nobody_gave_follows_the_epochs_of_an_extended_run(make_run
             assert found == model.dropout
         else:
             assert (found > 0) == drops
-        assert dataclasses.replace(longer.model, dropout=0.0) == dataclasses.replace(model, dropout=0.0)
+        assert longer.model.replace(dropout=0.0) == model.replace(dropout=0.0)
     unfallen, _ = prolong(run.config, run.plan, dataclasses.replace(state, step=1), TrainingConfig(steps=20),
                           data=run.data, may_drop=True)  # fmt: skip
     assert unfallen.model == run.config.model
