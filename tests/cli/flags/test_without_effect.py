@@ -295,8 +295,8 @@ HEEDED = {
     "demo": {"--out", "--steps"},
     "train": {
         "--source", "--target", "--pairs", "--heads", "--validation-heads", "--resume", "--tensorboard", "--json",
-        "--steps", "--epochs", "--tokens", "--budget", "--compile", "--dry-run", "--checkpoint-activations", "--offload",
-        "--micro-batch-size",
+        "--steps", "--epochs", "--tokens", "--budget", "--compile", "--dry-run", "--checkpoint-activations",
+        "--offload", "--micro-batch-size",
     },
     "generate": {"--prompts", "--cache", "--max-tokens", "--beam", "--device", "--dtype", "--threads"},
     "translate": {
