@@ -142,10 +142,8 @@ def test_training_goes_on_from_the_weights_of_another_run(place, capsys):
     text, source = str(place / "text.txt"), str(place / "run")
     assert run(["train", text, "--from", source, "-o", str(place / "tuned"), *lengths]) == 0
     assert run(["train", text, "-o", str(place / "fresh"), *lengths, *SMALL[:-4], *SMALL[-2:]]) == 0
-    losses = [
-        next(entry["loss"] for line in (place / name / "metrics.jsonl").open() if "loss" in (entry := json.loads(line)))
-        for name in ("tuned", "fresh")
-    ]
+    logs = [(place / name / "metrics.jsonl").read_text().splitlines() for name in ("tuned", "fresh")]
+    losses = [next(entry["loss"] for entry in map(json.loads, log) if "loss" in entry) for log in logs]
     assert losses[0] < losses[1] - 0.5
     capsys.readouterr()
     assert run(["train", text, "--from", source, "--d-model", "64", "--dropout", "0.1",
