@@ -62,7 +62,8 @@ CHANGED: tuple[tuple[str, str], ...] = (
         "portable presets have an output layer of their own, so that the first prediction is uniform",
     ),
     (r"config\.json:plan\.extended_at$", "new: where a run was extended; earlier versions did not note it"),
-    (r":improved$", "new in the summary of a run"),
+    (r":(improved|last_loss)$", "new in the summary of a run"),
+    (r"training\.decay_patience$", "new: earlier versions decay no learning rate on a plateau"),
     (
         r"^(?!.*step-[36]/(model|optimizer)\.safetensors:)train/(tuned|lora)",
         "a run from another's weights is evaluated and saved before its first step; its weights are as before",
